@@ -217,8 +217,8 @@ $(PRISM_MADE):
 
 # What pages of reports draw with, from what package-lock.json pins; the result is in git and is the same again. Needs npm.
 page-library:
-	cd dp_transforms/web/page/library && npm ci --silent --omit-lockfile-registry-resolved --ignore-scripts && npm run --silent bundle
-	cd dp_transforms/web/page/library && sha256sum --check --quiet SHA256SUMS && git diff --stat -- .
+	cd dp_transforms/views/page/library && npm ci --silent --omit-lockfile-registry-resolved --ignore-scripts && npm run --silent bundle
+	cd dp_transforms/views/page/library && sha256sum --check --quiet SHA256SUMS && git diff --stat -- .
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

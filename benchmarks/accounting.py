@@ -13,7 +13,6 @@ from rich.table import Table
 
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import (
     between_probability,
@@ -22,7 +21,8 @@ from dp_transforms.accounting.target_charging import (
     not_prior_probability,
     static_adversary_epsilon,
 )
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 _GRID = Path(__file__).parents[1] / "tests" / "data" / "reference_values.json"
 _HOURLY = WindowSchedule.fixed(1_506_826_800, 1_506_826_800 + 384 * 3600, 3600)

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from benchmarks.found_names import LOOKS_ALONE, OrderedStream
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 Whole = npt.NDArray[np.int64]
 _USERS, _KEYS = 10_000_000, 1_000_000

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from benchmarks import found_names, peers_histograms, peers_pipeline_dp, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {

@@ -17,15 +17,15 @@ import pyarrow as pa
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.processes import run_measured
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.naming.item_namer import ItemNamer
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.purses import Purses
-from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.purses import Purses
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
 
 Whole = npt.NDArray[np.int64]
 # Choices of a plan. Looks alone, also where a plan could choose a price for hits too: `OrderedStream` has no monitor.

@@ -19,7 +19,6 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.cli.line_plot import line_plot_svg
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
@@ -30,6 +29,7 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.small_database import SmallDatabase, small_database_records_needed
+from dp_transforms.views.line_plot import line_plot_svg
 
 _EPSILON, _DELTA = 1.0, 1e-6
 _ATTRIBUTES, _RECORDS, _UPDATES = 9, 10_000, 20

@@ -40,8 +40,8 @@ from dp_transforms.accounting.target_charging import (
     not_prior_probability,
     static_adversary_delta,
 )
-from dp_transforms.cli.line_plot import line_plot_svg
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
+from dp_transforms.views.line_plot import line_plot_svg
 
 _BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))  # the plot shows the first
 _HITS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300)

@@ -25,7 +25,7 @@ from benchmarks.processes import run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.engines.flink_cluster import FlinkCluster
-from dp_transforms.report_files import read_report_file
+from dp_transforms.reports import read_report_file
 
 _BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--window", "1h")
 _SECONDS_BETWEEN_LOOKS = 0.1

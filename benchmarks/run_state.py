@@ -20,12 +20,12 @@ import numpy as np
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.write_state import WriteStateDoFn
-from dp_transforms.local_files import create_new
-from dp_transforms.naming.purses import PurseEntries
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import BUCKETS, Kind, pack_cell, purse_cells
-from dp_transforms.run_state.state_file import StateFile, write_state
-from dp_transforms.run_state.state_header import PartRecord, StateHeader
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import BUCKETS, Kind, pack_cell, purse_cells
+from dp_transforms.runs.state_file import StateFile, write_state
+from dp_transforms.runs.state_header import PartRecord, StateHeader
+from dp_transforms.stores.local_files import create_new
 
 _USERS, _QUICK_USERS = 100_000_000, 2_000_000
 _ACTIVE_SHARE = 100  # one user of so many comes in a night

@@ -15,18 +15,18 @@ import time
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_pairs import pairs_of_events
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.run_state.state_cells import hits_of_cell
-from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
+from dp_transforms.runs.state_cells import hits_of_cell
 
 _SECRET = bytes(range(32))
 _WINDOWS, _ITEMS, _HOUR = 24, 20, 3600

@@ -19,19 +19,19 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from benchmarks import logs
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.event_files import EventFields, find_log_chunks, read_joined, read_log_chunk, spread_chunks
+from dp_transforms.logs import EventFields, find_log_chunks, read_joined, read_log_chunk, spread_chunks
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.steps.groups import BoundUsersStep, FindCandidatesStep, NameItemsStep, WeighUsersStep
-from dp_transforms.steps.pack_pairs import PackPairs
-from dp_transforms.steps.step import Step
-from dp_transforms.window_schedule import WindowSchedule, parse_utc
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule, parse_utc
+from dp_transforms.workers.groups import BoundUsersStep, FindCandidatesStep, NameItemsStep, WeighUsersStep
+from dp_transforms.workers.pack_pairs import PackPairs
+from dp_transforms.workers.step import Step
 
 CHUNKS, USERS, ITEMS, MONITOR = "chunks of the log", "shards of users", "shards of items", "monitor"
 _SECRET = bytes(range(32))

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import Purses
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.purses import Purses
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 _SHARDS = 4
 _ITEMS, _ITEMS_PER_USER = 20_000, 3

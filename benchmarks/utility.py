@@ -58,8 +58,8 @@ def run(*, quick: bool = False) -> list[Figure]:
 def _thresholds() -> Iterator[Figure]:
     """T by the length of the run, which needs no log: hourly windows of a day, of 16, 90 and 365 days."""
     from benchmarks import histogram
-    from dp_transforms.accounting.release_plan import ReleasePlan
-    from dp_transforms.window_schedule import WindowSchedule
+    from dp_transforms.plan.release_plan import ReleasePlan
+    from dp_transforms.plan.window_schedule import WindowSchedule
 
     for windows in (24, 384, 2160, 8760):
         schedule = WindowSchedule.fixed(0, windows * 3600, 3600)

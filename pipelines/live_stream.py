@@ -30,15 +30,14 @@ from dp_transforms.beam.write_rejected import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.stream_job import job_name
 from dp_transforms.engines import dataflow
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.submitted import can_loop, recovers, submitted_options
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.event_streams.topic_rules import check_clock, check_topic
-from dp_transforms.run_settings import fresh_run_id
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.monitor.run_settings import fresh_run_id
 
 _PATHS = ("folder", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
 _FROM_STATE = ("--savepoint_path", "--update")  # Flink's, Dataflow's

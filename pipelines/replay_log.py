@@ -30,15 +30,15 @@ from dp_transforms.beam.publish_report import PublishReport, new_draft
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.output_file import check_output, is_taken
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.stream_job import job_name
 from dp_transforms.engines import dataflow
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.submitted import submitted_options
-from dp_transforms.remote_files import full_name, is_remote
-from dp_transforms.run_settings import fresh_run_id
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.stores.remote_files import full_name, is_remote
 
 
 def parser() -> argparse.ArgumentParser:

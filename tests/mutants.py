@@ -34,7 +34,7 @@ from scipy.special import betaincinv
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORK = ROOT / "mutants"
 SURVIVORS = ROOT / "tests" / "surviving_mutants.json"
-FOLDERS = ("accounting", "event_streams", "ledger", "mechanisms", "monitoring", "report_streams", "run_state")
+FOLDERS = ("accounting", "logs/streams", "mechanisms", "monitor", "plan", "reports", "runs")
 _ALL = ("-m", "long or not long")  # as in pyproject.toml: also the cases that `make test` leaves out
 _SMALL = "dp_transforms.mechanisms.between_thresholds.*"  # run first: with it mutmut writes down all mutants there are
 _TOO_LONG = {-24, 24, 36, 152, 255}

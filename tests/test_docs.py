@@ -13,7 +13,7 @@ import pytest
 
 import dp_transforms
 from dp_transforms import ReleasePlan, WindowSchedule, read_report
-from dp_transforms.accounting.other_methods import partition_selection_found_from
+from dp_transforms.plan.other_methods import partition_selection_found_from
 from tests import conftest
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
@@ -237,7 +237,7 @@ def test_the_python_api_has_every_public_name_once_and_says_what_its_docstring_s
 
 def test_another_meaning_of_a_public_name_would_be_found() -> None:
     row = option_tables.with_names("| `ItemDomain` | A private list. | there |")
-    home = "[dp_transforms.item_domain](../dp_transforms/item_domain.py)"
+    home = "[dp_transforms.monitor.item_domain](../dp_transforms/monitor/item_domain.py)"
     assert row == f"| `ItemDomain` | A public list of items. | {home} |"
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
-from dp_transforms.accounting.names_plan import NamesPlan
+from dp_transforms.plan.names_plan import NamesPlan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAMED = r"((story-\d{5}|page-\d{3})(≥\d+)? *)"
@@ -170,7 +170,7 @@ def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None
 def test_the_fields_of_the_formats_are_all_there() -> None:
     """A plan, a header and a record have the fields that docs/formats.md lists, and no others."""
     from dp_transforms import HeavyHitter, WindowReport
-    from dp_transforms.report_files import ReportHeader
+    from dp_transforms.reports import ReportHeader
 
     text = (ROOT / "docs" / "formats.md").read_text()
 

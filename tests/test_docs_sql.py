@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from dp_transforms import HeavyHitter, ReleasePlan, WindowReport, WindowSchedule
-from dp_transforms.report_files import ReportHeader, write_report_file
+from dp_transforms.reports import ReportHeader, write_report_file
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "other_languages.md"
 HOUR = 3_600_000_000

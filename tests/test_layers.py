@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -41,11 +42,17 @@ VERBS = {
 # fmt: on
 # Its head names public transforms for type checkers alone.
 LAZY = ROOT / "dp_transforms" / "__init__.py"
-WITH_BEAM = ("beam", "cli", "engines")
+# From the lowest: each imports only those before it.
+ROOMS = (
+    *("mechanisms", "accounting", "stores", "plan", "monitor", "logs", "reports", "runs", "audit", "workers"),
+    *("beam", "views", "engines", "cli"),
+)
+HALL = ("checks", "errors", "html_tables")  # for all of them
+MOST_ARROWS = 54  # between rooms; to become fewer
 WITHOUT_BEAM = [
     path
     for path in _sources("dp_transforms")
-    if path != LAZY and path.relative_to(ROOT).parts[1] not in (*WITH_BEAM, "web")
+    if path != LAZY and path.relative_to(ROOT).parts[1] not in ("beam", "cli", "engines")
 ]
 
 
@@ -103,73 +110,82 @@ def test_each_module_of_the_folder_beam_imports_beam_and_is_named_by_a_verb() ->
             assert path.stem.partition("_")[0] in VERBS, _relative(path)
 
 
-FILES_AND_STREAMS = ["event_files", "event_streams", "report_files"]
+def _room_of(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT / "dp_transforms").parts[0].removesuffix(".py")
+
+
+def _rooms_within(names: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in _within(names, "dp_transforms") if name.count(".")} & {*ROOMS, *HALL}
+
+
+def test_imports_run_down_from_room_to_room_along_few_arrows() -> None:
+    """So there is no circle. The docstring of the package names the rooms in their order."""
+    arrows = set()
+    for path in _sources("dp_transforms"):
+        room = _room_of(path)
+        if path != LAZY:
+            assert room in (*ROOMS, *HALL), _relative(path)
+            arrows |= {(room, other) for other in _rooms_within(_imports(path)) - {room, *HALL}}
+    assert {room for room, _ in arrows} <= set(ROOMS), "the hall knows no room"
+    assert [arrow for arrow in sorted(arrows) if ROOMS.index(arrow[0]) < ROOMS.index(arrow[1])] == []
+    assert len(ROOMS) <= 16
+    assert len(arrows) <= MOST_ARROWS, sorted(arrows)
+    named = re.findall(r"(?:^- |\. )(\w+):", LAZY.read_text().partition("Map of the package")[2], re.MULTILINE)
+    assert tuple(named) == ROOMS
 
 
 @pytest.mark.parametrize(
     ("package", "forbidden"),
     [
-        ("accounting", ["mechanisms", "monitoring", "naming", "auditing", "ledger"]),
-        ("mechanisms", ["accounting", "monitoring", "naming", "auditing", "ledger"]),
-        ("monitoring", ["accounting", "naming", "auditing", "run_state", "ledger"]),
-        ("naming", ["accounting", "auditing", "run_state", "ledger"]),
-        ("run_state", ["accounting", "auditing", "ledger"]),
-        ("auditing", ["ledger"]),
-        ("ledger", ["mechanisms", "monitoring", "naming", "auditing"]),
+        ("monitor", ["accounting"]),  # a plan is plain numbers
+        ("logs", ["accounting"]),
+        ("runs", ["accounting"]),
+        ("runs/ledger", ["mechanisms", "monitor"]),
+        ("audit", ["runs.ledger"]),
     ],
 )
 def test_packages_that_must_not_know_each_other(package: str, forbidden: list[str]) -> None:
     for path in _sources(f"dp_transforms/{package}"):
-        for other in forbidden + FILES_AND_STREAMS:
+        for other in forbidden:
             assert not _within(_imports(path), f"dp_transforms.{other}"), _relative(path)
 
 
-def test_the_lowest_modules_know_only_each_other() -> None:
-    """What the map in the docstring of `dp_transforms` names first."""
-    lowest = ("checks", "event_ids", "item_domain", "local_files", "discrete_laplace_law", "rejected_events")
-    for name in (*lowest, "window_schedule"):
-        ours = _within(_imports(ROOT / "dp_transforms" / f"{name}.py"), "dp_transforms")
-        assert {import_.split(".")[1] for import_ in ours} <= {*lowest, "window_schedule", "remote_files"}, name
-    for path in _sources("dp_transforms/remote_files"):
-        ours = _within(_imports(path), "dp_transforms")
-        assert {import_.split(".")[1] for import_ in ours} <= {"remote_files"}, _relative(path)
+def test_accounting_knows_of_the_mechanisms_only_the_laws_of_their_noise() -> None:
+    laws = {"discrete_laplace_law", "exponential_power", "priced_weights"}
+    for room in ("accounting", "plan"):
+        for path in _sources(f"dp_transforms/{room}"):
+            ours = _within(_imports(path), "dp_transforms.mechanisms") - {"dp_transforms.mechanisms"}
+            assert {name.split(".")[2] for name in ours} <= laws, _relative(path)
 
 
-def test_the_library_does_not_know_the_command_nor_the_tests() -> None:
+def test_the_library_does_not_know_the_tests_nor_what_is_beside_it() -> None:
     for path in _sources("dp_transforms"):
-        names = _imports(path)
         for other in ("tests", "benchmarks", "pipelines", "runners"):
-            assert not _within(names, other), _relative(path)
-        if path.relative_to(ROOT).parts[1] not in ("cli", "web"):
-            assert not _within(names, "dp_transforms.cli") | _within(names, "dp_transforms.web"), _relative(path)
-        if path.relative_to(ROOT).parts[1] not in ("cli", "web", "engines"):
-            assert not _within(names, "dp_transforms.engines"), _relative(path)
+            assert not _within(_imports(path), other), _relative(path)
 
 
 def test_pages_are_made_of_what_was_released_and_wait_for_no_engine() -> None:
     """They know the plan and the report, and no log, noise or pipeline. What draws is loaded when it is used."""
-    for path in [*_sources("dp_transforms/web/page"), ROOT / "dp_transforms" / "cli" / "explain.py"]:
+    for path in [*_sources("dp_transforms/views/page"), ROOT / "dp_transforms" / "cli" / "explain.py"]:
         names = _imports(path)
-        for other in ("mechanisms", "naming", "run_state", "event_files", "event_streams", "engines", "beam"):
+        for other in ("mechanisms", "runs", "logs", "engines", "beam"):
             assert not _within(names, f"dp_transforms.{other}"), _relative(path)
-        assert {each for each in _within(names, "dp_transforms.monitoring") if "window_report" not in each} == set()
+        assert {each for each in _within(names, "dp_transforms.monitor") if "window_report" not in each} == set()
         assert not _within(names, "apache_beam"), _relative(path)
         assert not _within(names, "vl_convert") or path.stem == "picture", _relative(path)
-    code = "import dp_transforms.cli.show, dp_transforms.web.page.show_pictures, sys; "
+    code = "import dp_transforms.cli.show, dp_transforms.cli.show_pictures, sys; "
     code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'vl_convert', 'playwright'))])"
     assert _run(code) == "[]"
 
 
-def test_the_live_page_is_made_of_what_was_released_and_only_the_part_for_the_operator_knows_an_engine() -> None:
-    for path in _sources("dp_transforms/web/serving"):
+def test_the_live_page_is_made_of_what_was_released() -> None:
+    for path in _sources("dp_transforms/views/serving"):
         names = _imports(path)
-        for other in ("mechanisms", "naming", "run_state", "event_files", "beam"):
+        for other in ("mechanisms", "logs", "engines", "beam"):
             assert not _within(names, f"dp_transforms.{other}"), _relative(path)
-        engines = _within(names, "dp_transforms.engines") - _within(names, "dp_transforms.engines.open_ports")
-        assert path.stem == "operator_numbers" or engines <= {"dp_transforms.engines"}, _relative(path)
         of_requests = _within(names, "starlette") | _within(names, "uvicorn")
-        assert not of_requests or path.stem in ("access", "web_app", "listening"), _relative(path)
-    code = "import dp_transforms.cli.serve, dp_transforms.web.serving.web_app, sys; "
+        assert not of_requests or path.stem in ("access", "web_app"), _relative(path)
+    code = "import dp_transforms.cli.serve, dp_transforms.views.serving.web_app, sys; "
     code += "print([m for m in sys.modules if m.startswith(('apache_beam', 'vl_convert', 'sqlalchemy', 'scipy'))])"
     assert _run(code) == "[]"
     assert not _loaded_by(["serve", "--help"], "--token-file") & {"starlette", "uvicorn", "numpy"}
@@ -258,7 +274,7 @@ def test_a_replay_loads_no_engine_no_database_library_and_no_solver_before_it_be
 
 
 def test_worker_processes_of_a_replay_load_no_engine() -> None:
-    code = "import dp_transforms.processes.worker, dp_transforms.steps.all_steps, sys; print(*sorted(sys.modules))"
+    code = "import dp_transforms.workers.worker, dp_transforms.workers.all_steps, sys; print(*sorted(sys.modules))"
     loaded = set(_run(code).split())
     assert "pyarrow.parquet" in loaded
     assert not loaded & {"apache_beam", "click", "rich", "scipy", "sqlalchemy", "dp_transforms.accounting"}

@@ -49,7 +49,7 @@ def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
     found = setuptools.find_namespace_packages(str(ROOT), include=["dp_transforms*"])
     packages = {name for name in found if list((ROOT / name.replace(".", "/")).glob("*.py"))}
-    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.engines", "dp_transforms.web"} <= packages
+    assert {"dp_transforms", "dp_transforms.cli", "dp_transforms.engines", "dp_transforms.views"} <= packages
     for name in packages:
         place = importlib.util.find_spec(name)
         assert place is not None
@@ -93,8 +93,8 @@ def test_every_module_can_be_imported() -> None:
 def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:
     """All that a page is made of is in the package."""
     program = (
-        "import datetime, sys; from dp_transforms.web.page.report_page import report_page;"
-        "from dp_transforms.report_files import ReportHeader;"
+        "import datetime, sys; from dp_transforms.views.page.report_page import report_page;"
+        "from dp_transforms.reports import ReportHeader;"
         "import dp_transforms; assert dp_transforms.__file__.startswith(sys.argv[1]), dp_transforms.__file__;"
         "print(len(report_page(ReportHeader('r', 's', 'g', {}), [], datetime.UTC)))"
     )
@@ -137,5 +137,5 @@ def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_
         names = {name.partition("/")[2] for name in packed.getnames()}
     folder = checkout / "dp_transforms" / "web" / "page"
     carried = {path.relative_to(checkout).as_posix() for path in folder.rglob("*") if path.is_file()}
-    left_out = {f"dp_transforms/web/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
+    left_out = {f"dp_transforms/views/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
     assert carried - left_out <= names

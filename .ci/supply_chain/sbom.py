@@ -3,7 +3,7 @@
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
 and marks what only an extra for users brings as optional, as far as it is installed here: it says which is not. The
 result is checked against the schema of CycloneDX. The JavaScript that the package carries for its pages
-(dp_transforms/web/page/library) is listed too.
+(dp_transforms/views/page/library) is listed too.
 """
 
 from __future__ import annotations

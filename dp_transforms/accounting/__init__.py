@@ -1,4 +1,7 @@
-"""Budget in, plain numbers out. Imports no Beam and no mechanism. Each module below imports only those above it.
+"""Budget in, plain numbers out: `dp_transforms.plan` is made of them. Knows of the mechanisms only the laws of their
+noise.
+
+Each module below imports only those above it.
 
 Noise and accountants:
 
@@ -11,22 +14,15 @@ Noise and accountants:
 - `renyi`: Renyi target charging: the flat charge of a hit at each order, and the conversion by dp_accounting.
 - `mixed_charging`: target charging with calls of different epsilon and q, chosen as one goes.
 
-From a budget to a plan; read `release_plan` first:
+From a budget to the noise:
 
 - `target_charging_noise`, `running_epsilon`: the least noise of target charging; how much of epsilon each hit spends.
 - `release_modes`: what each release mode needs, with its accountants: one object for each mode.
 - `fewest_users`: from how many users on an item is found, where each counts by chance.
-- `other_methods`: from how many on the methods of others find it, to compare.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
 - `named_counts`: what counts of named items cost of a purse.
-- `plan_checks`: what the fields of a plan must satisfy.
-- `plan_json`: a plan as JSON text and back, read as hostile input; its fingerprint.
-- `release_plan`: `ReleasePlan`, what all plans share; calibrates and reads each kind.
-- `names_calibration`: the search for a plan of names.
-- `charging_plan`, `names_plan`: the two kinds, frozen and checked.
-- `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 
 `renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.checks import check_range, exact
-from dp_transforms.discrete_laplace_law import (
+from dp_transforms.mechanisms.discrete_laplace_law import (
     MAX_EPSILON,
     MIN_EPSILON,
     UNIFORM_BITS,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dp_transforms.accounting.purse.look_prices import check_order
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS
 from dp_transforms.checks import check_positive, check_whole
-from dp_transforms.exponential_power import COUNT_SHAPE, MAX_SCALE, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, MAX_SCALE, ExponentialPower
 
 SHARE_OF_COUNTS = 0.2  # of a purse, at most: for users with `counts_per_user` counted pairs or more
 MOST_COUNTS_PER_USER = 100

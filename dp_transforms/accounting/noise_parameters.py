@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.discrete_laplace_law import capped_sum_upper_tail, sampling_total_variation, upper_tail
+from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail, sampling_total_variation, upper_tail
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from dp_transforms.accounting.target_charging import (
 )
 from dp_transforms.accounting.target_charging_noise import solve_target_charging
 from dp_transforms.checks import shown
-from dp_transforms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON, MIN_WIDE_EPSILON
+from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON, MIN_WIDE_EPSILON
 
 _EXACT_HITS = 64  # of kms21: entries of the running figure up to here are computed one by one
 _GRID = 32

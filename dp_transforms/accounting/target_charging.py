@@ -15,7 +15,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms import discrete_laplace_law
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
 from dp_transforms.accounting.composition import (
@@ -28,6 +27,7 @@ from dp_transforms.accounting.composition import (
     smallest_safe_argument,
 )
 from dp_transforms.checks import check_whole
+from dp_transforms.mechanisms import discrete_laplace_law
 
 _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
 

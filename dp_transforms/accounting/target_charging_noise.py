@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dp_transforms.accounting.composition import smallest_safe_argument
 from dp_transforms.accounting.noise_parameters import noise_error
-from dp_transforms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
+from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
 
 
 def solve_target_charging(delta_at: Callable[[float], float], hits: int, epsilon: float, delta: float) -> float:

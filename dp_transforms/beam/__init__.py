@@ -20,7 +20,7 @@ release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 For a replay on one machine:
 
 release_log                      `ReleaseLog`: chunks of a log in the place of batches of events
-run_steps                        hands heavy steps to worker processes of this machine (`dp_transforms.processes`)
+run_steps                        hands heavy steps to worker processes of this machine (`dp_transforms.workers`)
 
 For Beam YAML and for pipelines in other languages:
 

@@ -18,15 +18,15 @@ from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, t
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import state_messages
-from dp_transforms.monitoring.counted_messages import ending_messages, messages_of
-from dp_transforms.monitoring.hit_settings import are_followed
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.operator_counts import LATE_BATCHES
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind, known_cells, pack_cell
+from dp_transforms.monitor.counted_messages import ending_messages, messages_of
+from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind, known_cells, pack_cell
 
 _Found = TypeVar("_Found", NamedItems, ItemHolders)
 

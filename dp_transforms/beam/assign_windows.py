@@ -19,15 +19,15 @@ from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.run_steps import Counters, RunInPoolDoFn
 from dp_transforms.beam.set_up_workers import KeyedDoFn, KeyedSettings
 from dp_transforms.beam.split_rejected import REJECTED
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.stream_settings import StreamSettings
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.steps.pack_pairs import PackPairs
-from dp_transforms.steps.read_pairs import ReadPairsStep
-from dp_transforms.window_schedule import WindowSchedule, format_utc
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.workers.pack_pairs import PackPairs
+from dp_transforms.workers.read_pairs import ReadPairsStep
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class ReadPairs(beam.PTransform):
     """Chunks of a log -> what `AssignWindows` makes of their events, and the rows that cannot be read: ``(packed,
     rejected)``. By the processes of a pool, so that no event comes into this one.
 
-    step: `steps.read_pairs.ReadPairs`. pool: its token.
+    step: `workers.read_pairs.ReadPairs`. pool: its token.
     """
 
     def __init__(self, step: ReadPairsStep, pool: str, progress_token: str | None) -> None:

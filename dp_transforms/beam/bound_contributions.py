@@ -12,8 +12,8 @@ from dp_transforms.beam.drop_late_panes import is_late
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.run_steps import RunInPoolDoFn, RunStepDoFn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.counted_messages import (
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.counted_messages import (
     ENDS,
     Group,
     Key,
@@ -22,12 +22,12 @@ from dp_transforms.monitoring.counted_messages import (
     holder_messages,
     messages_of,
 )
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.operator_counts import LATE_BATCHES
-from dp_transforms.steps.groups import BoundUsersStep
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.workers.groups import BoundUsersStep
 
 
 class BoundContributions(beam.PTransform):

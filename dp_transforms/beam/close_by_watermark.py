@@ -20,9 +20,9 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.count_for_operator import operator_counter
-from dp_transforms.monitoring.counted_messages import Key, Message, Sent
-from dp_transforms.operator_counts import LATE_BATCHES
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.counted_messages import Key, Message, Sent
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 _LEAST_NEAR_WINDOWS = 64
 _START = (-1, b"")

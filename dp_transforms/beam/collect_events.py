@@ -16,11 +16,11 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
-from dp_transforms.event_files.times import BAD_TIME, TimeColumn, parse_values
-from dp_transforms.event_ids import BadIdError, fault_reason, id_of_value
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.event_ids import BadIdError, fault_reason, id_of_value
+from dp_transforms.monitor.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
 
 _LOG = logging.getLogger(__name__)
 _MAX_BATCH = 100_000

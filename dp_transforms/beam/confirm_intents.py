@@ -1,6 +1,6 @@
 """Confirm: intents of partitions -> nothing; but this process learns when the engine has stored each of them.
 
-A partition acts on an intent (`event_streams.partition_progress`) only when no restart can forget it. It emits the name
+A partition acts on an intent (`logs.streams.partition_progress`) only when no restart can forget it. It emits the name
 of the intent to `ConfirmDoFn`, which runs in the same process, fused with the DoFn that emitted it. The engine calls
 back there when it has stored the bundle.
 

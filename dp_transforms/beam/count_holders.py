@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import apache_beam as beam
 
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.item_pairs import ItemPairs
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.naming.item_sums import sum_messages
-from dp_transforms.naming.named_counts import count_holders, counted_rows
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.item_pairs import ItemPairs
+from dp_transforms.monitor.item_sums import sum_messages
+from dp_transforms.monitor.named_counts import count_holders, counted_rows
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
 
 
 class CountHolders(beam.PTransform):

@@ -8,11 +8,11 @@ import apache_beam as beam
 
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.naming.empty_items import EmptyItems
-from dp_transforms.naming.item_sums import sum_messages
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.monitor.empty_items import EmptyItems
+from dp_transforms.monitor.item_sums import sum_messages
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.runs.run_part import RunPart
 
 
 class DrawEmptyItems(beam.PTransform):

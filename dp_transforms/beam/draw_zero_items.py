@@ -13,11 +13,11 @@ import apache_beam as beam
 from dp_transforms.beam.assign_windows import for_shard, window_per_slide
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.zero_items import draw_zero_items
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.zero_items import draw_zero_items
+from dp_transforms.runs.run_part import RunPart
 
 
 class DrawZeroItems(beam.PTransform):

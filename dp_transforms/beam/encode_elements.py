@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import apache_beam as beam
 
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 
 
 class EventBatchCoder(beam.coders.Coder):

@@ -14,10 +14,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.gather_all import gather_all
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.report_files import decode_report, encode_report
-from dp_transforms.report_files.records import in_file_order
-from dp_transforms.window_schedule import format_utc
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports import decode_report, encode_report
+from dp_transforms.reports.records import in_file_order
 
 
 class HeavyHitterRow(NamedTuple):

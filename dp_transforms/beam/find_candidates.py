@@ -13,8 +13,8 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.run_steps import RunInPoolDoFn, RunStepDoFn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.counted_messages import (
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.counted_messages import (
     ENDS,
     Group,
     Key,
@@ -23,11 +23,11 @@ from dp_transforms.monitoring.counted_messages import (
     holder_messages,
     messages_of,
 )
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
-from dp_transforms.operator_counts import LATE_BATCHES
-from dp_transforms.steps.groups import FindCandidatesStep
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.zero_items import ZeroItemsOfWindows
+from dp_transforms.workers.groups import FindCandidatesStep
 
 
 class FindCandidates(beam.PTransform):

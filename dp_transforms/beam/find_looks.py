@@ -16,16 +16,16 @@ from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.run_steps import run_step
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitoring.counted_messages import Key, Sent, holder_messages
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.zero_items import ZeroItemsOfWindows
-from dp_transforms.naming.look_candidates import LookCandidates
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind
-from dp_transforms.steps.groups import FindLooksStep
+from dp_transforms.monitor.counted_messages import Key, Sent, holder_messages
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.look_candidates import LookCandidates
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.zero_items import ZeroItemsOfWindows
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind
+from dp_transforms.workers.groups import FindLooksStep
 
 
 class FindLooks(beam.PTransform):

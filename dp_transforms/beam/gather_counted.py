@@ -1,4 +1,4 @@
-"""Gather: counted messages -> groups that are complete (`monitoring.counted_messages`)."""
+"""Gather: counted messages -> groups that are complete (`monitor.counted_messages`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
 from dp_transforms.beam.count_for_operator import operator_counter
-from dp_transforms.monitoring.counted_messages import GatheredCount, Group, Key, Sent
-from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.counted_messages import GatheredCount, Group, Key, Sent
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
 
 
 class GatherCounted(beam.PTransform):

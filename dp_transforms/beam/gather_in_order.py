@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.monitoring.counted_messages import ENDS, MOST_MESSAGE_BYTES, Group, batches_of_blobs
+from dp_transforms.monitor.counted_messages import ENDS, MOST_MESSAGE_BYTES, Group, batches_of_blobs
 
 _Key = TypeVar("_Key", str, int)
 _LEAST_NEAR_WINDOWS = 64

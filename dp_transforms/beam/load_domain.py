@@ -9,11 +9,11 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.utils.shared import Shared
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.item_domain import MOST_DOMAIN_BYTES, ItemDomain
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.remote_files.stored_file import SCHEMES
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, ItemDomain
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.stores.remote_files.stored_file import SCHEMES
 
 _MOST_BYTES_IN_JOB_GRAPH = 5_000_000
 _KEY_CHECK = pa.array(["which item hashes are these?"])
@@ -22,9 +22,9 @@ _KEY_CHECK = pa.array(["which item hashes are these?"])
 class DomainSource:
     """The domain of a plan. Its table is built once per process and run, by the first step that needs it.
 
-    domain: the path of a file that every worker can read: local, a URL of `dp_transforms.remote_files`, or another one
-        that Beam's file systems know. Only the path travels. Or an `ItemDomain` of at most 5 MB, which is pickled with
-        its items into the job graph.
+    domain: the path of a file that every worker can read: local, a URL of `dp_transforms.stores.remote_files`, or
+        another one that Beam's file systems know. Only the path travels. Or an `ItemDomain` of at most 5 MB, which is
+        pickled with its items into the job graph.
     Raises ValueError unless it is the domain that the plan was made for; workers check it again.
     """
 

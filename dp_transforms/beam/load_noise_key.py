@@ -13,9 +13,9 @@ import secrets
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions
 
-from dp_transforms.noise_key_file import MAKE_ONE, read_key_file
-from dp_transforms.run_state.fingerprints import key_fingerprint
-from dp_transforms.run_state.state_header import StateError
+from dp_transforms.runs.fingerprints import key_fingerprint
+from dp_transforms.runs.noise_key_file import MAKE_ONE, read_key_file
+from dp_transforms.runs.state_header import StateError
 
 try:
     from apache_beam.utils.secret import RawSecret
@@ -29,7 +29,7 @@ _FRESH_KEYS: dict[str, bytes] = {}
 class KeyFile(beam.Secret):
     """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path.
 
-    fingerprint: of the key of a run that is taken in parts (`run_state.fingerprints.key_fingerprint`); None: any key.
+    fingerprint: of the key of a run that is taken in parts (`runs.fingerprints.key_fingerprint`); None: any key.
     Every worker reads the file when it is set up, so one that was exchanged meanwhile is refused.
     """
 

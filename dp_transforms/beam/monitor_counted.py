@@ -11,15 +11,15 @@ from dp_transforms.beam.close_windows import ClosingDoFn, read_progress, write_p
 from dp_transforms.beam.count_for_operator import operator_gauge
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
 from dp_transforms.beam.write_state import STATE, state_messages
-from dp_transforms.monitoring.hit_settings import are_followed
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.operator_counts import PENDING_WINDOWS
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import (
+from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.operator_counts import PENDING_WINDOWS
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import (
     Kind,
     budget_cells,
     hit_bound_cell,

@@ -14,10 +14,10 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.window_report import WindowReport
 
 
 class MonitorHeavyHitters(beam.PTransform):

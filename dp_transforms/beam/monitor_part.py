@@ -12,16 +12,16 @@ from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.hit_settings import are_followed
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import (
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import (
     Kind,
     budget_cells,
     hit_bound_cell,

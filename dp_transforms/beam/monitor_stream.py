@@ -9,7 +9,6 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.bound_contributions import BoundContributionsCounted
 from dp_transforms.beam.find_candidates import FindCandidatesCounted
 from dp_transforms.beam.gather_counted import GatherCounted
@@ -21,16 +20,18 @@ from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.beam.set_up_workers import keep_bundles_whole
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.event_streams.stream_source import StreamError, StreamSource
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.counted_messages import Key, Sent
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.logs.streams.stream_source import StreamSource
+from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.runs.run_part import RunPart
 
 
 class StreamOutput(NamedTuple):
@@ -64,7 +65,7 @@ class MonitorStream(beam.PTransform):
     Guarantee: as in `ShiftingHeavyHitters`, over all windows of the plan's schedule. The reports are those that
     `ShiftingHeavyHitters` returns for a stream with the events that came in time. Bounded input gives the same ones,
     but not in release mode names: a stream does not know what a user will do later, so each user spends its purse at
-    its own pace (`naming.pace`).
+    its own pace (`monitor.pace`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
     sections 6 and 7): not on watermarks, not on the engine, and not on restarts from the stored state.

@@ -16,17 +16,17 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitoring.counted_messages import Key, Sent
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.naming.empty_items import EmptyItems
-from dp_transforms.naming.item_namer import ItemNamer
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.named_messages import named_messages
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.operator_counts import KNOWN_ITEMS
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind
+from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.empty_items import EmptyItems
+from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_messages import named_messages
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind
 
 
 class NameCounted(beam.PTransform):

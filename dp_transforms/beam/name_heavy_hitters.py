@@ -19,8 +19,8 @@ from dp_transforms.beam.name_items import NameItems
 from dp_transforms.beam.release_named import HOLDERS, NAMED, ReleaseNamed
 from dp_transforms.beam.run_steps import FetchColumnsDoFn
 from dp_transforms.beam.weigh_users import WeighUsers
-from dp_transforms.monitoring.sharding import SHARDS_OF_RUN, Sharding
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import SHARDS_OF_RUN, Sharding
 
 
 class NameHeavyHitters(beam.PTransform):

@@ -14,17 +14,17 @@ import apache_beam as beam
 
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitoring.hit_settings import are_followed
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.known_items import Cells, KnownItems
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.naming.item_namer import ItemNamer
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.look_candidates import LookCandidates
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind, known_cells, pack_cell
+from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.known_items import Cells, KnownItems
+from dp_transforms.monitor.look_candidates import LookCandidates
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind, known_cells, pack_cell
 
 _NOTHING = b""
 

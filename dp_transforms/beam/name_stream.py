@@ -17,8 +17,8 @@ from dp_transforms.beam.name_counted import NameCounted
 from dp_transforms.beam.release_counted import ReleaseCounted
 from dp_transforms.beam.spend_purses import SpendPurses
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.runs.run_part import RunPart
 
 
 class StreamOfNames(NamedTuple):

@@ -26,15 +26,16 @@ from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.split_rejected import REJECTED
 from dp_transforms.checks import on_one_line
-from dp_transforms.event_streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
-from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
-from dp_transforms.event_streams.stream_source import PartitionReader, StreamError, StreamPartition
-from dp_transforms.monitoring.counted_messages import Key, Sent
-from dp_transforms.monitoring.stream_settings import StreamSettings
-from dp_transforms.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.window_schedule import MICROS_PER_SECOND
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
+from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
+from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
+from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
+from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
+from dp_transforms.runs.run_part import RunPart
 
 encode_elements.register_coders()
 

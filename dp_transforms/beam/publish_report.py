@@ -18,13 +18,13 @@ import apache_beam as beam
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.gather_all import gather_all
-from dp_transforms.local_files import publish
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.operator_counts import REPORTS_WITHHELD
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.remote_files import copy_new, draft_url, is_remote, remove
-from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
-from dp_transforms.report_files.files import write_error
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.reports.files import write_error
+from dp_transforms.stores.local_files import publish
+from dp_transforms.stores.remote_files import copy_new, draft_url, is_remote, remove
 
 encode_elements.register_coders()
 

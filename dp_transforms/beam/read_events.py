@@ -11,8 +11,8 @@ import apache_beam as beam
 
 from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
-from dp_transforms.event_files import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
-from dp_transforms.operator_counts import EVENTS_REJECTED
+from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
+from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
 
 
 class ReadProgress:
@@ -42,7 +42,7 @@ class ReadProgress:
 class ReadEvents(beam.PTransform):
     """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
-    chunks: from `event_files.find_log_chunks`, which has checked that the files exist and have the fields.
+    chunks: from `logs.find_log_chunks`, which has checked that the files exist and have the fields.
     progress: counts rows and bytes, as far as the pipeline runs in this process.
     workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
     windows_per_event: in so many windows an event counts; the more, the smaller the batches.

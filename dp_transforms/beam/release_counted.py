@@ -17,11 +17,11 @@ from dp_transforms.beam.count_for_operator import operator_counter, operator_gau
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
 from dp_transforms.beam.monitor_counted import ENDED
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.runs.run_part import RunPart
 
 encode_elements.register_coders()
 

@@ -12,7 +12,6 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWi
 from apache_beam.typehints import typehints
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.assign_windows import AssignWindows
 from dp_transforms.beam.bound_contributions import BoundContributions
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
@@ -26,16 +25,17 @@ from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
 from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.beam.set_up_workers import keep_bundles_whole
 from dp_transforms.checks import check_names
-from dp_transforms.event_files.log_chunk import TIME_UNITS
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.run_settings import fresh_run_id, settings_of_plan
-from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule
+from dp_transforms.logs.log_chunk import TIME_UNITS
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 
 class ReleaseOutput(NamedTuple):
@@ -83,7 +83,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, section 7).
 
     In release mode names, bounded input and a stream give different reports: a stream does not know what a user will do
-    later, so each user spends its purse at its own pace (`naming.pace`), as in `MonitorStream`.
+    later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
     the operator, once for each of its windows. Raises ValueError for other windows, and without a usable key.

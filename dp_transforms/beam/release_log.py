@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import apache_beam as beam
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.assign_windows import ReadPairs
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
-from dp_transforms.event_files import EventFields
-from dp_transforms.item_domain import DomainFile
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.processes import ProcessPool
-from dp_transforms.steps.reading_step import reading_step
+from dp_transforms.logs import EventFields
+from dp_transforms.monitor.item_domain import DomainFile
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.workers import ProcessPool
+from dp_transforms.workers.reading_step import reading_step
 
 
 class ReleaseLog(ShiftingHeavyHitters):

@@ -11,11 +11,11 @@ from apache_beam.transforms.window import TimestampedValue
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.named_counts import counted_rows, draw_counts
-from dp_transforms.naming.named_items import NOT_COUNTED, NamedItems
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.named_counts import counted_rows, draw_counts
+from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.window_report import WindowReport
 
 encode_elements.register_coders()
 

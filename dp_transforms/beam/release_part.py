@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.assign_windows import AssignWindows
 from dp_transforms.beam.bound_contributions import BoundContributions
 from dp_transforms.beam.draw_empty_items import DrawEmptyItems
@@ -22,12 +21,13 @@ from dp_transforms.beam.set_up_workers import keep_bundles_whole
 from dp_transforms.beam.spend_part import SpendPart
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.runs.run_part import RunPart
 
 _SHARDS = 8  # of users and of items; a divisor of `BUCKETS`, so that each bucket is in one shard
 
@@ -46,7 +46,7 @@ class ReleasePart(beam.PTransform):
     Guarantee: the reports of all parts of a run together are those of `ShiftingHeavyHitters` for the whole range, with
     the same key, run id and plan; in release mode names, those of a stream, where each user spends its purse at its own
     pace. So they are (plan.epsilon, plan.delta)-DP together. Condition: each window is taken once, with one input, by
-    the part that begins where the one before it ended (`run_state` and `pipelines` see to it).
+    the part that begins where the one before it ended (`runs` and `cli` see to it).
 
     plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`, and the same in all parts; the key is a file.
     part: the windows, and the state before them. shards: results do not depend on it.

@@ -15,8 +15,8 @@ from dp_transforms.beam.encode_rows import EncodeRows
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.checks import check_names
-from dp_transforms.declared_plan import declared_plan
-from dp_transforms.event_files import EventFields, find_log_chunks
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.plan.declared_plan import declared_plan
 
 _NO_RUN_ID = (
     "run_id cannot be given: each pipeline that is built is a run of its own. With the same run_id and noise_key over"

@@ -14,10 +14,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.beam.split_rejected import REJECTED
-from dp_transforms.processes.pool import ProcessPool, Result
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.steps.read_pairs import BYTES, ROWS
-from dp_transforms.steps.step import Step
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.workers.pool import ProcessPool, Result
+from dp_transforms.workers.read_pairs import BYTES, ROWS
+from dp_transforms.workers.step import Step
 
 
 def run_step(step: Step, noise_key: beam.Secret, pool: str | None, *, rereads: bool = False) -> beam.DoFn:

@@ -9,7 +9,7 @@ from apache_beam.options.pipeline_options import DebugOptions
 
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.domain_table import DomainTable
+from dp_transforms.monitor.domain_table import DomainTable
 
 _MAY_BE_PRISM = ("SwitchingDirectRunner", "PrismRunner", "PortableRunner")  # the first is what "DirectRunner" names
 _SPLIT_NO_BUNDLE = "prism_disable_sdf_split"

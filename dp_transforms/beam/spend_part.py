@@ -1,7 +1,7 @@
 """Spend: all pairs of some users in a part of a run -> what these users add to their items, and what they have left.
 
-The rule of a stream (`naming.pace`) on bounded input: windows one after the other, each user at its own pace. So a part
-needs nothing of later ones, and what users have left is all that it hands over.
+The rule of a stream (`monitor.pace`) on bounded input: windows one after the other, each user at its own pace. So a
+part needs nothing of later ones, and what users have left is all that it hands over.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitoring.counted_messages import holder_messages
-from dp_transforms.monitoring.equal_rows import group_slices, group_starts
-from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.naming.item_sums import ItemSums, sum_messages
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import PurseEntries, Purses
-from dp_transforms.operator_counts import PAIRS_UNPAID
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind, pack_cell, purse_cells
+from dp_transforms.monitor.counted_messages import holder_messages
+from dp_transforms.monitor.equal_rows import group_slices, group_starts
+from dp_transforms.monitor.item_holders import ItemHolders, weights_of
+from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
+from dp_transforms.monitor.purses import PurseEntries, Purses
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind, pack_cell, purse_cells
 
 
 class SpendPart(beam.PTransform):

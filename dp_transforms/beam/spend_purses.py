@@ -18,15 +18,15 @@ from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE, state_messages
-from dp_transforms.monitoring.counted_messages import Key, Sent, ending_messages, holder_messages, messages_of
-from dp_transforms.monitoring.item_holders import ItemHolders, weights_of
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.naming.item_sums import ItemSums, sum_messages
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.purses import PurseEntries, Purses
-from dp_transforms.operator_counts import LATE_BATCHES, PAIRS_UNPAID, PURSE_STATE_BYTES
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind, pack_cell, purse_cells
+from dp_transforms.monitor.counted_messages import Key, Sent, ending_messages, holder_messages, messages_of
+from dp_transforms.monitor.item_holders import ItemHolders, weights_of
+from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, PAIRS_UNPAID, PURSE_STATE_BYTES
+from dp_transforms.monitor.purses import PurseEntries, Purses
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind, pack_cell, purse_cells
 
 _PROGRESS = struct.Struct("<qq")  # next_window, entries_when_rewritten
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apache_beam as beam
 
 from dp_transforms.beam import encode_elements
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
 
 encode_elements.register_coders()
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import apache_beam as beam
 
 from dp_transforms.beam.run_steps import run_step
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.steps.groups import WeighUsersStep
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.workers.groups import WeighUsersStep
 
 
 class WeighUsers(beam.PTransform):

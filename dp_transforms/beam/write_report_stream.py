@@ -1,7 +1,7 @@
 """Write: the reports of a stream -> a folder, a topic or a table.
 
 Any bundle may run twice, and a worker may die between any two lines. A sink keeps the first answer for each window. So
-a report that is written twice is there once, and a second answer is never written (`dp_transforms.report_streams`).
+a report that is written twice is there once, and a second answer is never written (`dp_transforms.reports`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from dp_transforms.beam import encode_elements
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader, decode_report, encode_report
-from dp_transforms.report_streams.report_writer import ReportSink, ReportWriter, end_key, report_key
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports import ReportHeader, decode_report, encode_report
+from dp_transforms.reports.report_writer import ReportSink, ReportWriter, end_key, report_key
 
 encode_elements.register_coders()
 

@@ -2,9 +2,9 @@
 
 Any bundle may run twice, and a worker may die between any two lines. So all reports are grouped first, which settles
 what was drawn before. Then they are written to a new file beside the path, and `os.replace` puts it there; a URL takes
-them in one request (`dp_transforms.remote_files`). A step that runs twice writes the same file twice. Give a path in a
-draft, and publish the draft when the whole pipeline has succeeded: then the output appears at once or not at all
-(`dp_transforms.local_files`).
+them in one request (`dp_transforms.stores.remote_files`). A step that runs twice writes the same file twice. Give a
+path in a draft, and publish the draft when the whole pipeline has succeeded: then the output appears at once or not at
+all (`dp_transforms.stores.local_files`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import apache_beam as beam
 
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.gather_all import gather_all
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.remote_files import is_remote
-from dp_transforms.report_files import (
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.reports import (
     ReportHeader,
     decode_report,
     encode_report,
@@ -26,7 +25,8 @@ from dp_transforms.report_files import (
     report_format,
     write_report_file,
 )
-from dp_transforms.report_files.replaced_file import replace_stored, replace_whole
+from dp_transforms.reports.replaced_file import replace_stored, replace_whole
+from dp_transforms.stores.remote_files import is_remote
 
 encode_elements.register_coders()
 

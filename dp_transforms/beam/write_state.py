@@ -10,13 +10,13 @@ import apache_beam as beam
 
 from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.beam.gather_counted import GatherCounted
-from dp_transforms.monitoring.counted_messages import Key, messages_of
-from dp_transforms.report_files.files import write_error
-from dp_transforms.run_state.fingerprints import sealing_key
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Cell, Kind, join_cells, unpack_cell
-from dp_transforms.run_state.state_file import replace_state, write_state
-from dp_transforms.run_state.state_header import StateHeader
+from dp_transforms.monitor.counted_messages import Key, messages_of
+from dp_transforms.reports.files import write_error
+from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Cell, Kind, join_cells, unpack_cell
+from dp_transforms.runs.state_file import replace_state, write_state
+from dp_transforms.runs.state_header import StateHeader
 
 STATE = "state"  # tag of the output with what a step hands over
 

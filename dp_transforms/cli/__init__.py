@@ -6,11 +6,11 @@
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
 - replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,
   dataflow_replay: what each cluster has of its own. noise_key_secret: a key that workers fetch.
-- show, report_table: ``shh show``; reports as a table. explain: ``shh explain``.
-- time_axis: times of a time zone. For the browser: `dp_transforms.web.page`.
+- show, show_pictures: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown:
+  `dp_transforms.views`.
 - doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
   the user, and in words.
-- serve: ``shh serve``, a live page of the same parts (`dp_transforms.web.serving`).
+- serve, listening, operator_numbers: ``shh serve``, a live page of the same parts; the server; the engine's numbers.
 - load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.

@@ -12,21 +12,21 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.auditing.claim import Claim, Mechanism
-from dp_transforms.auditing.exact import ExactAudit, audit_exactly
-from dp_transforms.auditing.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
-from dp_transforms.auditing.worker_settings import settings_violations
-from dp_transforms.auditing.worst_streams import default_rounds, rounds_until_excluded
+from dp_transforms.audit.claim import Claim, Mechanism
+from dp_transforms.audit.exact import ExactAudit, audit_exactly
+from dp_transforms.audit.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
+from dp_transforms.audit.worker_settings import settings_violations
+from dp_transforms.audit.worst_streams import default_rounds, rounds_until_excluded
 from dp_transforms.cli import audit_names
 from dp_transforms.cli.audit_report import as_record, print_audit
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.run_settings import fresh_run_id, settings_of_plan
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000

@@ -10,18 +10,18 @@ from collections.abc import Callable
 import click
 from rich.console import Console
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.auditing.names.exact import NamesExactAudit, audit_names_exactly
-from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
-from dp_transforms.auditing.names.noise_law import NoiseLaw
-from dp_transforms.auditing.names.payments import PaymentAudit, audit_payments
-from dp_transforms.auditing.names.sampled import NamesSampledAudit, design_names_sampling, sample_names
-from dp_transforms.auditing.worker_settings import settings_violations
+from dp_transforms.audit.names.exact import NamesExactAudit, audit_names_exactly
+from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.audit.names.noise_law import NoiseLaw
+from dp_transforms.audit.names.payments import PaymentAudit, audit_payments
+from dp_transforms.audit.names.sampled import NamesSampledAudit, design_names_sampling, sample_names
+from dp_transforms.audit.worker_settings import settings_violations
 from dp_transforms.cli.audit_names_report import as_record, print_audit, violations_of
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.output_file import write_output
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_settings import fresh_run_id, settings_of_plan
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
+from dp_transforms.plan.names_plan import NamesPlan
 
 DEFAULT_RUNS = 200_000
 

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.auditing.names.exact import MOST_FEW, AuditedPrice, NamesExactAudit
-from dp_transforms.auditing.names.payments import PaymentAudit
-from dp_transforms.auditing.names.sampled import FALSE_ALARM, NamesSampledAudit
+from dp_transforms.audit.names.exact import MOST_FEW, AuditedPrice, NamesExactAudit
+from dp_transforms.audit.names.payments import PaymentAudit
+from dp_transforms.audit.names.sampled import FALSE_ALARM, NamesSampledAudit
 from dp_transforms.cli.audit_tables import rounded_down, table_of, verdict
+from dp_transforms.plan.names_plan import NamesPlan
 
 FORMAT_VERSION = 1
 _NEVER_TRIED = (

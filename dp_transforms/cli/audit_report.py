@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.auditing.attack_streams import AttackStream
-from dp_transforms.auditing.claim import Mechanism
-from dp_transforms.auditing.exact import ChargedAudit, ExactAudit
-from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
-from dp_transforms.auditing.worst_streams import rounds_until_excluded
+from dp_transforms.audit.attack_streams import AttackStream
+from dp_transforms.audit.claim import Mechanism
+from dp_transforms.audit.exact import ChargedAudit, ExactAudit
+from dp_transforms.audit.sampled import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.worst_streams import rounds_until_excluded
 from dp_transforms.cli.audit_tables import rounded_down, table_of, verdict
+from dp_transforms.plan.charging_plan import ChargingPlan
 
 FORMAT_VERSION = 1
 _NEVER_TRIED = (

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.cli.options import UserError
-from dp_transforms.local_files import read_regular
+from dp_transforms.errors import UserError
+from dp_transforms.stores.local_files import read_regular
 
 _MOST_BYTES = 1 << 20
 _COMMAND_LINE_ONLY = ("help", "help-all", "verbose")

@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 
 from dp_transforms.cli.main import main
-from dp_transforms.report_files import read_report
+from dp_transforms.reports import read_report
 
 _FOLDER = pathlib.Path("demo")
 _LOG, _HITS, _LOOKS, _PAGE = (

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.demo import fresh_folder
 from dp_transforms.cli.demo_processes import (
@@ -35,8 +34,9 @@ from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.event_files import EventFields, find_log_chunks
-from dp_transforms.report_files import read_report_file
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import read_report_file
 
 _FOLDER = pathlib.Path("demo") / "flink"
 _BUCKET = "clicks"

@@ -30,8 +30,8 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.engines.kafka_server import KafkaServer, StoredRecord
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_streams.topic_records import decode_record
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports.topic_records import decode_record
 
 _FOLDER = pathlib.Path("demo") / "stream"
 _STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)

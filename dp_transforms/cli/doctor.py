@@ -23,11 +23,12 @@ from dp_transforms.cli.look_words import (
     wrapped,
 )
 from dp_transforms.cli.operator_log import is_json
-from dp_transforms.cli.options import UserError, time_text_options
-from dp_transforms.cli.report_table import is_ascii_only
-from dp_transforms.event_files import EventFileError
-from dp_transforms.event_files.samples import sample_log
-from dp_transforms.remote_files import UrlError
+from dp_transforms.cli.options import time_text_options
+from dp_transforms.errors import UserError
+from dp_transforms.logs import EventFileError
+from dp_transforms.logs.samples import sample_log
+from dp_transforms.stores.remote_files import UrlError
+from dp_transforms.views.report_table import is_ascii_only
 
 
 @click.command(name="doctor")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.plan_options import flag
-from dp_transforms.event_files import EventFields
+from dp_transforms.errors import UserError
+from dp_transforms.logs import EventFields
 
 _FLAGS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
 _FLAGS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}

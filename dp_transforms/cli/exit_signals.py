@@ -78,7 +78,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
     """Ends the process, whatever it is doing. Takes no lock: the main thread, which it interrupts, may hold it."""
     for other in _CODES:
         signal.signal(other, signal.SIG_IGN)
-    discard: Callable[[], None] | None = getattr(sys.modules.get("dp_transforms.local_files"), "discard_drafts", None)
+    discard: Callable[[], None] | None = getattr(
+        sys.modules.get("dp_transforms.stores.local_files"), "discard_drafts", None
+    )
     try:
         if discard is not None:
             discard()

@@ -9,28 +9,29 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.cli.options import FORCE_OPTION, UserError
+from dp_transforms.cli.options import FORCE_OPTION
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.plan_words import in_a_sentence
-from dp_transforms.cli.report_table import escape_text
 from dp_transforms.cli.show import read_report
-from dp_transforms.cli.time_axis import local_text
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.web.page.fact_sheet import fact_sheet, plan_facts
-from dp_transforms.web.page.promise import (
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportFileError, ReportHeader
+from dp_transforms.views.page.fact_sheet import fact_sheet, plan_facts
+from dp_transforms.views.page.promise import (
     budget_of,
     in_three_sentences,
     may_be_done,
     must_not_be_concluded,
     not_covered,
 )
-from dp_transforms.web.page.report_check import Finding, check_against_plan
-from dp_transforms.web.page.report_columns import plan_of
-from dp_transforms.web.page.report_page import named_in_words
-from dp_transforms.web.page.shown_text import shown_text
+from dp_transforms.views.page.report_check import Finding, check_against_plan
+from dp_transforms.views.page.report_columns import plan_of
+from dp_transforms.views.page.report_page import named_in_words
+from dp_transforms.views.page.shown_text import shown_text
+from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.report_table import escape_text
+from dp_transforms.views.time_axis import local_text
 
 _WIDTH = 100
 

@@ -6,9 +6,9 @@ import time
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
+from dp_transforms.errors import UserError
 
 _SECONDS_TO_START = 300.0
 _SECONDS_BETWEEN_LOOKS = 0.5

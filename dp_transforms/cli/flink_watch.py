@@ -5,7 +5,7 @@ from __future__ import annotations
 from dp_transforms.beam.count_for_operator import NAMESPACE
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkJob, FlinkRest
-from dp_transforms.operator_counts import STREAM_GAUGES
+from dp_transforms.monitor.operator_counts import STREAM_GAUGES
 
 _LEAST_PATIENCE_SECONDS = 60.0
 _PATIENCE_CHECKPOINTS = 10

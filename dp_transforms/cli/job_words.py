@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dp_transforms.cli.noise_key_secret import noise_key_secret
-from dp_transforms.event_files import EventFields
+from dp_transforms.logs import EventFields
 
 if TYPE_CHECKING:
     from apache_beam.utils.secret import GcpSecret

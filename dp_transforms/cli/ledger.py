@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
-from dp_transforms.accounting.lifetime_cost import NOTHING, RULES, from_epsilon_units
-from dp_transforms.cli.ledger_tables import chart_of, json_of, print_balances, print_runs
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, StateMark
-from dp_transforms.ledger.records import amount
-from dp_transforms.run_state.state_file import StateFile
-from dp_transforms.run_state.state_header import StateError
+from dp_transforms.errors import UserError
+from dp_transforms.plan.lifetime_cost import NOTHING, RULES, from_epsilon_units
+from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, StateMark
+from dp_transforms.runs.ledger.records import amount
+from dp_transforms.runs.state_file import StateFile
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _LEDGER_HELP = "The ledger: a file, or postgresql://host/database."

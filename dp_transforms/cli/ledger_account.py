@@ -7,12 +7,13 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli.ledger import caps_of
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import LogError, UserError
+from dp_transforms.cli.options import LogError
 from dp_transforms.cli.run_account import DONE, PartFacts, RunAccount
-from dp_transforms.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
+from dp_transforms.errors import UserError
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 
 
 class LedgerAccount(RunAccount):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.cli.grouped_options import BUDGET, AnyFunction, add_options, option
-from dp_transforms.cli.options import UserError
+from dp_transforms.errors import UserError
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount

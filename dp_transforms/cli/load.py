@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.show import read_report_and_end
 from dp_transforms.cli.table_output import OUTPUT_TABLE, check_table, output_table, show_command
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.report_files import ReportFileError
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.reports import ReportFileError
 
 
 @click.command(name="load")

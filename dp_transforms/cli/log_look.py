@@ -1,6 +1,6 @@
 """A look at a log that nobody has described yet: which of its fields may be user, item and time, and how time counts.
 
-Decides by names and by a sample of rows (`event_files.samples`), and says how sure it is. What it finds is for the
+Decides by names and by a sample of rows (`logs.samples`), and says how sure it is. What it finds is for the
 operator; a person decides.
 """
 
@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.cli.field_roles import ITEM, TIME, USER, Field, Times, choose_fields, what_it_holds
-from dp_transforms.event_files import time_formats, times
-from dp_transforms.event_files.samples import DATE, OTHER, TEXT, TIMESTAMP, WHOLE, FileSample, LogSample
-from dp_transforms.window_schedule import MICROS_PER_SECOND
+from dp_transforms.logs import time_formats, times
+from dp_transforms.logs.samples import DATE, OTHER, TEXT, TIMESTAMP, WHOLE, FileSample, LogSample
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 
 _EARLIEST, _LATEST = 631_152_000 * MICROS_PER_SECOND, 4_102_444_800 * MICROS_PER_SECOND  # 1990 and 2100
 _DAY_MICROS = 86_400 * MICROS_PER_SECOND

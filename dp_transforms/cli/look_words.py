@@ -23,11 +23,11 @@ from dp_transforms.cli.field_roles import (
 )
 from dp_transforms.cli.log_look import LogLook
 from dp_transforms.cli.output_file import free_report_name
-from dp_transforms.cli.report_table import escape_text, label_text, length_text
-from dp_transforms.event_files.samples import OTHER, FileSample
-from dp_transforms.event_files.text_files import NOT_UTF8_TEXT
-from dp_transforms.remote_files import is_remote
-from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.logs.samples import OTHER, FileSample
+from dp_transforms.logs.text_files import NOT_UTF8_TEXT
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.stores.remote_files import is_remote
+from dp_transforms.views.report_table import escape_text, label_text, length_text
 
 _NOT_PERSONS = {
     DEVICE: "a device: each device or browser of a person gets a budget of its own, so the person is not protected",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dp_transforms.cli.options import UserError
+from dp_transforms.errors import UserError
 
 if TYPE_CHECKING:
     from apache_beam import GcpSecret

@@ -7,16 +7,11 @@ import datetime
 import click
 
 from dp_transforms.cli.grouped_options import BUDGET, INPUT, AnyFunction, add_options, option
-from dp_transforms.window_schedule import parse_duration, parse_utc
+from dp_transforms.errors import UserError
+from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
-
-
-class UserError(Exception):
-    """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
-
-    exit_code = 1
 
 
 class PublishedError(UserError):

@@ -1,9 +1,9 @@
 """How all commands write files: each appears whole or not at all, and not over one that exists: only a page or chart,
 and only with ``--force``.
 
-An output is a path or a URL (`dp_transforms.remote_files`). A pipeline on this machine writes both into a local draft,
-which `publish_output` copies to a URL in one request that fails if the name is taken. Workers on other machines write
-beside the URL, at a hidden one; the last step is the same.
+An output is a path or a URL (`dp_transforms.stores.remote_files`). A pipeline on this machine writes both into a local
+draft, which `publish_output` copies to a URL in one request that fails if the name is taken. Workers on other machines
+write beside the URL, at a hidden one; the last step is the same.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dp_transforms.cli.options import UserError
-from dp_transforms.local_files import (
+from dp_transforms.errors import UserError
+from dp_transforms.stores.local_files import (
     Path,
     draft_of,
     is_replaceable,
@@ -26,7 +26,7 @@ from dp_transforms.local_files import (
     remove_dead_drafts,
     write_whole,
 )
-from dp_transforms.remote_files import (
+from dp_transforms.stores.remote_files import (
     RemoteFileError,
     UrlError,
     copy_new,
@@ -61,7 +61,7 @@ def check_output(output: Path, option: str = "--output", *, force: bool | None =
 
 @contextlib.contextmanager
 def output_draft(output: Path) -> Iterator[pathlib.Path]:
-    """While the block runs, a folder in which the output takes shape (`dp_transforms.local_files`)."""
+    """While the block runs, a folder in which the output takes shape (`dp_transforms.stores.local_files`)."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(draft_of(output))

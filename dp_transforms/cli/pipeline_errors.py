@@ -6,12 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from dp_transforms.cli.options import LogError, UserError
-from dp_transforms.event_files import EventFileError
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.processes import PoolError
-from dp_transforms.report_files import ReportFileError
-from dp_transforms.run_state.state_header import StateError
+from dp_transforms.cli.options import LogError
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.logs import EventFileError
+from dp_transforms.reports import ReportFileError
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.workers import PoolError
 
 _OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds

@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli.grouped_options import OUTPUT, GroupedCommand, option
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_accountants import show_accountants
-from dp_transforms.cli.plan_chart import chart_looks, chart_svg, most_looks_of
-from dp_transforms.cli.plan_choices import alternatives, as_record
-from dp_transforms.cli.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
 from dp_transforms.cli.plan_from_log import Activity, from_log_options, plan_with_activity, refuse_from_log
 from dp_transforms.cli.plan_options import PLAN_OPTIONS, flag, plan_options
 from dp_transforms.cli.plan_side_by_side import show_side_by_side
-from dp_transforms.cli.plan_tables import print_comparison, print_sentence
-from dp_transforms.cli.plan_words import in_a_sentence, why
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.views.plan_chart import chart_looks, chart_svg, most_looks_of
+from dp_transforms.views.plan_choices import alternatives, as_record
+from dp_transforms.views.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
+from dp_transforms.views.plan_tables import print_comparison, print_sentence
+from dp_transforms.views.plan_words import in_a_sentence, why
 
 
 @click.command("plan", cls=GroupedCommand)

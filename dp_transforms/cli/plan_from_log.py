@@ -19,15 +19,16 @@ from dp_transforms.accounting.activity import (
     split_epsilon,
     usual_looks_of,
 )
-from dp_transforms.accounting.names_calibration import MOST_LOOKS_OF_PLAN
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
-from dp_transforms.accounting.release_plan import DEFAULT_RELEASE, ReleasePlan
 from dp_transforms.checks import check_whole
 from dp_transforms.cli.grouped_options import INPUT, AnyFunction, add_options, option
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import READING_OPTIONS, UTC_TIME, UserError, log_field_options
+from dp_transforms.cli.options import READING_OPTIONS, UTC_TIME, log_field_options
 from dp_transforms.cli.plan_options import flag, option_error, plan_from_options, schedule_from_options
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.errors import UserError
+from dp_transforms.plan.names_calibration import MOST_LOOKS_OF_PLAN
+from dp_transforms.plan.release_plan import DEFAULT_RELEASE, ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 SAME, OTHER = "same", "other"
 _KEY_BYTES = 32
@@ -179,7 +180,7 @@ def _shifted(schedule: WindowSchedule, start: int | None) -> WindowSchedule:
 def _read(options: dict[str, Any], schedule: WindowSchedule, most_looks: int, epsilon: float) -> Activity:
     import numpy as np  # what reads is not loaded for a plan that reads nothing
 
-    from dp_transforms.mechanisms.noisy_histogram import noisy_histogram
+    from dp_transforms.monitor.activity import noisy_histogram
 
     pairs = _pairs_of_users(options, schedule)
     edges = bucket_edges(most_looks)
@@ -201,8 +202,8 @@ def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
     """int64[users], for `_read` alone."""
     from dp_transforms.cli.event_options import event_fields
     from dp_transforms.engines.this_machine import free_memory_bytes
-    from dp_transforms.event_files import estimate_log, find_log_chunks, read_log_chunk, unit_hint
-    from dp_transforms.monitoring.activity import ActivityCounter
+    from dp_transforms.logs import estimate_log, find_log_chunks, read_log_chunk, unit_hint
+    from dp_transforms.monitor.activity import ActivityCounter
 
     fields = event_fields(options)
     counter = ActivityCounter(schedule, secrets.token_bytes(_KEY_BYTES))

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dp_transforms.accounting.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.accounting.names_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
-from dp_transforms.accounting.release_plan import (
+from dp_transforms.cli.grouped_options import ADVANCED, BUDGET, INPUT, AnyFunction, add_options, option
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import DURATION, UTC_TIME
+from dp_transforms.errors import UserError
+from dp_transforms.plan.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.names_calibration import DEFAULT_FORGET_AFTER
+from dp_transforms.plan.release_plan import (
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_USERS,
     DEFAULT_RELEASE,
@@ -20,15 +24,12 @@ from dp_transforms.accounting.release_plan import (
     ReleasePlan,
     plan_class,
 )
-from dp_transforms.cli.grouped_options import ADVANCED, BUDGET, INPUT, AnyFunction, add_options, option
-from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import DURATION, UTC_TIME, UserError
-from dp_transforms.local_files import read_regular
-from dp_transforms.remote_files import UrlError, is_remote, read_stored
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stores.local_files import read_regular
+from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
 
 if TYPE_CHECKING:
-    from dp_transforms.item_domain import ItemDomain
+    from dp_transforms.monitor.item_domain import ItemDomain
 
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
@@ -311,7 +312,7 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
     """The items of ``--domain-file``; None without one. Raises UserError."""
     if path is None:
         return None
-    from dp_transforms.item_domain import ItemDomain  # loads pyarrow
+    from dp_transforms.monitor.item_domain import ItemDomain  # loads pyarrow
 
     try:
         return ItemDomain.read(path)

@@ -25,14 +25,12 @@ from dp_transforms.cli.home_workers import (
 )
 from dp_transforms.cli.ledger_options import account_of_options, ledger_options
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
-from dp_transforms.cli.options import UNREADABLE, UserError, field_options
+from dp_transforms.cli.options import UNREADABLE, field_options
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
-from dp_transforms.cli.plan_words import in_a_sentence
 from dp_transforms.cli.replay_engine import choose_replay_engine, replay_engine_options, with_absolute_paths
 from dp_transforms.cli.replay_memory import check_memory
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.report_table import is_ascii_only, legend, windows_table
 from dp_transforms.cli.state_options import check_state_options, state_options
 from dp_transforms.cli.table_output import (
     OUTPUT_TABLE,
@@ -41,12 +39,14 @@ from dp_transforms.cli.table_output import (
     show_command,
     shown_output,
 )
-from dp_transforms.event_files import find_log_chunks, hint_of_log, unit_hint
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.garbage_collection import paused_collection
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.report_files import ReportHeader, read_report_file, report_format
-from dp_transforms.run_settings import fresh_run_id
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs.garbage_collection import paused_collection
+from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.reports import ReportHeader, read_report_file, report_format
+from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.report_table import is_ascii_only, legend, windows_table
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.cli.options import UserError
 from dp_transforms.engines.this_machine import free_memory_bytes
-from dp_transforms.event_files import EventFields, LogChunk, estimate_log, most_label_bytes
-from dp_transforms.remote_files import is_remote, look_at
+from dp_transforms.errors import UserError
+from dp_transforms.logs import EventFields, LogChunk, estimate_log, most_label_bytes
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.stores.remote_files import is_remote, look_at
 
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000

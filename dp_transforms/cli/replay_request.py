@@ -6,11 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli.noise_key_secret import noise_key_secret
-from dp_transforms.event_files import EventFields, LogChunk
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.logs import EventFields, LogChunk
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportHeader, ReportTable
 
 if TYPE_CHECKING:
     from apache_beam import Secret

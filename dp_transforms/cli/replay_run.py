@@ -29,16 +29,16 @@ from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_state import ReplayPart
 from dp_transforms.cli.table_output import publish_to_table
 from dp_transforms.engines.local import is_local
-from dp_transforms.event_files import spread_chunks, unit_hint
-from dp_transforms.operator_counts import (
+from dp_transforms.logs import spread_chunks, unit_hint
+from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
     PAIRS_UNPAID,
 )
-from dp_transforms.processes import ProcessPool
-from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.workers import ProcessPool
 
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:

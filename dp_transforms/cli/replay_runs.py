@@ -15,7 +15,6 @@ from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.operator_log import WARNING, is_json, tell
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.replay_engine import ClusterReplay
 from dp_transforms.cli.replay_progress import show_progress
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
@@ -25,11 +24,12 @@ from dp_transforms.cli.run_account import DONE, RunAccount
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.cli.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
 from dp_transforms.engines.local import is_local, pipeline_options
-from dp_transforms.event_files import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
-from dp_transforms.processes import ProcessPool
-from dp_transforms.remote_files import full_name, is_remote
-from dp_transforms.run_state.fingerprints import InputFingerprint, input_key
-from dp_transforms.run_state.state_lock import hold_state
+from dp_transforms.errors import UserError
+from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
+from dp_transforms.runs.fingerprints import InputFingerprint, input_key
+from dp_transforms.runs.state_lock import hold_state
+from dp_transforms.stores.remote_files import full_name, is_remote
+from dp_transforms.workers import ProcessPool
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount

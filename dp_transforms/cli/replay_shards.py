@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dp_transforms.cli.replay_engine import LEAST_WORKER_MEGABYTES, USUAL_WORKER_MEGABYTES
 from dp_transforms.cli.replay_request import ReplayRequest
-from dp_transforms.event_files import estimate_log
+from dp_transforms.logs import estimate_log
 
 _EVENTS_PER_SHARD = 1_000_000  # fewer messages than with half a million, and less work (docs/scale.md)
 _LEAST_SHARDS, _MOST_SHARDS = 8, 1024
-_GROUPS_OF_WINDOWS = 128  # as `monitoring.sharding` cuts them
+_GROUPS_OF_WINDOWS = 128  # as `monitor.sharding` cuts them
 # Measured by `python -m benchmarks replay_on_flink` (docs/scale.md) and rounded up: what a worker holds beside the part
 # that it works on (code, a block of the log, what waits to be sent), and what it holds for each event of two parts,
 # since a task manager may begin one while another ends.

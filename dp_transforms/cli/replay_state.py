@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import pathlib
 
-from dp_transforms.cli.options import LogError, UserError
+from dp_transforms.cli.options import LogError
 from dp_transforms.cli.output_file import check_output, is_taken, publish_output
 from dp_transforms.cli.run_account import CONTINUES, NEW, RESUMES, PartFacts
 from dp_transforms.cli.state_part import StatePart
-from dp_transforms.local_files import remove_dead_drafts
-from dp_transforms.remote_files import is_remote
-from dp_transforms.report_files import read_report_file
-from dp_transforms.run_state.fingerprints import InputFingerprint
-from dp_transforms.run_state.state_header import StateError
+from dp_transforms.errors import UserError
+from dp_transforms.reports import read_report_file
+from dp_transforms.runs.fingerprints import InputFingerprint
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.stores.local_files import remove_dead_drafts
+from dp_transforms.stores.remote_files import is_remote
 
 
 def check_outputs(facts: PartFacts, output: str, dead_letter: str | None) -> PartFacts:

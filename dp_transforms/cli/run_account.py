@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
-from dp_transforms.run_state.state_header import PartRecord, StateHeader
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.runs.state_header import PartRecord, StateHeader
 
 NEW, CONTINUES, RESUMES, DONE = "new", "continues", "resumes", "done"
 

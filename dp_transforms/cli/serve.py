@@ -16,11 +16,12 @@ from click.core import ParameterSource
 
 from dp_transforms.checks import how_to_install
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import TIME_ZONE_OPTION, TITLES_OPTION, UserError
-from dp_transforms.sql_urls import is_database
+from dp_transforms.cli.options import TIME_ZONE_OPTION, TITLES_OPTION
+from dp_transforms.errors import UserError
+from dp_transforms.stores.sql_urls import is_database
 
 if TYPE_CHECKING:
-    from dp_transforms.web.serving.web_app import AskOperator, Followed
+    from dp_transforms.views.serving.web_app import AskOperator, Followed
 
     Shown = Callable[[], tuple[Followed, AskOperator | None]]  # reads it for the first time; raises UserError
 
@@ -100,9 +101,9 @@ def command(
     file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
-    from dp_transforms.web.serving.access import Access, new_token, read_token
-    from dp_transforms.web.serving.listening import is_loopback_host, listen, run_server
-    from dp_transforms.web.serving.web_app import LiveSite
+    from dp_transforms.cli.listening import is_loopback_host, listen, run_server
+    from dp_transforms.views.serving.access import Access, new_token, read_token
+    from dp_transforms.views.serving.web_app import LiveSite
 
     is_local = is_loopback_host(host)
     open_by = f"--host {host}" if not is_local else f"--name {names[0]}" if names else None
@@ -128,9 +129,9 @@ def command(
 def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetime.tzinfo, open_by: str | None) -> Shown:
     """open_by: the option by which others than this machine may reach it. Raises UserError for options that do not
     fit."""
-    from dp_transforms.web.page.item_titles import read_titles
-    from dp_transforms.web.serving.live_report import LiveReport
-    from dp_transforms.web.serving.report_source import NotBegunError, may_begin, source_of
+    from dp_transforms.views.page.item_titles import read_titles
+    from dp_transforms.views.serving.live_report import LiveReport
+    from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 
     flink_master, run_id, config = options["flink_master"], options["run_id"], options["kafka_config"]
     if flink_master is not None:
@@ -155,7 +156,7 @@ def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetim
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if flink_master is None:
             return live, None
-        from dp_transforms.web.serving.operator_numbers import OperatorNumbers
+        from dp_transforms.cli.operator_numbers import OperatorNumbers
 
         numbers = OperatorNumbers(flink_master)
         return live, lambda now: numbers.ask(live.header, now)
@@ -167,7 +168,7 @@ def _ledger_shown(place: str, of_report: list[str], zone: datetime.tzinfo) -> Sh
     """of_report: names of options that were given and belong to a report."""
     if of_report:
         raise UserError(f"--{of_report[0].replace('_', '-')} belongs to a report. Leave it out, or serve the report.")
-    from dp_transforms.web.serving.live_ledger import LiveLedger
+    from dp_transforms.views.serving.live_ledger import LiveLedger
 
     return lambda: (LiveLedger(place, zone), None)
 
@@ -178,7 +179,7 @@ def _check_library() -> None:
 
 
 def _check_report(report: str, of_topic: dict[str, str | None]) -> None:
-    from dp_transforms.web.serving.report_source import is_topic, may_begin
+    from dp_transforms.views.serving.report_source import is_topic, may_begin
 
     if is_topic(report):
         return

@@ -11,12 +11,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from dp_transforms.cli.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError, UserError
+from dp_transforms.cli.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError
 from dp_transforms.cli.output_file import check_output
-from dp_transforms.cli.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
-from dp_transforms.cli.run_words import ended_words
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_files import (
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports import (
     ReportFileError,
     ReportHeader,
     encode_report,
@@ -24,7 +23,9 @@ from dp_transforms.report_files import (
     read_report_files,
     report_files_in,
 )
-from dp_transforms.sql_urls import is_database
+from dp_transforms.stores.sql_urls import is_database
+from dp_transforms.views.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.run_words import ended_words
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
@@ -96,7 +97,7 @@ def command(
     if item is not None and not total:
         raise NothingFoundError(f"no window reports {label_text(item)}. Some users may have held it, but too few.")
     if is_drawn:
-        from dp_transforms.web.page.show_pictures import write_pictures
+        from dp_transforms.cli.show_pictures import write_pictures
 
         write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all, force=force)
         for option, path in pictures.items():
@@ -141,8 +142,8 @@ def read_report_and_end(
         return header, iter(found), None
     if not in_database and not os.path.isdir(path):
         return *read_report_file(path), None
-    from dp_transforms.event_streams.stream_source import StreamError
-    from dp_transforms.report_streams import read_report_folder, read_report_table
+    from dp_transforms.errors import StreamError
+    from dp_transforms.reports import read_report_folder, read_report_table
 
     try:
         header, reports, ended = read_report_table(path, table, run_id) if in_database else read_report_folder(path)
@@ -164,7 +165,7 @@ def _parts(paths: Sequence[str]) -> Sequence[str]:
         return paths
     if not os.path.isdir(paths[0]):
         return ()
-    from dp_transforms.report_streams import ReportFolder
+    from dp_transforms.reports import ReportFolder
 
     return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
 
@@ -177,7 +178,7 @@ def _check_pictures(pictures: dict[str, str | None], titles: str | None, *, forc
     if force and not asked:
         raise click.UsageError("--force replaces a page or a chart. Give --html or --chart as well.")
     if asked:
-        from dp_transforms.web.page.show_pictures import check_pictures
+        from dp_transforms.cli.show_pictures import check_pictures
 
         check_pictures(asked)
     for option, path in asked.items():

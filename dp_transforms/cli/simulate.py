@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import UTC_TIME, UserError
+from dp_transforms.cli.options import UTC_TIME
 from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.cli.simulated_log import LogPlan, SimulatedBlock, simulate_log
-from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.errors import UserError
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 
 _PROGRESS_FROM_EVENTS = 1_000_000
 _EXAMPLE_OPTIONS = "--window 1h --epsilon 2 --delta 1e-9"

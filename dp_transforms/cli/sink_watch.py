@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.stream_status import StreamStatus
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_streams.report_writer import ReportSink
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports.report_writer import ReportSink
 
 PATIENCE_SECONDS = 120.0
 

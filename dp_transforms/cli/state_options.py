@@ -7,9 +7,10 @@ import os
 from typing import Any
 
 from dp_transforms.cli.grouped_options import ADVANCED, AnyFunction, add_options, option
-from dp_transforms.cli.options import MAKE_A_KEY, UTC_TIME, UserError
+from dp_transforms.cli.options import MAKE_A_KEY, UTC_TIME
 from dp_transforms.cli.plan_options import flag
-from dp_transforms.local_files import open_regular
+from dp_transforms.errors import UserError
+from dp_transforms.stores.local_files import open_regular
 
 
 @dataclasses.dataclass(frozen=True)

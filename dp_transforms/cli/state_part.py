@@ -22,20 +22,21 @@ import importlib.metadata
 import os
 from collections.abc import Callable, Iterator
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import shown
-from dp_transforms.cli.options import PublishedError, UserError
+from dp_transforms.cli.options import PublishedError
 from dp_transforms.cli.output_file import output_draft
 from dp_transforms.cli.run_account import CONTINUES, DONE, NEW, RESUMES, PartFacts, RunAccount
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.local_files import publish
-from dp_transforms.run_settings import fresh_run_id
-from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
-from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
-from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_file import StateFile, replace_state, write_state
+from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
+from dp_transforms.stores.local_files import publish
 
 _BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")

@@ -8,7 +8,7 @@ import re
 import stat
 import tempfile
 
-from dp_transforms.cli.options import UserError
+from dp_transforms.errors import UserError
 
 _LONGEST_NAME = 80
 

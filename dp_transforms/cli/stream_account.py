@@ -12,7 +12,7 @@ from apache_beam import Secret
 from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.run_state.fingerprints import key_fingerprint
+from dp_transforms.runs.fingerprints import key_fingerprint
 
 
 @contextlib.contextmanager

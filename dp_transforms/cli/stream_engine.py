@@ -9,7 +9,6 @@ from typing import NamedTuple
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS, PRISM
 from dp_transforms.cli.stream_ports import check_ports
 from dp_transforms.engines import dataflow, flink, job_service, prism
@@ -19,6 +18,7 @@ from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.local import LOCAL_RUNNER
 from dp_transforms.engines.on_loopback import listen_on_loopback
 from dp_transforms.engines.portable import WATCH_FOREVER
+from dp_transforms.errors import UserError
 
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
 _STAGE_NOTHING = "--experiments=disable_logging_submission_environment"

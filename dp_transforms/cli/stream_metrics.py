@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from dp_transforms import operator_counts as names
 from dp_transforms.checks import how_to_install
 from dp_transforms.cli.grouped_options import ENGINE, option
-from dp_transforms.cli.options import UserError
+from dp_transforms.errors import UserError
+from dp_transforms.monitor import operator_counts as names
 
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.stream_options import FLINK, PRISM
 from dp_transforms.engines.addresses import LOCAL
 from dp_transforms.engines.open_ports import addresses_of, is_loopback, is_open_here, open_ports
+from dp_transforms.errors import UserError
 
 _WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"
 _ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"

@@ -10,14 +10,12 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import EngineChoice, choose_engine
 from dp_transforms.cli.event_options import event_fields
 from dp_transforms.cli.noise_key_secret import noise_key_secret
-from dp_transforms.cli.options import MAKE_A_KEY, UserError
+from dp_transforms.cli.options import MAKE_A_KEY
 from dp_transforms.cli.plan_options import flag, plan_of_command
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.cli.stop_file import stop_file_of_run
@@ -25,16 +23,18 @@ from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, with_absolute_paths
 from dp_transforms.cli.table_output import output_table, shown_output
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.event_streams.stream_source import StreamError, StreamSource
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTable, ReportTopic
-from dp_transforms.report_streams.report_writer import check_same_run
-from dp_transforms.run_settings import fresh_run_id
-from dp_transforms.run_state.state_file import StateFile
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
+from dp_transforms.logs.streams.stream_source import StreamSource
+from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportFolder, ReportHeader, ReportSink, ReportTable, ReportTopic
+from dp_transforms.reports.report_writer import check_same_run
+from dp_transforms.runs.state_file import StateFile
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,13 +8,14 @@ from collections.abc import Collection
 from typing import Any
 
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import READING_OPTIONS, UserError
+from dp_transforms.cli.options import READING_OPTIONS
 from dp_transforms.cli.plan_options import flag
 from dp_transforms.cli.state_options import check_state_options
 from dp_transforms.cli.stream_options import DATAFLOW
 from dp_transforms.cli.table_output import check_table, check_table_for_workers, output_table
-from dp_transforms.local_files import open_regular
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.errors import UserError
+from dp_transforms.reports import ReportTable
+from dp_transforms.stores.local_files import open_regular
 
 CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
 _OF_KAFKA = ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id", "producer_times")

@@ -17,7 +17,6 @@ from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.flink_start import FlinkStart
 from dp_transforms.cli.flink_watch import FlinkWatch
 from dp_transforms.cli.ledger_account import LedgerAccount
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.quiet_workers import quiet_workers
 from dp_transforms.cli.run_account import DONE, RunAccount
@@ -33,10 +32,11 @@ from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import watch_stream
 from dp_transforms.engines import dataflow
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.topic_rules import check_clock, check_topic
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.run_state.state_lock import hold_state
+from dp_transforms.errors import UserError
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.runs.state_lock import hold_state
 
 _NOTHING_STARTED = "nothing was started"
 

@@ -22,20 +22,20 @@ import json
 import os
 import pathlib
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.run_account import CONTINUES, NEW, RESUMES, PartFacts, RunAccount
 from dp_transforms.cli.state_part import StatePart, open_part
 from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.stream_source import StreamSource
-from dp_transforms.event_streams.taken_files import TakenFiles
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportFolder, ReportTable
-from dp_transforms.report_streams.report_writer import StreamContents, check_same_run
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_file import StateFile
-from dp_transforms.run_state.state_header import StateError, StateHeader
+from dp_transforms.errors import UserError
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.stream_source import StreamSource
+from dp_transforms.logs.streams.taken_files import TakenFiles
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder, ReportTable
+from dp_transforms.reports.report_writer import StreamContents, check_same_run
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_file import StateFile
+from dp_transforms.runs.state_header import StateError, StateHeader
 
 
 class StreamPart(StatePart):

@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from dp_transforms.cli import operator_log
-from dp_transforms.cli.report_table import is_ascii_only, tells_epsilon, windows_table
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counts import (
+from dp_transforms.monitor.operator_counts import (
     CLOCK_LAG_SECONDS,
     EVENTS_AFTER_STOP,
     EVENTS_FROM_THE_FUTURE,
@@ -22,7 +20,9 @@ from dp_transforms.operator_counts import (
     PAIRS_UNPAID,
     PENDING_WINDOWS,
 )
-from dp_transforms.report_files import encode_report
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.reports import encode_report
+from dp_transforms.views.report_table import is_ascii_only, tells_epsilon, windows_table
 
 _ITEMS_PER_WINDOW = 12
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file

@@ -19,9 +19,9 @@ from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.table_output import show_command
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportFolder, ReportTable
-from dp_transforms.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.reports import ReportFolder, ReportTable
 
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer

@@ -17,13 +17,13 @@ import click
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.cli import completion, exit_signals, operator_log
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.standard_output import (
     ClosedPipeError,
     StandardOutputError,
     drop_standard_output,
     watched_standard_output,
 )
+from dp_transforms.errors import UserError
 
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {

@@ -6,13 +6,11 @@ import os
 from typing import Any
 
 from dp_transforms.cli.grouped_options import OUTPUT, option
-from dp_transforms.cli.options import UserError
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_files import read_report_file
-from dp_transforms.report_streams import ReportTable
-from dp_transforms.report_streams.report_table import DEFAULT_TABLE
-from dp_transforms.sql_urls import is_database
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportTable, read_report_file
+from dp_transforms.reports.report_table import DEFAULT_TABLE
+from dp_transforms.stores.sql_urls import is_database
 
 OUTPUT_TABLE = option(
     OUTPUT,

@@ -1,6 +1,6 @@
 """Draws discrete Laplace noise: exact inversion of 128-bit uniform integers, directly or in two stages.
 
-The law itself, with the tables that are inverted here, is `dp_transforms.discrete_laplace_law`.
+The law itself, with the tables that are inverted here, is `dp_transforms.mechanisms.discrete_laplace_law`.
 
 Guarantee: adding the value to a count that one user changes by at most 1 is epsilon-DP, up to the total variation that
 `discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source:
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.discrete_laplace_law import UNIFORM_BITS, upper_tail_integers, wide_tail_integers
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, upper_tail_integers, wide_tail_integers
 from dp_transforms.mechanisms.randomness import Words
 
 _WORD = 1 << 64

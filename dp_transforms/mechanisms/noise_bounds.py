@@ -15,7 +15,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
 from dp_transforms.mechanisms.randomness import Words
 

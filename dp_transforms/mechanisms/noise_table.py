@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.discrete_laplace_law import UNIFORM_BITS
-from dp_transforms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.discrete_laplace import Inversion, multiply_high
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import Words
 
 _WHOLE = 1 << UNIFORM_BITS

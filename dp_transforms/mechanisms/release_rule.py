@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dp_transforms.checks import LARGEST_WHOLE, check_whole
-from dp_transforms.priced_weights import stated_users
+from dp_transforms.mechanisms.priced_weights import stated_users
 
 
 class Release(NamedTuple):

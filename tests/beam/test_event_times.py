@@ -17,8 +17,13 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.collect_events import CollectEventsDoFn
 from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, EVENTS_REJECTED, EVENTS_WITHOUT_TIME
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.operator_counts import (
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+    EVENTS_WITHOUT_TIME,
+)
 from tests.helpers.beam_pipelines import assert_all_give, local_pipeline
 from tests.helpers.small_runs import MICROS, RUN_ID, START, key_file, random_log, small_plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.monitoring.counted_messages import messages_of
-from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.counted_messages import messages_of
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dp_transforms.beam.gather_in_order import parts_of_window, take_turn
-from dp_transforms.monitoring.counted_messages import MOST_MESSAGE_BYTES
+from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES
 from tests.helpers.do_fn_state import Bag, Cell
 
 

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.beam.collect_events import CollectEventsDoFn
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_ids import MAX_ID_BYTES
-from dp_transforms.event_streams.record_formats import record_decoder
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.record_formats import record_decoder
+from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from tests.helpers.event_files_oracle import read_all
 
 Pair = tuple[Any, Any]

@@ -15,10 +15,10 @@ from apache_beam.utils.timestamp import Timestamp
 from dp_transforms.beam.collect_events import CollectEvents
 from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counts import EVENTS_REJECTED
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
+from dp_transforms.monitor.window_report import WindowReport
 from tests.helpers.beam_pipelines import Collected, assert_all_give, local_pipeline, pairs_of, run_monitor
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import (

@@ -12,9 +12,9 @@ from apache_beam.testing import test_stream
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.engines import dataflow, flink, job_service, prism
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from tests.helpers.leak_search import forms_of, places_with, texts_within
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan

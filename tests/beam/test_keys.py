@@ -8,11 +8,11 @@ import tempfile
 import apache_beam as beam
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam import load_noise_key
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import (
     Branches,
     Collected,

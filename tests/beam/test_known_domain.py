@@ -7,10 +7,10 @@ import pytest
 
 from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
+from dp_transforms.monitor.window_report import WindowReport
 from tests.helpers.beam_pipelines import Branches, LocalCounter, Script, values
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (

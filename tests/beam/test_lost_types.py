@@ -11,7 +11,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.collect_events import CollectEventsDoFn
 from dp_transforms.beam.release_heavy_hitters import _named_or_pair
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.small_runs import batch_of
 
 USER, ITEM = _named_or_pair("user", 0), _named_or_pair("item", 1)

@@ -9,13 +9,13 @@ import pytest
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.gather_in_order import WaitingWindows, parts_of_window
 from dp_transforms.beam.monitor_counted import CountedMonitorDoFn
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.counted_messages import holder_messages, messages_of
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.user_pairs import pairs_of_events
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.counted_messages import holder_messages, messages_of
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.oracle import oracle_transcript

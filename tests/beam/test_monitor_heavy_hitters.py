@@ -14,10 +14,10 @@ from dp_transforms.beam import close_windows
 from dp_transforms.beam.assign_windows import PackPairsDoFn
 from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesDoFn
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.operator_counts import LATE_BATCHES
-from dp_transforms.steps.pack_pairs import PackPairs
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.workers.pack_pairs import PackPairs
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import ON_TIME, SHARDS, HeldSecret, Monitor, candidates_of, grouped_by_key
 from tests.helpers.oracle import oracle_reports

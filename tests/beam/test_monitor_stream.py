@@ -8,11 +8,11 @@ import time
 import pytest
 
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryStream
 from tests.helpers.oracle import oracle_reports, oracle_transcript

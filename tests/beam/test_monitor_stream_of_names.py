@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_DOMAIN, LATE_BATCHES, PAIRS_UNPAID, WINDOWS_CLOSED
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, LATE_BATCHES, PAIRS_UNPAID, WINDOWS_CLOSED
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from tests.helpers.memory_stream import Arrival, MemoryStream
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.naming_oracle import Named, oracle_names, reports_of

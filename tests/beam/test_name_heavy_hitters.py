@@ -12,9 +12,9 @@ from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ, PAIRS_UNPAID
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ, PAIRS_UNPAID
 from tests.helpers.beam_pipelines import Collected, local_pipeline, plain
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights

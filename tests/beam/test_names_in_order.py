@@ -12,11 +12,11 @@ from dp_transforms.beam.gather_in_order import parts_of_shard, parts_of_window
 from dp_transforms.beam.name_counted import NameCountedDoFn
 from dp_transforms.beam.release_counted import ReleaseCountedDoFn
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
-from dp_transforms.monitoring.counted_messages import pair_messages
-from dp_transforms.monitoring.user_pairs import pairs_of_events
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.naming import purses
-from dp_transforms.operator_counts import LATE_BATCHES
+from dp_transforms.monitor import purses
+from dp_transforms.monitor.counted_messages import pair_messages
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import LocalCounter
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.names_plans import small_names_plan

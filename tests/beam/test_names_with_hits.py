@@ -13,12 +13,12 @@ from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.gather_in_order import parts_of_shard, parts_of_window
 from dp_transforms.beam.monitor_counted import CountedMonitorDoFn
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.counted_messages import pair_messages
-from dp_transforms.monitoring.user_pairs import pairs_of_events
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.naming import purses
-from dp_transforms.operator_counts import LATE_BATCHES, PAIRS_UNPAID, WINDOWS_CLOSED
+from dp_transforms.monitor import purses
+from dp_transforms.monitor.counted_messages import pair_messages
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, PAIRS_UNPAID, WINDOWS_CLOSED
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.beam_pipelines import Branches, plain
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.hits_oracle import Wallet, oracle_hits, replay_holders, stream_holders

@@ -10,16 +10,16 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms import remote_files
 from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.cli.cluster_replay import build_detached
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.operator_counts import REPORTS_WITHHELD
-from dp_transforms.report_files import ReportFileError, read_report_file
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
+from dp_transforms.reports import ReportFileError, read_report_file
+from dp_transforms.stores import remote_files
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.small_runs import key_file

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import batches_source, pairs_source, plain, run_monitor
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.small_runs import MICROS, MINUTE, RUN_ID, SECRET, START, batches_of, key_file

@@ -8,12 +8,12 @@ import pytest
 
 from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_part import ReleasePart
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.naming.purses import PurseEntries
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import Kind
-from dp_transforms.run_state.state_file import StateFile
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind
+from dp_transforms.runs.state_file import StateFile
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.hits_oracle import oracle_hits, stream_holders
 from tests.helpers.names_plans import names_plan_of, small_names_plan

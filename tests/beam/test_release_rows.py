@@ -24,11 +24,11 @@ from dp_transforms.beam.encode_rows import HeavyHitterRow, rows_of_report
 from dp_transforms.beam.monitor_stream import StreamOutput
 from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
 from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
-from dp_transforms.event_streams.kafka_topic import KafkaTopic, TopicSettings
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.operator_counts import EVENTS_REJECTED
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.window_schedule import format_utc
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, TopicSettings
+from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import format_utc
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import RUN_ID, START, batch_of, batches_of, key_file, random_log, small_plan
 

@@ -9,8 +9,9 @@ import pytest
 
 from dp_transforms import KafkaTopic, LogFolder, MonitorStream, StreamClock
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.stream_source import StreamError, StreamSource
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.stream_source import StreamSource
 from tests.helpers.small_runs import RUN_ID, key_file, small_plan
 
 FIELDS = EventFields("user", "item", "timestamp")

@@ -9,12 +9,12 @@ import pytest
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_state import WriteState
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_file import StateFile
-from dp_transforms.run_state.state_header import PartRecord
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_file import StateFile
+from dp_transforms.runs.state_header import PartRecord
 from tests.helpers.beam_pipelines import Collected, local_pipeline, plain
 from tests.helpers.hits_oracle import oracle_hits, stream_holders
 from tests.helpers.memory_stream import MemoryStream

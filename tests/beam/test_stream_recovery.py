@@ -8,8 +8,8 @@ import pytest
 
 from dp_transforms.beam import confirm_intents
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.naming.purses import PurseEntries
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.do_fn_state import Bag
 from tests.helpers.dying_engine import SHARDS, Engine, HitsEngine, NamesEngine
 from tests.helpers.naming_runs import naming_settings, with_hits

@@ -14,8 +14,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import SlidingWindows
 
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ, LATE_BATCHES
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (

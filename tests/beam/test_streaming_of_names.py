@@ -12,9 +12,9 @@ import pytest
 
 from dp_transforms.beam import close_by_watermark
 from dp_transforms.beam.close_by_watermark import CloseByWatermarkDoFn
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.counted_messages import GatheredCount
-from dp_transforms.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_READ, LATE_BATCHES, PAIRS_UNPAID
+from dp_transforms.monitor.counted_messages import GatheredCount
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_READ, LATE_BATCHES, PAIRS_UNPAID
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.do_fn_state import Bag, Cell, Timer
 from tests.helpers.memory_stream import MemoryStream

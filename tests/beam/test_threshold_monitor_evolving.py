@@ -18,18 +18,18 @@ import pytest
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.testing import test_stream
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, wide_discrete_laplace
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
 from dp_transforms.mechanisms.papers.user_counters import UserCounters
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.query_noise import digests_of_groups
-from dp_transforms.monitoring.window_queries import WindowQueries
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.query_noise import digests_of_groups
+from dp_transforms.monitor.window_queries import WindowQueries
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import batches_source, local_pipeline, run_monitor
 from tests.helpers.do_fn_state import Monitor, candidates_of
 from tests.helpers.small_runs import MICROS, SECRET, START, batches_of, key_file, settings_of

@@ -11,11 +11,11 @@ import apache_beam as beam
 import numpy as np
 import pytest
 
-from dp_transforms import rejected_events
 from dp_transforms.beam import write_rejected
 from dp_transforms.beam.write_rejected import WriteRejected, WriteRejectedFolder
-from dp_transforms.local_files import publish
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs import rejected_events
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.stores.local_files import publish
 from tests.helpers.beam_pipelines import local_pipeline
 
 REPEATED = ["--direct_runner_bundle_repeat=1"]

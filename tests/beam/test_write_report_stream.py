@@ -14,11 +14,10 @@ from dp_transforms.beam.write_report_stream import (
     _SharedWriter,
     _WriteStreamDoFn,
 )
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportTopic
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFolder, ReportHeader, ReportTopic
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 
 HOUR = 3_600_000_000

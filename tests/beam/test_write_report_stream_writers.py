@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from dp_transforms.beam.write_report_stream import _encode_ended, _encode_report, _SharedWriter, _WriteStreamDoFn
-from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFolder, ReportHeader
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})

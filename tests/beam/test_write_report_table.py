@@ -8,7 +8,7 @@ import apache_beam as beam
 import pytest
 
 from dp_transforms import ReportTable, WriteReportStream
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.report_table_contract import ENDED, HEADER, OTHER, REPORTS, rows_of
 

@@ -14,10 +14,10 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.write_reports import WriteReports
-from dp_transforms.local_files import draft_of, publish
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.stores.local_files import draft_of, publish
 from tests.helpers.forked import run_python
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
@@ -204,7 +204,7 @@ def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_pat
     program = textwrap.dedent("""
         import os, sys
         from dp_transforms.beam import write_reports
-        from dp_transforms.report_files import ReportHeader
+        from dp_transforms.reports import ReportHeader
         header = ReportHeader("run-1", "news", "g", {})
         os.fsync = lambda descriptor: os._exit(9)
         list(write_reports._WriteReportsDoFn(sys.argv[1], header).process([b""]))

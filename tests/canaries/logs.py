@@ -14,8 +14,8 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.canaries.tokens import Canaries
 from tests.helpers.names_plans import names_plan_of
 

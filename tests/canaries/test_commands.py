@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.event_files import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.tokens import Canaries

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
-from dp_transforms.event_files import EventFields, EventFileError, LogChunk, ReadBlock, joining
-from dp_transforms.processes import ProcessPool
+from dp_transforms.logs import EventFields, EventFileError, LogChunk, ReadBlock, joining
+from dp_transforms.workers import ProcessPool
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, SHARED
 from tests.canaries.places import FIELD_NAMES, LOOKS, PROCESSES, SPILLED, VERBOSE, assert_as_documented
@@ -220,7 +220,7 @@ def test_the_words_of_a_library_show_with_verbose_alone(
 @pytest.mark.parametrize(
     ("more", "message", "shows"),
     [
-        ((), "failed with LookupError at event_files/", False),
+        ((), "failed with LookupError at logs/", False),
         (("--allow-large-log",), "the pipeline failed with LookupError", False),
         (("--allow-large-log", *PROCESSES_OF_BEAM), "the pipeline failed with LookupError", True),
         (("--processes", "2"), "the pipeline failed with LookupError", False),

@@ -13,7 +13,7 @@ import pytest
 
 from dp_transforms.beam.count_for_operator import NAMESPACE
 from dp_transforms.engines import flink
-from dp_transforms.operator_counts import STREAM_GAUGES
+from dp_transforms.monitor.operator_counts import STREAM_GAUGES
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
 from tests.engines.flink_cluster import FlinkCluster

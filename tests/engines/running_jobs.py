@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dp_transforms.engines.flink_rest import ENDED
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.report_streams import ReportTopic
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.reports import ReportTopic
 from tests.engines.answers import faults, raw_records, repeats
 from tests.engines.stream_case import (
     Feeder,

@@ -17,18 +17,17 @@ import apache_beam as beam
 import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_rejected import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.partition_progress import StreamClock
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportSink
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportHeader, ReportSink
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.naming_oracle import Named, oracle_names, reports_of
 from tests.helpers.oracle import Event, Transcript, oracle_transcript

@@ -6,9 +6,9 @@ import pathlib
 
 import pytest
 
-from dp_transforms import remote_files
-from dp_transforms.remote_files import RemoteFileError, azfs
-from dp_transforms.report_files import read_report_file
+from dp_transforms.reports import read_report_file
+from dp_transforms.stores import remote_files
+from dp_transforms.stores.remote_files import RemoteFileError, azfs
 from tests.engines import skip_reason
 from tests.engines.azurite_server import ACCOUNT, AzuriteServer
 from tests.helpers.replay_logs import BUDGET, write_log

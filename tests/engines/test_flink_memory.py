@@ -12,8 +12,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.engines.engine_process import engine_file, java
 from dp_transforms.engines.flink import JOB_SERVER_JAR
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.report_files import ReportHeader, read_report_file
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.reports import ReportHeader, read_report_file
 from tests.engines import skip_reason
 
 pytestmark = pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or "")

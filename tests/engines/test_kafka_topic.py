@@ -12,12 +12,13 @@ import fastavro
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import kafka_topic
-from dp_transforms.event_streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.record_formats import BROKEN_RECORD, NO_VALUE
-from dp_transforms.event_streams.stream_source import Polled, StreamError
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import kafka_topic
+from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.record_formats import BROKEN_RECORD, NO_VALUE
+from dp_transforms.logs.streams.stream_source import Polled
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.event_files_oracle import SECRET, avro_schema

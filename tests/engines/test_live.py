@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.report_streams.topic_records import decode_record
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.reports.topic_records import decode_record
 from tests.engines.running_jobs import WORKER, running
 from tests.engines.stream_case import Row, StreamCase, wait_for_end, wait_for_reports
 from tests.helpers.names_plans import names_plan_of

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import partition_poller
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.operator_counts import PAIRS_UNPAID
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import partition_poller
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import MICROS, settings_of

@@ -38,7 +38,7 @@ def _changed_package(folder: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
     name, a function is new. The states keep their format. Who imports it leaves a mark."""
     shutil.copytree(ROOT / "dp_transforms", folder / "dp_transforms", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").symlink_to(ROOT / "tests")
-    poller = folder / "dp_transforms" / "event_streams" / "partition_poller.py"
+    poller = folder / "dp_transforms" / "logs" / "streams" / "partition_poller.py"
     _replace(poller, "max_records=self._max_records, ", "max_records=70, ")
     poll = folder / "dp_transforms" / "beam" / "poll_partitions.py"
     _replace(poll, "self._stop_micros", "self._last_arrival")

@@ -19,7 +19,6 @@ from collections.abc import Iterator
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.cluster_replay import replay_on_cluster
 from dp_transforms.cli.engine_choice import EngineChoice
@@ -29,8 +28,9 @@ from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.event_files import EventFields, find_log_chunks, parquet, spread_chunks, text_spans
-from dp_transforms.report_files import read_report_file
+from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_spans
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import read_report_file
 from tests.engines import skip_reason
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.shh_process import python

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 import fastavro
 import pytest
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader, decode_report
-from dp_transforms.report_streams import ReportTopic
-from dp_transforms.report_streams.report_topic import _partition
-from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS, encode_record
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportHeader, ReportTopic, decode_report
+from dp_transforms.reports.report_topic import _partition
+from dp_transforms.reports.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS, encode_record
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.pages import Page, told

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams.report_writer import report_key
-from dp_transforms.report_streams.topic_records import encode_record
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports.report_writer import report_key
+from dp_transforms.reports.topic_records import encode_record
 from tests.engines.answers import RawRecord, faults, repeats
 from tests.engines.stream_case import STREAM, counted_events, history_case, names_transcript
 from tests.helpers.oracle import oracle_transcript

@@ -10,7 +10,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from confluent_kafka import Producer
 
 from dp_transforms.engines import submitted
-from dp_transforms.report_streams import ReportTopic
+from dp_transforms.reports import ReportTopic
 from tests.engines import skip_reason
 from tests.engines.listening import ROOT, run_and_listen
 from tests.helpers.replay_logs import HOURS, log_rows

@@ -13,9 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import EventFields, KafkaTopic
 from dp_transforms.engines import flink, job_service, prism
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportFolder, ReportTopic
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder, ReportTopic
 from tests.engines import skip_reason
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end

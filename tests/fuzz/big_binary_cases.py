@@ -152,7 +152,7 @@ _TINY_RECORD = b"\2s" + zigzag(0) + zigzag(10**9) + zigzag(1) + bytes(_HITTER_BY
 
 
 def _report_avro(blocks: Blocks) -> Callable[[pathlib.Path], None]:
-    from dp_transforms.monitoring.window_report import WINDOW_REPORT_AVRO_SCHEMA
+    from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA
 
     metadata = {
         "avro.schema": json.dumps(WINDOW_REPORT_AVRO_SCHEMA).encode(),
@@ -219,7 +219,7 @@ def _report_parquet(count: int, label: str, windows: int = 1, stream: str = "new
     """Windows, each of ``count`` heavy hitters with one label: in the file these are a few KB."""
 
     def write(path: pathlib.Path) -> None:
-        from dp_transforms.report_files.parquet import WINDOW_REPORT_ARROW_SCHEMA
+        from dp_transforms.reports.parquet import WINDOW_REPORT_ARROW_SCHEMA
 
         schema = WINDOW_REPORT_ARROW_SCHEMA.with_metadata({"shh.header": HEADER.to_json()})
         starts = [n * 10**6 for n in range(windows)]

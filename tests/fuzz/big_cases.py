@@ -9,8 +9,8 @@ import gzip
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 
-from dp_transforms.monitoring.window_report import HeavyHitter
-from dp_transforms.report_files import report_file_bytes
+from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.reports import report_file_bytes
 from tests.fuzz.big_binary_cases import avro_cases, parquet_cases
 from tests.fuzz.big_case import MB, BigCase, as_file
 from tests.fuzz.format_mutators import sealed

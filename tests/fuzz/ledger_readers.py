@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.cli.ledger_tables import chart_of, json_of
-from dp_transforms.ledger import (
+from dp_transforms.runs.ledger import (
     BudgetExceededError,
     Caps,
     Ledger,
@@ -27,7 +26,8 @@ from dp_transforms.ledger import (
     RunRefusedError,
     database,
 )
-from dp_transforms.ledger.actor import Actor
+from dp_transforms.runs.ledger.actor import Actor
+from dp_transforms.views.ledger_tables import chart_of, json_of
 from tests.fuzz import format_mutators
 from tests.fuzz.mutators import flip_bits
 from tests.fuzz.reader import FaultError, Reader, Sample

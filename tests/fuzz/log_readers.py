@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.event_files import EventFields, EventFileError, ReadBlock, find_log_chunks, read_log_chunk
-from dp_transforms.event_ids import MAX_ID_BYTES
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields, EventFileError, ReadBlock, find_log_chunks, read_log_chunk
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from tests.fuzz import format_mutators, log_samples
 from tests.fuzz.reader import CELL_MARKS, FaultError, Reader, Sample, check_words, place_file
 

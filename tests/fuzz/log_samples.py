@@ -15,7 +15,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.event_files import EventFields
+from dp_transforms.logs import EventFields
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
 from tests.fuzz.avro_mutators import PACK, avro_container
 from tests.fuzz.reader import Sample

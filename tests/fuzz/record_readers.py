@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.event_files import EventFileError
-from dp_transforms.event_streams.record_formats import record_decoder, schema_fingerprint
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_files import ReportFileError
-from dp_transforms.report_streams.topic_records import RECORD_FORMATS, decode_record, encode_record
+from dp_transforms.logs import EventFileError
+from dp_transforms.logs.streams.record_formats import record_decoder, schema_fingerprint
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFileError
+from dp_transforms.reports.topic_records import RECORD_FORMATS, decode_record, encode_record
 from tests.fuzz import avro_mutators, format_mutators, log_samples
 from tests.fuzz.log_readers import check_batch, check_rejected, check_times, events_of
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes

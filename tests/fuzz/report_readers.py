@@ -16,17 +16,22 @@ from typing import Any
 import click
 import pyarrow.compute as pc
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.cli import show
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.event_ids import MAX_ID_BYTES
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, RunEnded
-from dp_transforms.report_files import ReportFileError, ReportHeader, read_report_file, report_file_bytes
-from dp_transforms.report_streams import ReportFolder, read_report_folder
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.event_ids import MAX_ID_BYTES
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import (
+    ReportFileError,
+    ReportFolder,
+    ReportHeader,
+    read_report_file,
+    read_report_folder,
+    report_file_bytes,
+)
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 from tests.helpers.pages import Page

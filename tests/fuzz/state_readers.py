@@ -12,27 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.event_streams.partition_poller import PartitionPoller
-from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
-from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.streams.partition_poller import PartitionPoller
+from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.counted_messages import holder_messages, pair_messages
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.naming.item_namer import ItemNamer
-from dp_transforms.naming.item_sums import ItemSums, sum_messages
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.named_messages import named_messages
-from dp_transforms.naming.purses import PurseEntries, Purses
-from dp_transforms.run_state.fingerprints import sealing_key
-from dp_transforms.run_state.state_cells import Kind, hit_bound_cell, purse_cells
-from dp_transforms.run_state.state_file import StateFile, write_state
-from dp_transforms.run_state.state_header import PartRecord, StateError, StateHeader
+from dp_transforms.monitor.counted_messages import holder_messages, pair_messages
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_pairs import ItemPairs, item_pairs_of_events
+from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_messages import named_messages
+from dp_transforms.monitor.purses import PurseEntries, Purses
+from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.state_cells import Kind, hit_bound_cell, purse_cells
+from dp_transforms.runs.state_file import StateFile, write_state
+from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_file

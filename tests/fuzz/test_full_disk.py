@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from dp_transforms.monitoring.window_report import HeavyHitter
+from dp_transforms.monitor.window_report import HeavyHitter
 from tests.fuzz.log_samples import csv_samples
 from tests.helpers.report_samples import REPORTS, report, written
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.log_folder import LogFolder
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import LogFolder
 from tests.fuzz.log_samples import ROWS, json_samples
 from tests.fuzz.reader import outcome
 from tests.fuzz.readers import all_readers

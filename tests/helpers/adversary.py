@@ -1,5 +1,5 @@
 """The real monitor as input for exact delta curves: all transcripts of a fixed sequence of windows, and the results of
-one window for the best adaptive adversary of `dp_transforms.auditing.adversary`."""
+one window for the best adaptive adversary of `dp_transforms.audit.adversary`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dp_transforms.auditing.adversary import Kernel, KernelEntry
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.audit.adversary import Kernel, KernelEntry
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,

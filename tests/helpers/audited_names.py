@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
-from dp_transforms.auditing.names.noise_law import NoiseLaw
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.audit.names.noise_law import NoiseLaw
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.names_plans import names_plan_of
 
 HOURS = 24

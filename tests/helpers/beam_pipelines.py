@@ -14,11 +14,11 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam import encode_elements  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.oracle import Event, oracle_reports
 from tests.helpers.small_runs import (
     MICROS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 START = 1_506_826_800  # 2017-10-01T03:00:00Z
 HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from dp_transforms.monitoring.item_holders import ItemHolders
+from dp_transforms.monitor.item_holders import ItemHolders
 
 
 def cells_by_position(cells: ItemHolders) -> list[tuple[int, int, list[int]]]:

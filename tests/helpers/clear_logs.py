@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.window_schedule import WindowSchedule, format_utc
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS
 

@@ -1,11 +1,11 @@
-"""Settings made by hand and busy logs, for runs of `monitoring` without Beam."""
+"""Settings made by hand and busy logs, for runs of `monitor` without Beam."""
 
 from __future__ import annotations
 
 import random
 
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 MICROS = 1_000_000
 START = 1_000

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli.replay_request import ReplayRequest
-from dp_transforms.event_files import EventFields, find_log_chunks
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.event_files_oracle import write_avro, write_csv, write_json
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z

@@ -9,8 +9,8 @@ from dp_transforms.beam.assign_windows import PackPairsDoFn
 from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
 from dp_transforms.beam.find_candidates import FindCandidatesDoFn
 from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.steps.pack_pairs import PackPairs
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.workers.pack_pairs import PackPairs
 from tests.helpers.small_runs import SECRET, batch_of, settings_of
 
 SHARDS = 2

@@ -25,13 +25,13 @@ from dp_transforms.beam.name_counted import NameCountedDoFn
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.beam.release_counted import ReleaseCountedDoFn
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.packed_arrays import unpack_arrays
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.purses import Purses
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.packed_arrays import unpack_arrays
+from dp_transforms.monitor.purses import Purses
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.cells import cells_by_position
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import Arrival, MemoryPartition

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dp_transforms.event_files import EventFields, LogChunk, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, LogChunk, find_log_chunks, read_log_chunk
 
 Event = tuple[str, str, int]
 NAMES = ("user", "item", "timestamp")

@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
-from dp_transforms.discrete_laplace_law import upper_tail_integers
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.window_report import WindowReport, release_order
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.window_report import WindowReport, release_order
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 ONE = 1 << 128
 TARGET_USER = 7  # x', the user that the neighbouring logs differ in

@@ -6,9 +6,9 @@ import pathlib
 import time
 from collections.abc import Iterable
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
-from dp_transforms.event_streams.stream_source import Polled
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
+from dp_transforms.logs.streams.stream_source import Polled
 from tests.helpers.event_files_oracle import SECRET, write_json
 
 TICK_SECONDS = 0.02  # two files that came this long after each other surely have different times

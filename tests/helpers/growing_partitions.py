@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dp_transforms.event_streams.partition_poller import PartitionPoller, Step
-from dp_transforms.event_streams.partition_progress import StreamClock, TakenWindows
-from dp_transforms.event_streams.stream_source import Polled
-from dp_transforms.monitoring.counted_messages import ENDS
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
+from dp_transforms.logs.streams.partition_progress import StreamClock, TakenWindows
+from dp_transforms.logs.streams.stream_source import Polled
+from dp_transforms.monitor.counted_messages import ENDS
+from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition
 from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
 from tests.helpers.pace_oracle import DAY_SECONDS

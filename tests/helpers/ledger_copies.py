@@ -7,7 +7,7 @@ import pathlib
 import shutil
 from collections.abc import Callable
 
-from dp_transforms.ledger import Ledger
+from dp_transforms.runs.ledger import Ledger
 from tests.helpers.ledger_runs import CAPS, part
 
 

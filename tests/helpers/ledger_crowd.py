@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from dp_transforms.ledger import BudgetExceededError, Caps, Ledger, LedgerBusyError, VerdictKind
+from dp_transforms.runs.ledger import BudgetExceededError, Caps, Ledger, LedgerBusyError, VerdictKind
 from tests.helpers.ledger_runs import part
 
 

@@ -10,7 +10,7 @@ import os
 import pathlib
 import sys
 
-from dp_transforms.ledger import Ledger, LedgerError
+from dp_transforms.runs.ledger import Ledger, LedgerError
 from tests.helpers.ledger_runs import CAPS, part
 
 

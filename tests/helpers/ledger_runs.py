@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from dp_transforms.accounting.lifetime_cost import LifetimeCost, delta_units, epsilon_units
-from dp_transforms.ledger import Caps, Ledger, PartRequest, VerdictKind
-from dp_transforms.ledger.actor import Actor
-from dp_transforms.local_files import create_new, publish, sync_folder
+from dp_transforms.plan.lifetime_cost import LifetimeCost, delta_units, epsilon_units
+from dp_transforms.runs.ledger import Caps, Ledger, PartRequest, VerdictKind
+from dp_transforms.runs.ledger.actor import Actor
+from dp_transforms.stores.local_files import create_new, publish, sync_folder
 
 PLAN, KEY = "a" * 64, "b" * 64
 CAPS = Caps("4.0", "1e-8")

@@ -10,13 +10,13 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.accounting.lifetime_cost import (
+from dp_transforms.plan.lifetime_cost import (
     NOTHING,
     BudgetRule,
     LifetimeCost,
 )
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
 EPSILON = 10**15

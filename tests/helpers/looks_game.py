@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.composition import ROUNDING, check_epsilon
 from dp_transforms.checks import check_range, check_whole
-from dp_transforms.exponential_power import MAX_SHAPE, MIN_SHAPE, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import MAX_SHAPE, MIN_SHAPE, ExponentialPower
 
 MOST_LOOKS = 1000  # the time grows in proportion
 SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-3, 10.0

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.event_streams.stream_source import Polled, passed_arrivals
-from dp_transforms.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import batch_of
 

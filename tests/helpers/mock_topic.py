@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from dp_transforms.report_streams import topic_run
-from dp_transforms.report_streams.report_topic import ReportTopic
+from dp_transforms.reports import topic_run
+from dp_transforms.reports.report_topic import ReportTopic
 
 
 @contextlib.contextmanager

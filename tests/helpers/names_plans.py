@@ -7,14 +7,14 @@ import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.named_counts import CountPrice, price_counts
-from dp_transforms.accounting.names_calibration import LEVEL_SPACING
-from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, hits_from, make_price_list
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.plan.names_calibration import LEVEL_SPACING
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
 _NOISE = ExponentialPower(2.5, 200)

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
 
 _ONE = 1 << 128

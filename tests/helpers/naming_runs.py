@@ -7,9 +7,9 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
 
 

@@ -6,10 +6,10 @@ import pathlib
 import subprocess
 from collections.abc import Iterable
 
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.report_files import read_report_file
-from dp_transforms.run_state.state_file import StateFile
-from dp_transforms.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.reports import read_report_file
+from dp_transforms.runs.state_file import StateFile
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 
 Event = tuple[str, str, int]  # user, item, time in microseconds since 1970
 

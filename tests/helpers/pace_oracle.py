@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user
 

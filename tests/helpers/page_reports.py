@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.report_files import ReportHeader
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.reports import ReportHeader
 from tests.helpers.names_plans import small_names_plan
 
 HOUR = 3600

@@ -9,15 +9,15 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.write_state import WriteState
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.run_state.fingerprints import key_fingerprint, sealing_key
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_file import StateFile, write_state
-from dp_transforms.run_state.state_header import PartRecord, StateHeader
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_file import StateFile, write_state
+from dp_transforms.runs.state_header import PartRecord, StateHeader
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import RUN_ID, SECRET, batches_of, key_file

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.plan.release_plan import ReleasePlan
 
 
 def changed_plan(plan: ReleasePlan, **changes: Any) -> str:

@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportTable, read_report_table, table_rows
-from dp_transforms.report_streams.table_store import ReportTableWriter
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFileError, ReportHeader, ReportTable, read_report_table, table_rows
+from dp_transforms.reports.table_store import ReportTableWriter
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
@@ -127,7 +126,7 @@ def use(writer: ReportTableWriter, what: Callable[[ReportTableWriter], object], 
 
 _WORKER = """
 import sys
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.reports import ReportTable
 from tests.helpers import report_table_contract as contract
 table, item, sides = ReportTable(sys.argv[1], sys.argv[2]), sys.argv[3], contract.MANY
 if item:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
 
 MICROS = 1_000_000

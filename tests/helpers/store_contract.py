@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from dp_transforms import remote_files
-from dp_transforms.remote_files import FileChangedError
+from dp_transforms.stores import remote_files
+from dp_transforms.stores.remote_files import FileChangedError
 
 ODD = "a b/ü+%20&=#é'.csv"
 

@@ -18,8 +18,7 @@ from dp_transforms import EventFields, ReleasePlan, WindowReport, WindowSchedule
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines import dataflow
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.report_files import ReportHeader, read_report_file
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.reports import ReportFolder, ReportHeader, read_report_file
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import HOURS, START, log_rows, write_parquet
 from tests.helpers.shh_process import ROOT, python

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.ledger import Ledger
+from dp_transforms.runs.ledger import Ledger
 from tests.helpers.ledger_runs import CAPS, part
 
 MEMORY = "/dev/shm"

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.ledger import Caps, Ledger
+from dp_transforms.runs.ledger import Caps, Ledger
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, cost
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dp_transforms.ledger import Ledger, StateMark
+from dp_transforms.runs.ledger import Ledger, StateMark
 from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, done, of, part
 
 

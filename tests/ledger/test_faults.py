@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.ledger import (
+from dp_transforms.runs.ledger import (
     Ledger,
     LedgerBusyError,
     LedgerDamagedError,
@@ -28,7 +28,7 @@ from dp_transforms.ledger import (
     VerdictKind,
     database,
 )
-from dp_transforms.ledger.schema import VERSION
+from dp_transforms.runs.ledger.schema import VERSION
 from tests.helpers.ledger_copies import (
     counter,
     cut_to,

@@ -8,7 +8,7 @@ import stat
 
 import pytest
 
-from dp_transforms.ledger import Ledger, LedgerError
+from dp_transforms.runs.ledger import Ledger, LedgerError
 from tests.helpers.ledger_runs import CAPS, cost, done, part, spent
 from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
 

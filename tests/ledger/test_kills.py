@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.ledger import Ledger, LedgerDamagedError, VerdictKind
+from dp_transforms.runs.ledger import Ledger, LedgerDamagedError, VerdictKind
 from tests.helpers.ledger_runs import CAPS, Night, cost, dies, part
 
-OURS = ("dp_transforms/ledger/", "tests/helpers/ledger_runs.py", "dp_transforms/local_files.py")
+OURS = ("dp_transforms/runs/ledger/", "tests/helpers/ledger_runs.py", "dp_transforms/stores/local_files.py")
 
 
 class Lines:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.ledger import (
+from dp_transforms.runs.ledger import (
     BudgetExceededError,
     Caps,
     Ledger,
@@ -18,8 +18,8 @@ from dp_transforms.ledger import (
     VerdictKind,
     rows,
 )
-from dp_transforms.ledger.actor import Actor, is_gone
-from dp_transforms.ledger.schema import check_row
+from dp_transforms.runs.ledger.actor import Actor, is_gone
+from dp_transforms.runs.ledger.schema import check_row
 from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, names_cost, of, part, spent
 
 ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
@@ -27,7 +27,7 @@ ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
 
 def living() -> Actor:
     """Another process that certainly lives: the one that started this one."""
-    from dp_transforms.ledger import actor
+    from dp_transforms.runs.ledger import actor
 
     process = actor._process(os.getppid())
     assert process
@@ -381,7 +381,7 @@ def test_a_process_is_gone_only_if_that_is_certain() -> None:
     if child == 0:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    from dp_transforms.ledger.actor import _process
+    from dp_transforms.runs.ledger.actor import _process
 
     assert is_gone(HERE.place, f"{child}:1:{boot}"), "a zombie has ended"
     assert _process(child) != HERE.process

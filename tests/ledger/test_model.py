@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from dp_transforms.ledger import (
+from dp_transforms.runs.ledger import (
     BudgetExceededError,
     Caps,
     Ledger,
@@ -24,7 +24,7 @@ from dp_transforms.ledger import (
     RunRefusedError,
     Verdict,
 )
-from dp_transforms.ledger.actor import Actor, _process
+from dp_transforms.runs.ledger.actor import Actor, _process
 from tests.helpers.ledger_runs import cost, part
 
 REFUSED, BUSY, TOO_MUCH, DONE_QUIETLY = RunRefusedError, LedgerBusyError, BudgetExceededError, None

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import sqlalchemy as sa
 
-from dp_transforms.ledger import (
+from dp_transforms.runs.ledger import (
     BudgetExceededError,
     Caps,
     Ledger,
@@ -21,7 +21,7 @@ from dp_transforms.ledger import (
     StateMark,
     VerdictKind,
 )
-from dp_transforms.sql_engines import postgres_engine
+from dp_transforms.stores.sql_engines import postgres_engine
 from tests.helpers import postgres_server
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from dp_transforms.ledger import Ledger, RunRefusedError, VerdictKind
-from dp_transforms.ledger.actor import Actor
+from dp_transforms.runs.ledger import Ledger, RunRefusedError, VerdictKind
+from dp_transforms.runs.ledger.actor import Actor
 from tests.helpers.ledger_runs import CAPS, part
 
 GONE = Actor("somebody", Actor.here().place, "4194303:1:another boot")

@@ -10,10 +10,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from dp_transforms.ledger import actor
-from dp_transforms.ledger.errors import LedgerDamagedError
-from dp_transforms.ledger.records import amount
-from dp_transforms.ledger.schema import META, Whole, check_row, entry_digest
+from dp_transforms.runs.ledger import actor
+from dp_transforms.runs.ledger.errors import LedgerDamagedError
+from dp_transforms.runs.ledger.records import amount
+from dp_transforms.runs.ledger.schema import META, Whole, check_row, entry_digest
 
 
 def test_what_is_spent_is_shown_rounded_up_and_what_is_left_rounded_down() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.lifetime_cost import LifetimeCost
-from dp_transforms.ledger import (
+from dp_transforms.plan.lifetime_cost import LifetimeCost
+from dp_transforms.runs.ledger import (
     BudgetExceededError,
     Caps,
     Ledger,

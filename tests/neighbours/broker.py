@@ -14,8 +14,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from dp_transforms.event_streams.kafka_reader import KafkaReader
-from dp_transforms.event_streams.kafka_topic import KafkaPartition, KafkaTopic
+from dp_transforms.logs.streams.kafka_reader import KafkaReader
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
 from tests.neighbours.stepped import WallClock
 
 CREATE_TIME, APPEND_TIME = 1, 2  # who set the time of a record: its producer, or the broker

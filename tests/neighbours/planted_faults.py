@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import avro, csv_lines, id_columns, json_decoder, json_lines, times
-from dp_transforms.event_files.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
-from dp_transforms.event_files.text_files import TextStream
-from dp_transforms.event_ids import WRONG_TYPE
-from dp_transforms.event_streams import log_folder
-from dp_transforms.event_streams.kafka_reader import KafkaReader
-from dp_transforms.event_streams.partition_poller import PartitionPoller
-from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
-from dp_transforms.event_streams.record_formats import DecodedRecords, JsonRecordDecoder
+from dp_transforms.logs import avro, csv_lines, id_columns, json_decoder, json_lines, times
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.logs.streams import log_folder
+from dp_transforms.logs.streams.kafka_reader import KafkaReader
+from dp_transforms.logs.streams.partition_poller import PartitionPoller
+from dp_transforms.logs.streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
+from dp_transforms.logs.streams.record_formats import DecodedRecords, JsonRecordDecoder
+from dp_transforms.logs.text_files import TextStream
+from dp_transforms.monitor.event_ids import WRONG_TYPE
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -196,6 +196,6 @@ def assert_found(
     """The test fails with the fault in the code. It passes without it, or it would be red itself."""
     plant(patch)
     patch.setattr(_Planted, "now", True)
-    patch.setattr("dp_transforms.event_streams.partition_poller.MAX_SECONDS", 0.005)
+    patch.setattr("dp_transforms.logs.streams.partition_poller.MAX_SECONDS", 0.005)
     with pytest.raises(AssertionError):
         test(*arguments)

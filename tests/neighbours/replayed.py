@@ -16,10 +16,10 @@ from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn
 from dp_transforms.beam.bound_contributions import BoundContributions, BoundContributionsDoFn
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.read_events import ReadEvents
-from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, read_joined, spread_chunks
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.steps.pack_pairs import PackPairs
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_joined, spread_chunks
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.workers.pack_pairs import PackPairs
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import HeldSecret
 from tests.helpers.small_runs import SECRET, settings_of

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dp_transforms.event_streams.partition_poller import PartitionPoller, Step
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.event_streams.stream_source import PartitionReader
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.logs.streams.stream_source import PartitionReader
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.neighbours.replayed import OTHERS, Pair
 

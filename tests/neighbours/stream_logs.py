@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.event_streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.logs import USERS

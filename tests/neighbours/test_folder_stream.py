@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import partition_poller
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import partition_poller
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, settings_of
 from tests.neighbours import planted_faults as faults

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from tests.helpers.small_runs import MICROS, START, settings_of
 from tests.neighbours import hostile_lines
 from tests.neighbours import planted_faults as faults

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_files import EventFields
+from dp_transforms.logs import EventFields
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours import planted_faults as faults
 from tests.neighbours.binary_files import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_files import EventFields
+from dp_transforms.logs import EventFields
 from tests.helpers.small_runs import START
 from tests.neighbours import planted_faults as faults
 from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_added

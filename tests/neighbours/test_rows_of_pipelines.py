@@ -15,8 +15,8 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam import collect_events
 from dp_transforms.beam.collect_events import CollectEventsDoFn
-from dp_transforms.event_files import times
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.logs import times
+from dp_transforms.monitor.event_batch import EventBatch
 from tests.helpers.oracle import Event
 from tests.neighbours.logs import ADDED_USER, PLACES, crowd, iso, place, without_added
 from tests.neighbours.rounds import rounds

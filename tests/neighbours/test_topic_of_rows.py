@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
-from dp_transforms.event_streams.kafka_topic import KafkaTopic, TopicSettings
-from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, TopicSettings
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.neighbours.broker import CREATE_TIME, Brokers, Message, Partition
 from tests.neighbours.logs import ADDED_USER

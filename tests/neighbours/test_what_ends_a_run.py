@@ -13,7 +13,7 @@ import random
 
 import pytest
 
-from dp_transforms.event_files import EventFields
+from dp_transforms.logs import EventFields
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
 from tests.neighbours.hostile_lines import MB
 from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, crowd, expected_pairs, place

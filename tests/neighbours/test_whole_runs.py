@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam.poll_partitions import PollPartitions
 from dp_transforms.cli.main import main
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.kafka_topic import KafkaTopic
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.report_files import read_report_file
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.reports import read_report_file
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START, key_file, small_plan

@@ -15,9 +15,9 @@ import pytest
 from dp_transforms import ReleasePlan, WindowSchedule
 from dp_transforms.cli.main import main
 from dp_transforms.cli.subcommands import shh
-from dp_transforms.ledger import Ledger
-from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.report_files import ReportHeader, write_report_file
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.runs.ledger import Ledger
 from tests.helpers.ledger_runs import CAPS, part
 
 BUDGET = [

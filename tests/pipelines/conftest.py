@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dp_transforms.cli import main as cli
-from dp_transforms.report_files import write_report_file
+from dp_transforms.reports import write_report_file
 from tests.pipelines.shown_reports import HEADER
 
 

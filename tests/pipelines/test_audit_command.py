@@ -11,17 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.claim import Claim, Mechanism
-from dp_transforms.auditing.exact import ExactAudit, audit_exactly
-from dp_transforms.auditing.query_law import ThresholdLaw
-from dp_transforms.auditing.sampled import FALSE_ALARM, SampledAudit
-from dp_transforms.auditing.worst_streams import rounds_until_excluded
+from dp_transforms.audit.claim import Claim, Mechanism
+from dp_transforms.audit.exact import ExactAudit, audit_exactly
+from dp_transforms.audit.query_law import ThresholdLaw
+from dp_transforms.audit.sampled import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.worst_streams import rounds_until_excluded
 from dp_transforms.cli.audit import command, finish, sample
 from dp_transforms.cli.audit_report import as_record, print_audit
-from dp_transforms.cli.options import UserError
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers import shh_here
 from tests.helpers.shh_process import shh
 

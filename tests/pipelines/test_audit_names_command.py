@@ -9,14 +9,14 @@ import pathlib
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.auditing.names.exact import audit_names_exactly
-from dp_transforms.auditing.names.payments import PaymentAudit
-from dp_transforms.auditing.names.sampled import FALSE_ALARM
+from dp_transforms.audit.names.exact import audit_names_exactly
+from dp_transforms.audit.names.payments import PaymentAudit
+from dp_transforms.audit.names.sampled import FALSE_ALARM
 from dp_transforms.cli.audit import command
 from dp_transforms.cli.audit_names import finish, sample
-from dp_transforms.cli.options import UserError
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.errors import UserError
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.plan.names_plan import NamesPlan
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
 from tests.helpers.shh_process import shh
 

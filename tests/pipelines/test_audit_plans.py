@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms import run_settings
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.claim import Claim, Mechanism
-from dp_transforms.auditing.exact import audit_exactly
-from dp_transforms.auditing.names.exact import audit_names_exactly
+from dp_transforms.audit.claim import Claim, Mechanism
+from dp_transforms.audit.exact import audit_exactly
+from dp_transforms.audit.names.exact import audit_names_exactly
 from dp_transforms.cli import audit_names_report, audit_report
 from dp_transforms.cli.audit import command
-from dp_transforms.cli.options import UserError
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.errors import UserError
+from dp_transforms.monitor import run_settings
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 
 RUNS = 2_000

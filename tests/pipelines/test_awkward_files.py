@@ -12,9 +12,9 @@ import zoneinfo
 import pytest
 
 from dp_transforms.cli.replay_runs import _fingerprint_of_log
-from dp_transforms.event_files import EventFields, find_log_chunks
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.report_files import read_report_file
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.reports import read_report_file
 from tests.helpers.shh_here import shh
 from tests.pipelines.printed_commands import command_of
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.cli.demo import demo
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.pipelines.command_paths import (

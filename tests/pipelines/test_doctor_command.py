@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.event_files import samples
-from dp_transforms.report_files import read_report_file
+from dp_transforms.logs import samples
+from dp_transforms.reports import read_report_file
 from tests.helpers.shh_here import shh
 from tests.pipelines.printed_commands import command_of
 

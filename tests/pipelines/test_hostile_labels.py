@@ -15,12 +15,12 @@ from rich.console import Console
 
 from dp_transforms.cli import replay, stream_status
 from dp_transforms.cli.main import main
-from dp_transforms.cli.report_table import label_text
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
-from dp_transforms.report_files import ReportHeader, write_report_file
-from dp_transforms.web.page import picture
-from dp_transforms.web.page.report_columns import report_columns
-from dp_transforms.web.page.shown_text import shown_text
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.views.page import picture
+from dp_transforms.views.page.report_columns import report_columns
+from dp_transforms.views.page.shown_text import shown_text
+from dp_transforms.views.report_table import label_text
 
 HOUR = 3_600_000_000
 HOSTILE = {

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli import audit, plan
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.errors import UserError
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import changed_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.ledger_options import account_of_options
-from dp_transforms.cli.options import LogError, UserError
-from dp_transforms.ledger import Ledger, database
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.cli.options import LogError
+from dp_transforms.errors import UserError
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.runs.ledger import Ledger, database
 
 
 @pytest.fixture

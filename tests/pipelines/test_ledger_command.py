@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
-from dp_transforms.ledger import Ledger, PartRequest
+from dp_transforms.runs.ledger import Ledger, PartRequest
 from tests.helpers.ledger_runs import CAPS, names_cost, part
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line

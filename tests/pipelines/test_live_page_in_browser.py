@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportFolder
-from dp_transforms.web.page.report_page import report_page
-from dp_transforms.web.serving.live_report import LiveReport
-from dp_transforms.web.serving.report_source import source_of
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder
+from dp_transforms.views.page.report_page import report_page
+from dp_transforms.views.serving.live_report import LiveReport
+from dp_transforms.views.serving.report_source import source_of
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.page_reports import header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page

@@ -14,9 +14,9 @@ from dp_transforms.cli import replay, replay_runs, state_part, stream_run
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_state import ReplayPart
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.ledger import Ledger, LedgerError
-from dp_transforms.run_state.state_cells import Kind
-from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
+from dp_transforms.runs.ledger import Ledger, LedgerError
+from dp_transforms.runs.state_cells import Kind
+from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from tests.helpers.live_parts import LiveParts
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.nights import START, Nights

@@ -9,17 +9,17 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.other_methods import (
+from dp_transforms.cli.plan import command
+from dp_transforms.errors import UserError
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.other_methods import (
     gaussian_histograms_found_from,
     partition_selection_found_from,
     weighted_gaussian_found_from,
 )
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.cli.options import UserError
-from dp_transforms.cli.plan import command
-from dp_transforms.cli.plan_words import in_a_sentence
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.views.plan_words import in_a_sentence
 from tests.helpers.calibrated_plans import calibrated_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]

@@ -9,12 +9,12 @@ import re
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli import plan_from_log
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.plan import command
-from dp_transforms.mechanisms import noisy_histogram
+from dp_transforms.errors import UserError
+from dp_transforms.monitor import activity
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.replay_logs import START, write_log, write_parquet
 
 DAY = ["--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]
@@ -165,7 +165,7 @@ def test_what_is_wrong_is_found_before_anything_is_drawn(
     def drawn(*_: object) -> None:
         raise AssertionError("noise was drawn")
 
-    monkeypatch.setattr(noisy_histogram, "noisy_histogram", drawn)
+    monkeypatch.setattr(activity, "noisy_histogram", drawn)
     result = run(*BUDGET, *DAY, "--from-log", log, *SAME, *words)
     assert isinstance(result.exception, UserError), repr(result.exception)
     assert said in str(result.exception)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dp_transforms.cli import replay_runs
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.replay_state import ReplayPart
-from dp_transforms.run_state.state_file import StateFile
+from dp_transforms.errors import UserError
+from dp_transforms.runs.state_file import StateFile
 from tests.helpers import forked
 from tests.helpers.nights import DAY, START, Nights
 

@@ -14,7 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.monitoring.window_report import HeavyHitter
+from dp_transforms.monitor.window_report import HeavyHitter
 from tests.helpers import forked
 from tests.helpers.replay_logs import BUDGET, FEW, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh

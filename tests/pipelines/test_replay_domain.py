@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dp_transforms.cli import plan, replay
-from dp_transforms.cli.options import UserError
-from dp_transforms.item_domain import ItemDomain
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.item_domain import ItemDomain
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 BUDGET = [

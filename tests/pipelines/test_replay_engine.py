@@ -7,8 +7,8 @@ import pathlib
 
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.cli.replay_shards import events_that_fit, shards_for
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.shh_here import shh

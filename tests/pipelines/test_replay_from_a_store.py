@@ -10,21 +10,21 @@ import pathlib
 import apache_beam as beam
 import pytest
 
-from dp_transforms import remote_files
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.event_files import EventFields, parquet, spread_chunks, text_spans
-from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.processes import ProcessPool
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.report_files import ReportHeader, read_report_file
-from dp_transforms.run_state.fingerprints import InputFingerprint
-from dp_transforms.run_state.state_header import StateError
+from dp_transforms.errors import UserError
+from dp_transforms.logs import EventFields, parquet, spread_chunks, text_spans
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.reports import ReportHeader, read_report_file
+from dp_transforms.runs.fingerprints import InputFingerprint
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.stores import remote_files
+from dp_transforms.workers import ProcessPool
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.replay_logs import BUDGET, log_rows, write_log

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from dp_transforms.report_files import read_report_file
+from dp_transforms.reports import read_report_file
 from tests.helpers import forked
 from tests.helpers.nights import Nights
 

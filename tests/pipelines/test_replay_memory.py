@@ -16,7 +16,7 @@ import pytest
 
 from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
 from dp_transforms.cli import replay_memory
-from dp_transforms.cli.options import UserError
+from dp_transforms.errors import UserError
 from tests.helpers.forked import python
 
 _SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"

@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
-from dp_transforms.report_files import read_report_file
-from dp_transforms.run_state.state_file import StateFile
+from dp_transforms.reports import read_report_file
+from dp_transforms.runs.state_file import StateFile
 from tests.helpers import forked
 from tests.helpers.nights import Nights
 

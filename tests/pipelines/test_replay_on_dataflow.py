@@ -10,9 +10,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, WorkerOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from dp_transforms import remote_files
 from dp_transforms.cli.cluster_replay import build_detached
 from dp_transforms.engines import dataflow
+from dp_transforms.stores import remote_files
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.leak_search import forms_of, places_with
 from tests.helpers.names_plans import small_names_plan

@@ -22,15 +22,16 @@ import pytest
 from dp_transforms import ItemDomain, ReleasePlan
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.options import LogError, UserError
+from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.event_files import EventFields, cut_chunks, find_log_chunks, parquet, text_spans
-from dp_transforms.processes import PoolError, ProcessPool
-from dp_transforms.processes.blob_store import BlobStore, make_files
-from dp_transforms.report_files import read_report_file
-from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.errors import UserError
+from dp_transforms.logs import EventFields, cut_chunks, find_log_chunks, parquet, text_spans
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.reports import read_report_file
+from dp_transforms.workers import PoolError, ProcessPool
+from dp_transforms.workers.blob_store import BlobStore, make_files
 from tests.helpers.crowded_logs import DAY, RANGE, SCHEDULE, START, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.forked import run_python
 from tests.helpers.names_plans import names_plan_of
@@ -327,7 +328,7 @@ def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeReq
         for process in (psutil.Process(pool._fork_server.pid), *workers_of(pool)):
             folder = pathlib.Path(f"/proc/{process.pid}")
             seen += (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-        assert b"dp_transforms.processes.worker" in seen
+        assert b"dp_transforms.workers.worker" in seen
         replayed(request, pool)
         stored = b"".join(os.pread(of_worker.disk, 1 << 24, 0) for of_worker in pool._files)
     assert len(stored) > 100_000

@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
+from dp_transforms.errors import UserError
 from tests.helpers.forked import python, run_python
 from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_here import shh

@@ -10,16 +10,15 @@ import zoneinfo
 import pytest
 
 from dp_transforms.cli.main import main
-from dp_transforms.cli.options import UserError
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder
-from dp_transforms.web.page import report_columns as columns_module
-from dp_transforms.web.page import report_page as page_module
-from dp_transforms.web.page.html_text import FOLDER
-from dp_transforms.web.page.report_columns import report_columns
-from dp_transforms.web.page.report_page import report_page
-from dp_transforms.web.page.shown_text import shown_text
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.views.page import report_columns as columns_module
+from dp_transforms.views.page import report_page as page_module
+from dp_transforms.views.page.html_text import FOLDER
+from dp_transforms.views.page.report_columns import report_columns
+from dp_transforms.views.page.report_page import report_page
+from dp_transforms.views.page.shown_text import shown_text
 from tests.helpers.calibrated_plans import COUNTS
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.pages import Page, policy_hash, told

@@ -10,8 +10,8 @@ import subprocess
 
 import pytest
 
-from dp_transforms.ledger import Ledger
-from dp_transforms.report_files import read_report_file
+from dp_transforms.reports import read_report_file
+from dp_transforms.runs.ledger import Ledger
 from tests.helpers import forked
 from tests.helpers.replay_logs import log_rows, write_parquet
 from tests.helpers.shh_here import shh
@@ -227,7 +227,7 @@ def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str,
 # Kills itself before or after the n-th step of a part: what is told to the ledger, and what gets its name.
 KILLED = """
 from tests.helpers.dying_programs import DyingProgram
-from dp_transforms.ledger import Ledger
+from dp_transforms.runs.ledger import Ledger
 from dp_transforms.cli import replay_state, state_part
 program = DyingProgram()
 program.dies_at(Ledger, "reserve", "start", "publishing", "finish")

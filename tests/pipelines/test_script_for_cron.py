@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from dp_transforms.report_files import read_report_file
+from dp_transforms.reports import read_report_file
 from tests.helpers.replay_logs import write_parquet
 
 ROOT = pathlib.Path(__file__).parents[2]

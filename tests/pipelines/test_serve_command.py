@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_files import write_report_file
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder, write_report_file
 from tests.helpers import shh_here
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told

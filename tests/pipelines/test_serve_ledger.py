@@ -12,10 +12,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from dp_transforms.cli.options import UserError
-from dp_transforms.ledger import Caps, Ledger
-from dp_transforms.ledger.actor import Actor
-from dp_transforms.web.serving.live_ledger import LiveLedger
+from dp_transforms.errors import UserError
+from dp_transforms.runs.ledger import Caps, Ledger
+from dp_transforms.runs.ledger.actor import Actor
+from dp_transforms.views.serving.live_ledger import LiveLedger
 from tests.helpers import shh_here
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.ledger_runs import CAPS, part

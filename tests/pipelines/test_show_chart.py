@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter
-from dp_transforms.web.page import picture
-from dp_transforms.web.page.report_columns import report_columns
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter
+from dp_transforms.views.page import picture
+from dp_transforms.views.page.report_columns import report_columns
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.pipelines.shown_reports import LABELS, NAMES_HEADER, report
 

@@ -13,10 +13,9 @@ import sys
 import pytest
 
 from dp_transforms.cli import main as cli
-from dp_transforms.cli.report_table import escape_text, label_text, legend
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.report_files import ReportHeader, decode_report, write_report_file
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.reports import ReportFolder, ReportHeader, decode_report, write_report_file
+from dp_transforms.views.report_table import escape_text, label_text, legend
 from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.shh_process import shh

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from dp_transforms.cli.report_table import legend
-from dp_transforms.monitoring.window_report import HeavyHitter
-from dp_transforms.report_files import ReportHeader, write_report_file
+from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.views.report_table import legend
 from tests.helpers.shh_process import shh
 from tests.pipelines.shown_reports import HOSTILE, LABELS, NAMES, NAMES_HEADER, hostile_characters, report
 

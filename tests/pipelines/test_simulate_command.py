@@ -14,8 +14,8 @@ import pytest
 
 from dp_transforms.cli import simulate, simulated_log
 from dp_transforms.cli.main import main
-from dp_transforms.event_files import EventFields, find_log_chunks, read_log_chunk
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.monitor.event_batch import EventBatch
 from tests.helpers import shh_here
 
 START = 1_767_225_600_000_000

@@ -15,13 +15,11 @@ import pytest
 
 from dp_transforms.cli import stream_watch
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.sink_watch import SinkWatch
-from dp_transforms.event_streams.partition_progress import StreamClock
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.logs.streams.partition_progress import StreamClock
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports import ReportFolder, ReportHeader
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]

@@ -9,8 +9,8 @@ import tempfile
 
 import pytest
 
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.stop_file import stop_file_of_run
+from dp_transforms.errors import UserError
 
 
 @pytest.fixture

@@ -27,9 +27,9 @@ from dp_transforms import (
 )
 from dp_transforms.beam.write_reports import WriteReports
 from dp_transforms.cli.stream_job import job_name
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_files import read_report_file
-from dp_transforms.run_settings import settings_of_plan
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import read_report_file
 from tests.helpers import forked, shh_process
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.names_plans import names_plan_of

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import UserError
 from dp_transforms.cli.stream_engine import started_engine
 from dp_transforms.cli.stream_ports import check_ports, check_worker_pool
 from dp_transforms.engines.prism import ON_LOOPBACK_MARK
+from dp_transforms.errors import UserError
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file

@@ -15,13 +15,12 @@ import pytest
 
 from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
 from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.ledger import Ledger
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder
-from dp_transforms.run_state.state_header import StateError
-from dp_transforms.run_state.state_lock import hold_state
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.state_lock import hold_state
 from tests.helpers import forked
 from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
 from tests.helpers.live_streams import drained, started
@@ -257,7 +256,7 @@ import os, sys
 from tests.helpers.dying_programs import DyingProgram
 program = DyingProgram()
 program.dies_at(os, "replace", "link")
-from dp_transforms.ledger import Ledger
+from dp_transforms.runs.ledger import Ledger
 program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
 from dp_transforms.cli.main import main
 try:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dp_transforms import HeavyHitter, WindowReport
 from dp_transforms.cli import stream_status
-from dp_transforms.operator_counts import (
+from dp_transforms.monitor.operator_counts import (
     CLOCK_LAG_SECONDS,
     EVENTS_LATE,
     EVENTS_OUTSIDE_DOMAIN,

@@ -8,8 +8,8 @@ import pathlib
 
 import pytest
 
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportTable
 from tests.helpers import postgres_server
 from tests.pipelines.stream_words import HOURS, PLAN, START, run
 

@@ -11,9 +11,8 @@ import sqlite3
 
 import pytest
 
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded
-from dp_transforms.report_files import read_report_file
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
+from dp_transforms.reports import ReportTable, read_report_file
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
 from tests.pipelines.stream_words import HOURS, PLAN, START, run
 

@@ -16,13 +16,13 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.zero_items import binomial_integers, draw_zero_items
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.zero_items import binomial_integers, draw_zero_items
 from tests.helpers.exact_monitor import (
     ONE,
     ChosenKeys,

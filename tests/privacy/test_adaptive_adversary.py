@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.auditing.adversary import Kernel, best_adversary
+from dp_transforms.audit.adversary import Kernel, best_adversary
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.adversary import Action, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
 

@@ -9,11 +9,11 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
     ONE,

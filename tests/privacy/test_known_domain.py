@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.monitoring import window_queries
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
+from dp_transforms.monitor import window_queries
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
+from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
     ONE,

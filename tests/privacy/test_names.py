@@ -15,10 +15,10 @@ import pytest
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.naming import item_namer, replay_weights
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor import item_namer, replay_weights
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
 from tests.helpers.naming_runs import units_of
@@ -214,7 +214,7 @@ def test_enumeration_finds_known_items_that_are_looked_at_only_while_held(monkey
 
 def test_enumeration_finds_empty_items_of_a_domain_that_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.helpers.exact_naming.binomial_integers", lambda trials, tail: [])
-    monkeypatch.setattr("dp_transforms.monitoring.zero_items.binomial_integers", lambda trials, tail: [])
+    monkeypatch.setattr("dp_transforms.monitor.zero_items.binomial_integers", lambda trials, tail: [])
     settings = settings_of(2, known_threshold=5, domain_size=1)
     assert excess_of({TARGET: every_window(2)}, settings, ("a",))[0] > 0.1
 

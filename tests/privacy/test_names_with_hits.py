@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.order_budget import delta_of_budget
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.monitoring.item_holders import pays_hits_of, weights_of
-from dp_transforms.monitoring.window_queries import WindowQueries
-from dp_transforms.naming import look_candidates
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor import look_candidates
+from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.window_queries import WindowQueries
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_hits import (
     PURSE,

@@ -14,9 +14,9 @@ import pytest
 
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys, sum_modulo_2_128
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,

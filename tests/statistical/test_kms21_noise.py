@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
-from dp_transforms.monitoring.query_noise import CappedSumNoise
+from dp_transforms.monitor.query_noise import CappedSumNoise
 from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,

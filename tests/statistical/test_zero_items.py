@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from dp_transforms.discrete_laplace_law import capped_sum_upper_tail
+from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
 
 ONE = 1 << 128

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions
 
-from dp_transforms import remote_files
+from dp_transforms.stores import remote_files
 from tests.helpers.submitted_jobs import REPLAY, made_job, make_folder
 
 pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.report_files import read_report_file
+from dp_transforms.reports import read_report_file
 from tests.helpers.submitted_jobs import (
     HEAVY,
     REPLAY,

@@ -17,10 +17,10 @@ from dp_transforms.accounting.activity import (
     usual_looks_of,
 )
 from dp_transforms.accounting.calibration import sampling_delta
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.discrete_laplace_law import UNIFORM_BITS, sampling_total_variation, upper_tail_integers
-from dp_transforms.mechanisms.noisy_histogram import noisy_histogram
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, sampling_total_variation, upper_tail_integers
+from dp_transforms.monitor.activity import noisy_histogram
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.calibrated_plans import HOURLY
 from tests.helpers.plan_files import changed_plan
 

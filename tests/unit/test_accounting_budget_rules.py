@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.lifetime_cost import (
+from dp_transforms.accounting.renyi import delta_from_divergences
+from dp_transforms.plan.lifetime_cost import (
     BASIC,
     NOTHING,
     RENYI,
@@ -26,8 +27,7 @@ from dp_transforms.accounting.lifetime_cost import (
     from_epsilon_units,
     pure_divergence,
 )
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.renyi import delta_from_divergences
+from dp_transforms.plan.names_plan import NamesPlan
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
 
 

@@ -29,7 +29,7 @@ from dp_transforms.accounting.target_charging import (
     exact_tail_epsilon,
     not_prior_probability,
 )
-from dp_transforms.discrete_laplace_law import probability, upper_tail
+from dp_transforms.mechanisms.discrete_laplace_law import probability, upper_tail
 
 
 @pytest.mark.parametrize(("epsilon_per_query", "calls"), [(0.5, 1), (0.1, 29), (0.25, 35), (1.0, 7), (0.1, 400)])

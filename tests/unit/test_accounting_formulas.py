@@ -13,7 +13,6 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting import charging_game, kms21_accountant
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
-from dp_transforms.accounting.charging_plan import DELTA_SHARES
 from dp_transforms.accounting.composition import (
     ROUNDING,
     advanced_composition_epsilon,
@@ -29,8 +28,6 @@ from dp_transforms.accounting.kms21_accountant import (
     _six_digits_down,
     check_monitor_noise,
 )
-from dp_transforms.accounting.plan_checks import MOST_HITS, check_budget, check_delta_split, check_hits
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.renyi import (
     RenyiAccountant,
     delta_from_divergences,
@@ -44,8 +41,11 @@ from dp_transforms.accounting.target_charging import (
     exact_tail_delta,
     static_adversary_delta,
 )
-from dp_transforms.discrete_laplace_law import upper_tail
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
+from dp_transforms.plan.charging_plan import DELTA_SHARES
+from dp_transforms.plan.plan_checks import MOST_HITS, check_budget, check_delta_split, check_hits
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 CUTS = 2000
 DIGITS = 1e-13

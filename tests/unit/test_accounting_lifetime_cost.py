@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.accounting.lifetime_cost import (
+from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.plan.lifetime_cost import (
     BudgetRule,
     delta_units,
     epsilon_units,
     from_delta_units,
     from_epsilon_units,
 )
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.plan.names_plan import NamesPlan
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, plan
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from dp_transforms.accounting.kms21_accountant import _round_noise
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.renyi import delta_from_divergences, epsilon_from_divergences
 from dp_transforms.accounting.target_charging_noise import solve_target_charging
-from dp_transforms.discrete_laplace_law import zero_items_total_variation
+from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
 
 MARGIN = 1e-9
 DELTA = 1e-7

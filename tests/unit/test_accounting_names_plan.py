@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.release_plan import RELEASES, ReleasePlan
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.priced_weights import stated_users
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import stated_users
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import RELEASES, ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, LABELS, names_plan, short_names_plan
 from tests.helpers.plan_files import changed_plan
 

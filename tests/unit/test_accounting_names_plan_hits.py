@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.purse.open_threshold import found_from
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.calibrated_plans import DOMAIN, HOURLY
 from tests.helpers.plan_files import changed_plan
 from tests.unit import purse_oracle

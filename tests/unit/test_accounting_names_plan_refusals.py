@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.calibrated_plans import DOMAIN, HOURLY, LABELS, names_plan, short_names_plan
 from tests.helpers.plan_files import changed_plan
 

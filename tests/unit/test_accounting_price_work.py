@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.names_plan import NamesPlan
 from dp_transforms.accounting.purse import level_prices, look_prices, price_list, zone_prices
 from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.price_work import MOST_WORK, price_work
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.plan_files import changed_plan
 

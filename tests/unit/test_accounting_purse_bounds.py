@@ -15,7 +15,7 @@ from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.accounting.purse.price_list import PriceList
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 
 

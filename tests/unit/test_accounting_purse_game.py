@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 
 from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.accounting.purse.order_budget import delta_of_budget
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers import looks_game
 from tests.helpers.looks_game import looks_delta
 from tests.unit import purse_oracle

@@ -19,7 +19,7 @@ from dp_transforms.accounting.purse.price_list import (
     replay_weight,
 )
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
 

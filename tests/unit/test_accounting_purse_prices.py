@@ -12,7 +12,7 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from dp_transforms.accounting.purse import look_prices
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, look_price
-from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
 

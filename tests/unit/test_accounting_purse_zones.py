@@ -13,7 +13,7 @@ from dp_transforms.accounting.purse import zone_prices
 from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, look_price
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
 

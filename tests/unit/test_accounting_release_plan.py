@@ -17,9 +17,9 @@ import pytest
 from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_epsilon
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.discrete_laplace_law import upper_tail
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import COUNTS, DOMAIN, IN_DOMAIN, KMS21, LABELS, START, calibrated_plan
 from tests.helpers.plan_files import changed_plan
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.discrete_laplace_law import capped_sum_upper_tail, upper_tail
-from dp_transforms.item_domain import ItemDomain
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail, upper_tail
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import DOMAIN, IN_DOMAIN, KMS21, LABELS, calibrated_plan
 from tests.helpers.plan_files import changed_plan
 

@@ -19,9 +19,9 @@ import pytest
 from dp_transforms.accounting.calibration import hash_delta
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.target_charging import closed_form_epsilon
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
 

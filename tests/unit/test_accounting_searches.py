@@ -42,7 +42,7 @@ from dp_transforms.accounting.renyi import largest_lam
 from dp_transforms.accounting.running_epsilon import _chord, epsilon_after_each_hit
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon, static_adversary_epsilon
 from dp_transforms.accounting.target_charging_noise import solve_target_charging
-from dp_transforms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
+from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
 
 Given = dict[str, Any]
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.auditing.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
-from dp_transforms.auditing.attack_streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
-from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
-from dp_transforms.discrete_laplace_law import probability
+from dp_transforms.audit.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
+from dp_transforms.audit.attack_streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
+from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
+from dp_transforms.mechanisms.discrete_laplace_law import probability
 
 EPSILON = 0.7
 

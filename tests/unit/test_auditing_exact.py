@@ -10,18 +10,18 @@ import math
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.accounting.target_charging import (
     between_probability,
     not_prior_probability,
     static_adversary_delta,
 )
-from dp_transforms.auditing.claim import Claim, Mechanism
-from dp_transforms.auditing.exact import ExactAudit, audit_exactly
-from dp_transforms.auditing.query_law import ThresholdLaw
-from dp_transforms.auditing.worst_streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
-from dp_transforms.discrete_laplace_law import probability
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.audit.claim import Claim, Mechanism
+from dp_transforms.audit.exact import ExactAudit, audit_exactly
+from dp_transforms.audit.query_law import ThresholdLaw
+from dp_transforms.audit.worst_streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
+from dp_transforms.mechanisms.discrete_laplace_law import probability
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 
 @functools.cache

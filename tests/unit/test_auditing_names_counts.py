@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.auditing.names.counted import count_p_values
-from dp_transforms.auditing.names.exact import audit_names_exactly
-from dp_transforms.auditing.names.payments import audit_payments
-from dp_transforms.auditing.names.sampled import FALSE_ALARM
+from dp_transforms.audit.names.counted import count_p_values
+from dp_transforms.audit.names.exact import audit_names_exactly
+from dp_transforms.audit.names.payments import audit_payments
+from dp_transforms.audit.names.sampled import FALSE_ALARM
 from dp_transforms.cli.audit_names import audit_names
 from dp_transforms.cli.audit_names_report import violations_of
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.naming import named_counts
-from dp_transforms.naming.naming_settings import NamingSettings
+from dp_transforms.monitor import named_counts
+from dp_transforms.monitor.naming_settings import NamingSettings
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 

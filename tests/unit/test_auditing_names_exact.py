@@ -16,12 +16,12 @@ import pytest
 from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
-from dp_transforms.auditing.names.exact import NamesExactAudit, audit_names_exactly
-from dp_transforms.auditing.names.few_looks import best_of_few
-from dp_transforms.auditing.names.look_law import LookLaw, divergence, static_delta
-from dp_transforms.auditing.names.mechanism import NamesClaim, NamesMechanism
-from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.audit.names.exact import NamesExactAudit, audit_names_exactly
+from dp_transforms.audit.names.few_looks import best_of_few
+from dp_transforms.audit.names.look_law import LookLaw, divergence, static_delta
+from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 from tests.unit import purse_oracle
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.auditing.names.exact import audit_names_exactly
-from dp_transforms.auditing.names.exclusion import exclusion_p_values
-from dp_transforms.auditing.names.look_law import LookLaw, static_delta
-from dp_transforms.auditing.names.noise_law import NoiseLaw, reach_of_prices
-from dp_transforms.auditing.names.payments import audit_payments
-from dp_transforms.auditing.names.sampled import FALSE_ALARM, design_names_sampling, sample_names
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.naming import purses
+from dp_transforms.audit.names.exact import audit_names_exactly
+from dp_transforms.audit.names.exclusion import exclusion_p_values
+from dp_transforms.audit.names.look_law import LookLaw, static_delta
+from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.audit.names.payments import audit_payments
+from dp_transforms.audit.names.sampled import FALSE_ALARM, design_names_sampling, sample_names
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor import purses
+from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.auditing.names import hand_over
-from dp_transforms.auditing.names.payments import PaymentAudit, audit_payments
-from dp_transforms.auditing.names.sampled import (
+from dp_transforms.audit.names import hand_over
+from dp_transforms.audit.names.payments import PaymentAudit, audit_payments
+from dp_transforms.audit.names.sampled import (
     FALSE_ALARM,
     NamesSampledAudit,
     NamesSamplingDesign,
@@ -24,18 +24,18 @@ from dp_transforms.auditing.names.sampled import (
     sample_names,
     scene_of_design,
 )
-from dp_transforms.auditing.names.scenes import SceneWeights, paced_weights
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.audit.names.scenes import SceneWeights, paced_weights
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.naming import item_namer, purses, replay_weights
-from dp_transforms.naming.item_namer import ItemNamer
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.named_items import NamedItems
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.naming.pace import Chosen, Pace
-from dp_transforms.naming.purses import PurseEntries
-from dp_transforms.run_state.run_part import RunPart
+from dp_transforms.monitor import item_namer, purses, replay_weights
+from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.pace import Chosen, Pace
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.runs.run_part import RunPart
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 
@@ -305,7 +305,7 @@ def test_known_items_that_are_looked_at_only_while_held_are_found(monkeypatch: p
 
 
 def test_items_of_a_domain_that_are_looked_at_only_while_held_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dp_transforms.monitoring.zero_items.binomial_integers", lambda trials, tail: [])
+    monkeypatch.setattr("dp_transforms.monitor.zero_items.binomial_integers", lambda trials, tail: [])
     _assert_found(_sample(domain=("a", "b")), "without the user")
 
 

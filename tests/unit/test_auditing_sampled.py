@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.auditing.claim import Claim, Mechanism
-from dp_transforms.auditing.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
-from dp_transforms.auditing.sampled import (
+from dp_transforms.audit.claim import Claim, Mechanism
+from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
+from dp_transforms.audit.sampled import (
     FALSE_ALARM,
     VALUE_REACH,
     Observed,
@@ -27,12 +27,12 @@ from dp_transforms.auditing.sampled import (
     run_chunk,
     settings_for_sampling,
 )
-from dp_transforms.auditing.worst_streams import default_rounds
+from dp_transforms.audit.worst_streams import default_rounds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.exact_monitor import settings_for
 
 RUNS = 3_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.auditing.statistics import (
+from dp_transforms.audit.statistics import (
     binomial_p_value,
     clopper_pearson,
     epsilon_lower_bound,

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.charging_plan import ChargingPlan
-from dp_transforms.accounting.names_plan import NamesPlan
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.auditing.worker_settings import settings_violations
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.naming.naming_settings import NamingSettings
-from dp_transforms.run_settings import settings_of_plan
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.audit.worker_settings import settings_violations
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring import heavy_hitter_monitor
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.monitoring.zero_items import draw_zero_items
+from dp_transforms.monitor import heavy_hitter_monitor
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.monitor.zero_items import draw_zero_items
 from tests.helpers.core_runs import MICROS, START, WINDOWS, busy_log, monitor_settings
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import SECRET, batches_of
@@ -38,7 +38,7 @@ def run_core(
     domain=(),
     rows_at_once=None,
 ):
-    """The path of an event through the functions of `monitoring`; ``order`` shuffles what each grouping hands over.
+    """The path of an event through the functions of `monitor`; ``order`` shuffles what each grouping hands over.
 
     rows_at_once: None to close windows one by one, with a state that is stored in between, as a stream does. Else all,
     as a replay does, so many holders at a time.

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dp_transforms.monitoring.counted_messages import (
+from dp_transforms.monitor.counted_messages import (
     GatheredCount,
     Message,
     batches_of_blobs,
@@ -15,8 +15,8 @@ from dp_transforms.monitoring.counted_messages import (
     messages_of,
     pair_messages,
 )
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
 from tests.helpers import small_runs
 from tests.helpers.cells import cells_by_label, cells_by_position
 from tests.helpers.core_runs import START, busy_log, monitor_settings

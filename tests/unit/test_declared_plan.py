@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.declared_plan import declared_plan
-from dp_transforms.window_schedule import WindowSchedule, parse_duration
+from dp_transforms.plan.declared_plan import declared_plan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule, parse_duration
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-03T00:00:00Z", "window": "1h"}
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)

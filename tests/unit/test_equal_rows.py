@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring import equal_rows
-from dp_transforms.monitoring.equal_rows import distinct_hashes, hash_order, sort_rows
+from dp_transforms.monitor import equal_rows
+from dp_transforms.monitor.equal_rows import distinct_hashes, hash_order, sort_rows
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import IdHasher
-from dp_transforms.monitoring.event_batch import EventBatch, concatenate
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
 
 TIMES = np.array([1, 2, 3], dtype=np.int64)
 IDS = pa.array(["a", "b", "a"]).dictionary_encode()

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms import avro_container
-from dp_transforms.event_files import EventFields, EventFileError, avro, avro_records, find_log_chunks
+from dp_transforms.logs import EventFields, EventFileError, avro, avro_records, find_log_chunks
+from dp_transforms.stores import avro_container
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
 
 TIME = 1_506_826_800_000_000

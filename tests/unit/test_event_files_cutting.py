@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms import WindowSchedule
-from dp_transforms.event_files import (
+from dp_transforms.logs import (
     EventFields,
     EventFileError,
     LogChunk,

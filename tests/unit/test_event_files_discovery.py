@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from dp_transforms.event_files import EventFields, EventFileError, estimate_log, find_log_chunks, hint_of_log
+from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, hint_of_log
 from tests.helpers.event_files_oracle import SECRET, read_all, write_csv, write_json
 
 LINE = ("u", "i", "2017-10-01T03:00:00Z")

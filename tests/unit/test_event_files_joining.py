@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import (
+from dp_transforms.logs import (
     EventFields,
     JoinedChunks,
     LogChunk,
@@ -28,16 +28,16 @@ from dp_transforms.event_files import (
     spread_chunks,
     text_spans,
 )
-from dp_transforms.event_files.id_columns import empty_batch
-from dp_transforms.event_files.joining import join_blocks
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_pairs import ItemPairs
-from dp_transforms.monitoring.sharding import Sharding
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.rejected_events import RejectedEvents
-from dp_transforms.steps.pack_pairs import PackPairs
-from dp_transforms.steps.read_pairs import ReadPairsStep
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs.id_columns import empty_batch
+from dp_transforms.logs.joining import join_blocks
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_pairs import ItemPairs
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.workers.pack_pairs import PackPairs
+from dp_transforms.workers.read_pairs import ReadPairsStep
 from tests.helpers.event_files_oracle import read_chunks, write_avro, write_csv, write_json, write_parquet
 from tests.helpers.small_runs import SECRET
 

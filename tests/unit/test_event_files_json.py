@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import (
+from dp_transforms.logs import (
     EventFields,
     find_log_chunks,
     hint_of_log,

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFileError, line_blocks
-from dp_transforms.event_files.line_blocks import LineBlock
+from dp_transforms.logs import EventFileError, line_blocks
+from dp_transforms.logs.line_blocks import LineBlock
 from tests.helpers.event_files_oracle import SECRET, read_all
 
 GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}\n'
@@ -99,7 +99,7 @@ def test_members_are_joined_and_garbage_behind_them_ends_the_reading(tmp_path: p
 
 _READ = """
 import sys
-from dp_transforms.event_files import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
 (chunk,) = find_log_chunks([sys.argv[1]], EventFields())
 rows = [(block.rows, len(block.batch)) for block in read_log_chunk(chunk, EventFields())]
 with open("/proc/self/status") as status:  # what getrusage tells begins with the memory of the parent

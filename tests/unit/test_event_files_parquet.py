@@ -12,14 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.event_files import (
-    EventFields,
-    EventFileError,
-    estimate_log,
-    find_log_chunks,
-    parquet,
-    read_log_chunk,
-)
+from dp_transforms.logs import EventFields, EventFileError, estimate_log, find_log_chunks, parquet, read_log_chunk
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, read_chunks, write_parquet
 
 UTC = datetime.UTC
@@ -103,7 +96,7 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
 
 
 def test_a_dictionary_with_repeated_empty_and_null_values(tmp_path: pathlib.Path) -> None:
-    from dp_transforms.event_files.id_columns import encode_ids
+    from dp_transforms.logs.id_columns import encode_ids
 
     values = pa.array(["a", "a", "", None, "b", "unused"])
     array = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 3, 4, None], pa.int8()), values)
@@ -244,8 +237,8 @@ def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> N
 
 @pytest.mark.parametrize("index", [2, -1, 127, -128])
 def test_an_index_outside_of_its_dictionary(index: int) -> None:
-    from dp_transforms.event_files.id_columns import encode_ids
-    from dp_transforms.event_files.times import parse_times
+    from dp_transforms.logs.id_columns import encode_ids
+    from dp_transforms.logs.times import parse_times
 
     indices = pa.array([0, 1, index, None], pa.int8())
     for values in (pa.array(["a", "b"]), pa.array([], pa.string())):

@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import remote_files
-from dp_transforms.event_files import (
+from dp_transforms.logs import (
     EventFields,
     EventFileError,
     LogChunk,
@@ -32,8 +31,9 @@ from dp_transforms.event_files import (
     hint_of_log,
     read_log_chunk,
 )
-from dp_transforms.event_files.discovery import list_stored_logs
-from dp_transforms.event_files.samples import sample_log
+from dp_transforms.logs.discovery import list_stored_logs
+from dp_transforms.logs.samples import sample_log
+from dp_transforms.stores import remote_files
 from tests.helpers.event_files_oracle import read_chunks
 from tests.helpers.s3_server import S3Server, environment
 
@@ -259,7 +259,7 @@ def test_a_log_that_changes_while_it_is_read_is_an_error(s3: S3Server, bucket: s
 def test_a_network_that_is_cut_in_the_middle(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("dp_transforms.remote_files.range_reader._PAUSES", (0.0,))
+    monkeypatch.setattr("dp_transforms.stores.remote_files.range_reader._PAUSES", (0.0,))
     url = f"{bucket}/{name}"
     remote_files.put_new(url, FORMATS[name])
     chunks = find_log_chunks([url], FIELDS)

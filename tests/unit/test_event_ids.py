@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.event_ids import (
+from dp_transforms.monitor.event_ids import (
     EMPTY,
     MAX_ID_BYTES,
     MISSING,

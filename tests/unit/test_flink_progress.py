@@ -14,7 +14,7 @@ OF_PIPELINE = (
     "java.lang.RuntimeException: Error received from SDK harness for instruction 4: "
     "Traceback (most recent call last):\n"
     '  File "worker.py", line 1, in process\n'
-    "dp_transforms.event_files.log_chunk.EventFileError: a.parquet cannot be read.\n"
+    "dp_transforms.logs.log_chunk.EventFileError: a.parquet cannot be read.\n"
 )
 OF_MACHINE = (
     "java.lang.IllegalStateException: Stream for instruction 4 is closed: the worker is gone.\n\tat x.y(Z.java)\n"

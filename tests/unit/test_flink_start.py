@@ -9,8 +9,8 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from dp_transforms.cli import flink_start
 from dp_transforms.cli.flink_start import FlinkStart
-from dp_transforms.cli.options import UserError
 from dp_transforms.engines.flink_rest import FlinkRest
+from dp_transforms.errors import UserError
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
 
 Jobs = list[tuple[str, str, str]]

@@ -11,8 +11,8 @@ import fastavro
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.monitoring.window_report import ABOVE, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter
-from dp_transforms.report_files import HEADER_KEY, ReportFileError, decode_report, encode_report
+from dp_transforms.monitor.window_report import ABOVE, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter
+from dp_transforms.reports import HEADER_KEY, ReportFileError, decode_report, encode_report
 from tests.helpers.report_samples import COUNTS, ENDINGS, HEADER, IN_ORDER, LABELS, NAMES, read_all, refusal, written
 
 
@@ -249,7 +249,7 @@ def test_broken_avro_blocks_are_refused(tmp_path, blocks):
 
 
 def test_an_avro_block_that_unpacks_to_more_than_the_bound_is_refused(tmp_path, monkeypatch):
-    from dp_transforms.report_files import avro
+    from dp_transforms.reports import avro
 
     path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, avro_block(1, b"\0" * 5_000_000))
     assert path.stat().st_size < 20_000
@@ -285,7 +285,7 @@ def test_a_parquet_file_with_another_schema_or_without_header_is_refused(tmp_pat
 
 
 def test_a_parquet_row_group_of_more_values_than_the_bound_is_refused(tmp_path, monkeypatch):
-    from dp_transforms.report_files import parquet
+    from dp_transforms.reports import parquet
 
     path = written(tmp_path, "parquet")
     monkeypatch.setattr(parquet, "_MAX_VALUES_PER_COLUMN", 4)

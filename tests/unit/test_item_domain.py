@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms import item_domain
-from dp_transforms.accounting.release_plan import ReleasePlan
 from dp_transforms.beam import load_domain
 from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.item_domain import ItemDomain
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor import item_domain
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 
 def plan_of(domain: ItemDomain | None) -> ReleasePlan:

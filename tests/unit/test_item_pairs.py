@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring import equal_rows
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitoring.packed_arrays import pack_arrays
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.kept_pairs import keep_by_hash
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor import equal_rows
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_pairs import ItemPairs, item_pairs_of_events
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.kept_pairs import keep_by_hash
+from dp_transforms.monitor.packed_arrays import pack_arrays
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 SCHEDULES = (WindowSchedule(0, 40, 10, 10), WindowSchedule(0, 40, 20, 10))

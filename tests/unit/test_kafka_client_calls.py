@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import kafka_client, kafka_reader, kafka_topic
-from dp_transforms.event_streams.kafka_client import silent_logger
-from dp_transforms.event_streams.kafka_reader import KafkaReader
-from dp_transforms.event_streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.event_batch import EventBatch
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import kafka_reader, kafka_topic
+from dp_transforms.logs.streams.kafka_reader import KafkaReader
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.stores import kafka_client
+from dp_transforms.stores.kafka_client import silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")

@@ -7,11 +7,12 @@ import json
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import kafka_reader
-from dp_transforms.event_streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
-from dp_transforms.event_streams.kafka_topic import KafkaPartition, KafkaTopic
-from dp_transforms.event_streams.stream_source import NEVER, Polled, StreamError
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import kafka_reader
+from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
+from dp_transforms.logs.streams.stream_source import NEVER, Polled
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 MILLIS = 1_506_826_800_000

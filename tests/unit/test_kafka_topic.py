@@ -9,17 +9,18 @@ import time
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import kafka_client, kafka_topic
-from dp_transforms.event_streams.kafka_client import (
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import kafka_topic
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
+from dp_transforms.stores import kafka_client
+from dp_transforms.stores.kafka_client import (
     check_client_config,
     client_settings,
     error_name,
     read_client_config_file,
     silent_logger,
 )
-from dp_transforms.event_streams.kafka_topic import KafkaPartition, KafkaTopic
-from dp_transforms.event_streams.stream_source import StreamError
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 FIELDS = EventFields("user", "item", "time", "s")

@@ -10,13 +10,12 @@ import pathlib
 
 import pytest
 
-from dp_transforms.cli.options import UserError
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader, write_report_file
-from dp_transforms.report_streams import ReportFolder
-from dp_transforms.web.page.report_columns import plan_of, report_columns
-from dp_transforms.web.serving.live_report import LiveReport
-from dp_transforms.web.serving.report_source import FileSource, FolderSource, Found
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFolder, ReportHeader, write_report_file
+from dp_transforms.views.page.report_columns import plan_of, report_columns
+from dp_transforms.views.serving.live_report import LiveReport
+from dp_transforms.views.serving.report_source import FileSource, FolderSource, Found
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, told
 
@@ -200,7 +199,7 @@ def test_only_the_latest_windows_are_shown_and_kept() -> None:
 
 
 def test_more_sizes_than_a_page_can_hold_leave_the_latest_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dp_transforms.web.page.report_columns.MOST_STATES", 30)
+    monkeypatch.setattr("dp_transforms.views.page.report_columns.MOST_STATES", 30)
     assert shown(live(first(MANY))) == expected(MANY[-25:])
 
 

@@ -14,8 +14,8 @@ import time
 
 import pytest
 
-from dp_transforms import local_files
-from dp_transforms.local_files import create_new, discard_drafts, draft_of, open_regular, publish, write_whole
+from dp_transforms.stores import local_files
+from dp_transforms.stores.local_files import create_new, discard_drafts, draft_of, open_regular, publish, write_whole
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONTENT = b"content"
@@ -154,7 +154,7 @@ class TestWriting:
 
 DRAFTING = """
 import sys, time
-from dp_transforms.local_files import draft_of
+from dp_transforms.stores.local_files import draft_of
 with draft_of(sys.argv[1]) as folder:
     (folder / "content").write_text("half")
     print(folder, flush=True)

@@ -10,10 +10,10 @@ import time
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import EventFields, json_lines
-from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
-from dp_transforms.event_streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
-from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields, json_lines
+from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (
     arrival_of,
@@ -69,13 +69,13 @@ def test_polls_of_any_size_and_from_any_position_give_the_same(
         written = tmp_path / ".being-written"
         if ending == "avro":
             write_avro(written, rows, ("string", "string", MICROS), "null", 200)
-            monkeypatch.setattr("dp_transforms.event_files.avro._BLOCK_ROWS", 30)
+            monkeypatch.setattr("dp_transforms.logs.avro._BLOCK_ROWS", 30)
         elif ending == "jsonl":
             write_json(written, [(user, item, TIME) for user, item, _ in rows])
             monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 2_000)
         else:
             written.write_text("user,item,timestamp\n" + "".join(f"{user},{item},{TIME}\n" for user, item, _ in rows))
-            monkeypatch.setattr("dp_transforms.event_files.csv_lines._BLOCK_BYTES", 700)
+            monkeypatch.setattr("dp_transforms.logs.csv_lines._BLOCK_BYTES", 700)
         path = move_in(written, tmp_path / f"{number}.{ending}")
         expected += [(user, arrival_of(path)) for user, _, _ in rows if user]
     time.sleep(0.12)

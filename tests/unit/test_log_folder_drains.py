@@ -5,8 +5,8 @@ from __future__ import annotations
 import pathlib
 import time
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from tests.helpers.event_files_oracle import write_json
 
 TIME = "2017-10-01T03:00:00Z"

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import EventFields, LogChunk, ReadBlock, json_lines, read_log_chunk
-from dp_transforms.event_streams import log_folder
-from dp_transforms.event_streams.stream_source import StreamError
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields, LogChunk, ReadBlock, json_lines, read_log_chunk
+from dp_transforms.logs.streams import log_folder
 from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (
     drop,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms import discrete_laplace_law
+from dp_transforms.mechanisms import discrete_laplace_law
 from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace, multiply_high
 
 ONE = 1 << 128

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.discrete_laplace_law import ROUNDING, not_prior_probability
+from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.mechanisms.papers.conditional_release import ConditionalRelease
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.marginals import Marginals

@@ -7,7 +7,7 @@ import secrets
 import numpy as np
 import pytest
 
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_bounds import NoiseBounds
 from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
 

@@ -1,4 +1,4 @@
-"""The docstrings of `accounting` and `auditing` list their modules in order: each imports only those above it."""
+"""The docstrings of `accounting`, `plan` and `audit` list their modules in order: each imports only those above it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def out_of_order(folder: str, modules: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("folder", "last"), [("accounting", "lifetime_cost"), ("auditing", "sampled")])
+@pytest.mark.parametrize(
+    ("folder", "last"), [("accounting", "named_counts"), ("plan", "lifetime_cost"), ("audit", "sampled")]
+)
 def test_each_module_imports_only_those_above_it(folder: str, last: str) -> None:
     modules = listed_modules(folder)
     assert modules[-1] == last
@@ -50,7 +52,9 @@ def test_each_module_imports_only_those_above_it(folder: str, last: str) -> None
     assert out_of_order(folder, modules) == []
 
 
-@pytest.mark.parametrize(("folder", "first"), [("accounting", "calibration"), ("auditing", "exact")])
+@pytest.mark.parametrize(
+    ("folder", "first"), [("accounting", "calibration"), ("plan", "release_plan"), ("audit", "exact")]
+)
 def test_a_module_above_what_it_imports_is_found(folder: str, first: str) -> None:
     modules = listed_modules(folder)
     moved = [first, *(module for module in modules if module != first)]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring import activity
-from dp_transforms.monitoring.activity import ActivityCounter
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor import activity
+from dp_transforms.monitor.activity import ActivityCounter
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, batches_of
 

@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring import equal_rows
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import TABLE_KINDS, ItemTable
-from dp_transforms.monitoring.packed_arrays import HASHES, NARROW, WHOLE, pack_arrays, unpack_arrays
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
+from dp_transforms.monitor import equal_rows
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import TABLE_KINDS, ItemTable
+from dp_transforms.monitor.packed_arrays import HASHES, NARROW, WHOLE, pack_arrays, unpack_arrays
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 MICROS = 1_000_000

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.discrete_laplace_law import upper_tail_integers
+from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 ONE = 1 << 128
 SCHEDULE = WindowSchedule(100, 180, 20, 10)

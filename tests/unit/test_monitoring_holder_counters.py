@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring import heavy_hitter_monitor
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.holder_counters import HolderCounters
-from dp_transforms.monitoring.item_holders import ItemHolders, terms_of
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.window_report import WindowReport
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor import heavy_hitter_monitor
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.holder_counters import HolderCounters
+from dp_transforms.monitor.item_holders import ItemHolders, terms_of
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring import item_table
-from dp_transforms.monitoring.item_table import ItemTable
+from dp_transforms.monitor import item_table
+from dp_transforms.monitor.item_table import ItemTable
 
 WORD = st.sampled_from([0, 1, 5, 2**63, 2**63 + 1, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 HASHES = st.lists(st.tuples(WORD, WORD), max_size=20)

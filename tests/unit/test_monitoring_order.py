@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.contributions import bound_contributions
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 SCHEDULE = WindowSchedule(0, 30, 10, 10)

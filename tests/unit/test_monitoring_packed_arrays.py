@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.equal_rows import group_slices, group_starts
-from dp_transforms.monitoring.event_batch import EventBatch
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitor.equal_rows import group_slices, group_starts
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.packed_arrays import pack_arrays, unpack_arrays
 
 
 @given(st.lists(st.tuples(st.sampled_from(["u1", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
 
 users = st.sampled_from([0, 1, 2, 3, 5, 8, 2**63, 2**64 - 2, 2**64 - 1])
 charges_strategy = st.lists(st.dictionaries(users, st.integers(1, 5), max_size=6), max_size=8)

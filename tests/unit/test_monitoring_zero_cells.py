@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys, sum_modulo_2_128
-from dp_transforms.monitoring.candidates import find_candidates
-from dp_transforms.monitoring.item_holders import ItemHolders
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.monitor_settings import MonitorSettings
-from dp_transforms.monitoring.query_noise import digests_of_groups
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.query_noise import digests_of_groups
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.cells import cells_by_label
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
 from tests.helpers.cells import cells_by_label
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.packed_arrays import pack_arrays
-from dp_transforms.naming.item_sums import ItemSums, sum_messages
-from dp_transforms.naming.named_items import NamedItems
+from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.packed_arrays import pack_arrays
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET
 

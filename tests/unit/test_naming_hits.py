@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.release_rule import HitOrAbove
-from dp_transforms.monitoring.counted_messages import holder_messages
-from dp_transforms.monitoring.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitoring.item_holders import ItemHolders, pays_hits_of, terms_of, weights_of
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.monitoring.user_budgets import UserBudgets
-from dp_transforms.monitoring.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.monitoring.zero_items import draw_zero_items
-from dp_transforms.naming.look_candidates import LookCandidates
-from dp_transforms.naming.purses import PurseEntries, Purses
-from dp_transforms.naming.replay_weights import choose_replay, weigh_replay_with_hits
+from dp_transforms.monitor.counted_messages import holder_messages
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of, terms_of, weights_of
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.look_candidates import LookCandidates
+from dp_transforms.monitor.purses import PurseEntries, Purses
+from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay_with_hits
+from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.monitor.zero_items import draw_zero_items
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.user_pairs import pairs_of_events
-from dp_transforms.naming.pace import MOST_LOOKS, Pace
-from dp_transforms.naming.purses import ENTRY_BYTES, PurseEntries, Purses
-from dp_transforms.window_schedule import MOST_WINDOWS, WindowSchedule
+from dp_transforms.monitor.pace import MOST_LOOKS, Pace
+from dp_transforms.monitor.purses import ENTRY_BYTES, PurseEntries, Purses
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_runs import naming_settings, units_of
 from tests.helpers.pace_oracle import Wallet, stream_weights

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.naming.item_sums import ItemSums
-from dp_transforms.naming.kept_pairs import keep_by_hash
-from dp_transforms.naming.replay_weights import weigh_replay
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.kept_pairs import keep_by_hash
+from dp_transforms.monitor.replay_weights import weigh_replay
+from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.naming_runs import naming_settings, short_price_list, units_of
 from tests.helpers.small_runs import SECRET
 

@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms import HeavyHitter, ReleasePlan, WindowReport, WindowSchedule, read_report
 from dp_transforms.html_tables import html_table
-from dp_transforms.report_files import ReportHeader, write_report_file
+from dp_transforms.reports import ReportHeader, write_report_file
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from dp_transforms.cli.operator_numbers import OperatorNumbers
 from dp_transforms.cli.stream_job import job_name
-from dp_transforms.report_files import write_report_file
-from dp_transforms.web.page.report_page import report_page
-from dp_transforms.web.serving.live_report import LiveReport
-from dp_transforms.web.serving.operator_numbers import OperatorNumbers
-from dp_transforms.web.serving.report_source import source_of
+from dp_transforms.reports import write_report_file
+from dp_transforms.views.page.report_page import report_page
+from dp_transforms.views.serving.live_report import LiveReport
+from dp_transforms.views.serving.report_source import source_of
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.served import Listener, served
 

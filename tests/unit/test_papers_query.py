@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.discrete_laplace_law import MAX_EPSILON
+from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON
 from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.papers.marginals import Marginals

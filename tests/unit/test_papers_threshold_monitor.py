@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
-from dp_transforms.discrete_laplace_law import capped_sum_upper_tail
+from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.user_counters import UserCounters, check_whole
-from dp_transforms.monitoring.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
 
 STEPS = 100_000  # of each machine below, at least
 _RULES, _STEPS_IN_A_RULE = 20, 250

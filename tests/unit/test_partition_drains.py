@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_streams.partition_poller import PartitionPoller
-from dp_transforms.event_streams.partition_progress import CLOCK_END, PartitionProgress
+from dp_transforms.logs.streams.partition_poller import PartitionPoller
+from dp_transforms.logs.streams.partition_progress import CLOCK_END, PartitionProgress
 from tests.helpers.growing_partitions import (
     CLOCKS,
     HELD,

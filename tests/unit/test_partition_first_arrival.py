@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_streams.partition_poller import PartitionPoller
-from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitoring.user_pairs import UserPairs
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs.streams.partition_poller import PartitionPoller
+from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.memory_stream import Arrival, MemoryPartition
 from tests.helpers.partition_records import CLOCKS, MICROS, RECORDS, SHARDS, START, oracle, pairs_of_taken, polled
 from tests.helpers.small_runs import SECRET, settings_of, small_plan

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_streams.partition_progress import TakenWindows
+from dp_transforms.logs.streams.partition_progress import TakenWindows
 from tests.helpers.growing_partitions import (
     CLOCKS,
     PLAN,

@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import partition_poller
-from dp_transforms.event_streams.log_folder import LogFolder
-from dp_transforms.event_streams.partition_poller import PartitionPoller
-from dp_transforms.event_streams.partition_progress import CLOCK_END, StreamClock
-from dp_transforms.event_streams.stream_source import Polled, StreamError
-from dp_transforms.monitoring.domain_table import DomainTable
-from dp_transforms.monitoring.user_pairs import UserPairs
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import partition_poller
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.logs.streams.partition_poller import PartitionPoller
+from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
+from dp_transforms.logs.streams.stream_source import Polled
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 

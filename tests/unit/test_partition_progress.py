@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
-from dp_transforms.event_streams.stream_source import Polled
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, PartitionProgress, StreamClock
+from dp_transforms.logs.streams.stream_source import Polled
+from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.partition_records import (
     CLOCK,
     CLOCKS,

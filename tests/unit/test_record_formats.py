@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, EventFileError, find_log_chunks, json_decoder
-from dp_transforms.event_streams import record_formats
-from dp_transforms.event_streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, json_decoder
+from dp_transforms.logs.streams import record_formats
+from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"

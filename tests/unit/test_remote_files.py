@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dp_transforms import remote_files
-from dp_transforms.remote_files import RemoteFileError, StoredFile, UrlError, gs
-from dp_transforms.remote_files.patterns import glob_expression
-from dp_transforms.remote_files.s3 import S3Store
-from dp_transforms.remote_files.stored_file import is_stored
+from dp_transforms.stores import remote_files
+from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, UrlError, gs
+from dp_transforms.stores.remote_files.patterns import glob_expression
+from dp_transforms.stores.remote_files.s3 import S3Store
+from dp_transforms.stores.remote_files.stored_file import is_stored
 from tests.helpers.gcs_server import gcs_server
 from tests.helpers.s3_server import S3Server
 from tests.helpers.store_contract import CONTRACT
@@ -142,7 +142,7 @@ def test_a_write_whose_answer_was_lost_has_succeeded(s3: S3Server, bucket: str) 
 def test_a_write_that_never_gets_an_answer_is_looked_for(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_transforms.remote_files.s3._ATTEMPTS", 1)
+    monkeypatch.setattr("dp_transforms.stores.remote_files.s3._ATTEMPTS", 1)
     s3.lost_answers = 1
     S3Store().put(f"{bucket}/a.avro", b"content", only_new=True)
     assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
@@ -165,7 +165,7 @@ def test_a_conflict_is_tried_again(s3: S3Server, bucket: str, monkeypatch: pytes
     def settle(seconds: float) -> None:
         s3.refuse_writes_with = ""
 
-    monkeypatch.setattr("dp_transforms.remote_files.s3.time.sleep", settle)
+    monkeypatch.setattr("dp_transforms.stores.remote_files.s3.time.sleep", settle)
     remote_files.put_new(f"{bucket}/a.avro", b"content")
     assert remote_files.read_stored(f"{bucket}/a.avro", 10) == b"content"
 
@@ -185,7 +185,7 @@ def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket: str, monkeypa
         list(remote_files.find_files("s3://absent-bucket/*.csv"))
     with pytest.raises(RemoteFileError, match="check the name of the bucket"):
         list(remote_files.find_files("s3://a bucket/*.csv"))
-    monkeypatch.setattr("dp_transforms.remote_files.s3._ATTEMPTS", 1)
+    monkeypatch.setattr("dp_transforms.stores.remote_files.s3._ATTEMPTS", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(RemoteFileError, match="cannot be reached: check the network, and AWS_ENDPOINT_URL"):
         remote_files.look_at(f"{bucket}/a.csv")
@@ -216,7 +216,7 @@ def test_each_process_has_its_own_connections(bucket: str) -> None:
 def test_the_libraries_of_stores_are_not_loaded_for_local_files(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-01-01T00:00:00Z\n")
     code = (
-        "import sys; from dp_transforms.event_files import EventFields, find_log_chunks\n"
+        "import sys; from dp_transforms.logs import EventFields, find_log_chunks\n"
         f"assert len(find_log_chunks([{str(tmp_path)!r}], EventFields())) == 1\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.monitoring.window_report import HeavyHitter, WindowReport
-from dp_transforms.report_files import ReportFileError, records
-from dp_transforms.report_files.records import check_report, checked_report, json_bytes
+from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.reports import ReportFileError, records
+from dp_transforms.reports.records import check_report, checked_report, json_bytes
 
 LONG = (1 << 63) - 1
 ITEM = st.text(max_size=6) | st.sampled_from(['"\\', "\n\x00é\u2028", "\ud800", "\udc00", None, 7, b"x"])

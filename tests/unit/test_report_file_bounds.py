@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from dp_transforms.monitoring.window_report import ABOVE, HeavyHitter
-from dp_transforms.report_files import ReportFileError
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.reports import ReportFileError
 from tests.helpers.report_samples import ENDINGS, LABELS, read_all, refusal, report, written
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_report_of_more_heavy_hitters_than_the_bound_is_neither_written_nor_read(tmp_path, monkeypatch, ending):
-    from dp_transforms.report_files import avro, parquet, records
+    from dp_transforms.reports import avro, parquet, records
 
     path = written(tmp_path, ending)
     for module in (avro, parquet, records):
@@ -27,7 +27,7 @@ def test_a_report_of_more_heavy_hitters_than_the_bound_is_neither_written_nor_re
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_report_of_more_bytes_than_the_bound_is_neither_written_nor_read(tmp_path, monkeypatch, ending):
-    from dp_transforms.report_files import parquet, records
+    from dp_transforms.reports import parquet, records
 
     path = written(tmp_path, ending)
     for module in (parquet, records):
@@ -41,7 +41,7 @@ def test_a_report_of_more_bytes_than_the_bound_is_neither_written_nor_read(tmp_p
 
 def test_a_text_that_many_windows_share_is_made_and_measured_once_for_a_batch(tmp_path, monkeypatch):
     """In Parquet a text of megabytes in each of very many windows takes a few bytes."""
-    from dp_transforms.report_files import parquet, records
+    from dp_transforms.reports import parquet, records
 
     reports = [report(hour, HeavyHitter("a" * 100, ABOVE, None), stream="s" * 200) for hour in range(200)]
     path = written(tmp_path, "parquet", reports)
@@ -56,7 +56,7 @@ def test_a_text_that_many_windows_share_is_made_and_measured_once_for_a_batch(tm
 
 
 def test_texts_of_a_parquet_report_are_not_held_beyond_the_size_of_a_report(tmp_path, monkeypatch):
-    from dp_transforms.report_files import parquet, records
+    from dp_transforms.reports import parquet, records
 
     reports = [report(hour, HeavyHitter(f"{hour}" * 100, ABOVE, None)) for hour in range(60)]
     path = written(tmp_path, "parquet", reports)
@@ -74,7 +74,7 @@ def test_texts_of_a_parquet_report_are_not_held_beyond_the_size_of_a_report(tmp_
 
 
 def test_the_size_of_a_report_is_never_told_too_small():
-    from dp_transforms.report_files import encode_report, records
+    from dp_transforms.reports import encode_report, records
 
     label = '\0\x1f\\"\U0001f600é' * 50
     for heavy_hitter in (
@@ -89,7 +89,7 @@ def test_the_size_of_a_report_is_never_told_too_small():
 
 
 def test_values_of_json_are_counted_outside_of_texts_alone(monkeypatch):
-    from dp_transforms.report_files import records
+    from dp_transforms.reports import records
 
     held = ['"[{,' * 40_000, "\\", '\\"{', "[" * 140_000]
     monkeypatch.setattr(records, "MAX_HEAVY_HITTERS", 0)

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.accounting.release_plan import ReleasePlan
-from dp_transforms.monitoring.window_report import (
+from dp_transforms.monitor.window_report import (
     ABOVE,
     BETWEEN,
     WINDOW_REPORT_AVRO_SCHEMA,
     HeavyHitter,
     WindowReport,
 )
-from dp_transforms.report_files import (
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import (
     HEADER_KEY,
     ReportFileError,
     ReportHeader,
@@ -31,7 +31,7 @@ from dp_transforms.report_files import (
     report_format,
     write_report_file,
 )
-from dp_transforms.report_files.records import MAX_HEADER_BYTES
+from dp_transforms.reports.records import MAX_HEADER_BYTES
 from tests.helpers.report_samples import (
     ENDINGS,
     HEADER,

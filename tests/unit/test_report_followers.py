@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportSink, ReportTable, ReportTopic, topic_run
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFolder, ReportHeader, ReportSink, ReportTable, ReportTopic, topic_run
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})

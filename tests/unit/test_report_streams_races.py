@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader, report_file_bytes
-from dp_transforms.report_streams import ReportFolder, report_folder
-from dp_transforms.report_streams.report_folder import FILE_FORMATS
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFolder, ReportHeader, report_file_bytes, report_folder
+from dp_transforms.reports.report_folder import FILE_FORMATS
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})

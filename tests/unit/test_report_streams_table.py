@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.errors import StreamError
+from dp_transforms.reports import ReportTable
 from tests.helpers.report_table_contract import (
     ENDED,
     HEADER,

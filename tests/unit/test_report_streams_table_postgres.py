@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import sqlalchemy as sa
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.report_streams import ReportTable
+from dp_transforms.errors import StreamError
+from dp_transforms.reports import ReportTable
 from tests.helpers import postgres_server
 from tests.helpers.report_table_contract import HEADER, REPORTS, ReportTableContract, change, engine_of, write_all
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportTopic, topic_run
-from dp_transforms.report_streams.report_topic import RUN_ID_FIELD, TopicRun, _partition, _transactional_id
-from dp_transforms.report_streams.topic_records import RECORD_FORMATS, TopicRecord, encode_record
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFileError, ReportHeader, ReportTopic, topic_run
+from dp_transforms.reports.report_topic import RUN_ID_FIELD, TopicRun, _partition, _transactional_id
+from dp_transforms.reports.topic_records import RECORD_FORMATS, TopicRecord, encode_record
 
 pytestmark = pytest.mark.waits
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_streams.kafka_client import silent_logger
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportTopic, report_topic, topic_run
-from dp_transforms.report_streams.report_topic import ReportTopicWriter, TopicRun, _partition
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportHeader, ReportTopic, report_topic, topic_run
+from dp_transforms.reports.report_topic import ReportTopicWriter, TopicRun, _partition
+from dp_transforms.stores.kafka_client import silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")

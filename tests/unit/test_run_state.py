@@ -11,14 +11,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from dp_transforms.local_files import create_new
-from dp_transforms.monitoring.item_table import ItemTable
-from dp_transforms.monitoring.known_items import KnownItems
-from dp_transforms.naming.purses import PurseEntries
-from dp_transforms.run_state import state_cells
-from dp_transforms.run_state.fingerprints import sealing_key
-from dp_transforms.run_state.run_part import RunPart
-from dp_transforms.run_state.state_cells import (
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.runs import state_cells
+from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import (
     BUCKETS,
     Kind,
     buckets_of_shard,
@@ -31,8 +30,9 @@ from dp_transforms.run_state.state_cells import (
     purse_cells,
     unpack_cell,
 )
-from dp_transforms.run_state.state_file import StateFile, replace_state, write_state
-from dp_transforms.run_state.state_header import FORMAT_VERSION, PartRecord, StateError, StateHeader
+from dp_transforms.runs.state_file import StateFile, replace_state, write_state
+from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateError, StateHeader
+from dp_transforms.stores.local_files import create_new
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dp_transforms.run_state.state_file import write_state
-from dp_transforms.run_state.state_header import (
+from dp_transforms.runs.state_file import write_state
+from dp_transforms.runs.state_header import (
     MOST_EARLIER_PARTS,
     MOST_HEADER_BYTES,
     PartRecord,

@@ -12,20 +12,19 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams import log_folder
-from dp_transforms.event_streams.folder_position import FolderFile, FolderPosition
-from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
-from dp_transforms.event_streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportFileError, ReportHeader
-from dp_transforms.report_streams import ReportFolder, ReportTopic
-from dp_transforms.report_streams.report_topic import _partition
-from dp_transforms.report_streams.report_writer import check_same_run, ended_fields, parse_ended
-from dp_transforms.report_streams.topic_records import encode_record
-from dp_transforms.report_streams.topic_run import kafka_errors
-from dp_transforms.window_schedule import WindowSchedule
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams import log_folder
+from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
+from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.reports import ReportFileError, ReportFolder, ReportHeader, ReportTopic
+from dp_transforms.reports.report_topic import _partition
+from dp_transforms.reports.report_writer import check_same_run, ended_fields, parse_ended
+from dp_transforms.reports.topic_records import encode_record
+from dp_transforms.reports.topic_run import kafka_errors
 from tests.helpers.mock_topic import mock_topic
 
 confluent_kafka = pytest.importorskip("confluent_kafka")

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from dp_transforms.event_files import EventFields
-from dp_transforms.event_streams.log_folder import FolderReader, LogFolder
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.event_streams.taken_files import TakenFiles
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
+from dp_transforms.logs.streams.taken_files import TakenFiles
 
 LOST = "has lost or changed files since this part was begun"
 

@@ -7,7 +7,7 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.cli.time_axis import local_text, ticks
+from dp_transforms.views.time_axis import local_text, ticks
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 UTC = datetime.UTC

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.event_files import EventFields, csv_lines, find_log_chunks, hint_of_log, unit_hint
-from dp_transforms.event_files.time_formats import read_times, utc_of_local
-from dp_transforms.event_files.times import parse_times, parse_values
+from dp_transforms.logs import EventFields, csv_lines, find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs.time_formats import read_times, utc_of_local
+from dp_transforms.logs.times import parse_times, parse_values
 from tests.helpers.event_files_oracle import NAMES, read_all
 
 EPOCH, MICRO = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.cli.options import UserError
-from dp_transforms.event_streams.stream_source import StreamError
-from dp_transforms.monitoring.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.report_files import ReportHeader
-from dp_transforms.report_streams import ReportTopic
-from dp_transforms.report_streams.topic_follower import TopicFollower, TopicNews
-from dp_transforms.report_streams.topic_records import encode_record
-from dp_transforms.report_streams.topic_run import RUN_ID_FIELD
-from dp_transforms.web.serving.report_source import Found, TopicSource, source_of
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportHeader, ReportTopic
+from dp_transforms.reports.topic_follower import TopicFollower, TopicNews
+from dp_transforms.reports.topic_records import encode_record
+from dp_transforms.reports.topic_run import RUN_ID_FIELD
+from dp_transforms.views.serving.report_source import Found, TopicSource, source_of
 from tests.helpers.mock_topic import mock_topic
 
 pytestmark = pytest.mark.waits

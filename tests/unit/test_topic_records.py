@@ -7,9 +7,9 @@ import pathlib
 
 import pytest
 
-from dp_transforms.monitoring.window_report import RunEnded
-from dp_transforms.report_files import ReportFileError
-from dp_transforms.report_streams.topic_records import (
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFileError
+from dp_transforms.reports.topic_records import (
     RECORD_FORMATS,
     TOPIC_AVRO_SCHEMAS,
     TopicRecord,

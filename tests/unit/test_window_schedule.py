@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.window_schedule import WindowSchedule, format_utc, parse_utc
+from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse_utc
 
 
 @given(

@@ -26,7 +26,7 @@ from dp_transforms.accounting.purse.look_prices import (
     outcome_excess,
 )
 from dp_transforms.checks import check_whole, shown
-from dp_transforms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import LOG_TAIL_ERROR, ExponentialPower
 
 LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
 MOST_SPACING = 1000  # standard deviations: beyond, a price takes long and is the same

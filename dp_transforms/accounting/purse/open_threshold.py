@@ -17,7 +17,7 @@ from dp_transforms.accounting.fewest_users import Floats, fewest_users
 from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
 from dp_transforms.checks import check_range
-from dp_transforms.priced_weights import FEWEST_STATED
+from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
 
 _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _ROUNDING = 1e-12  # relative, of a logarithm of a tail

@@ -26,8 +26,8 @@ from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, check_ord
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.checks import check_positive, check_range, check_whole
-from dp_transforms.exponential_power import ExponentialPower
-from dp_transforms.priced_weights import PricedWeights
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PricedWeights
 
 PURSE_UNITS = 10**12  # a full purse
 MOST_LOOKS = 10**7

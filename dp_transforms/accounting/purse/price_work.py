@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dp_transforms.accounting.purse.level_prices import check_spacing, level_reach
 from dp_transforms.accounting.purse.look_prices import check_order
 from dp_transforms.checks import check_whole
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
 MOST_WORK = 1_000_000_000  # integers: some ten seconds. The default plan has 65 million
 

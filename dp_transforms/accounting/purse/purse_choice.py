@@ -17,7 +17,7 @@ from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PURSE_UNITS, PriceList, hits_from, make_price_list
 from dp_transforms.accounting.purse.purse_search import SHAPES, Terms, best_terms, scale_for
 from dp_transforms.checks import check_range, check_whole, shown
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
 DEFAULT_USUAL_LOOKS = (1, 1000)
 DEFAULT_MOST_LOOKS = 3000

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
 from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
 SHAPES = (1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta

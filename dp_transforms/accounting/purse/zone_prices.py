@@ -26,7 +26,7 @@ from dp_transforms.accounting.purse.look_prices import (
     outcome_excess,
 )
 from dp_transforms.checks import check_whole, is_number, shown
-from dp_transforms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
 _COARSE = 64  # each so many integers first, to see how far the finite part must go
 _GROWTH = 1.2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from dp_transforms.checks import check_positive
-from dp_transforms.discrete_laplace_law import ROUNDING, not_prior_probability
+from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import OwnTarget, PrivateComputation, Target

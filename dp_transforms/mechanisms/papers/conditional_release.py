@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from dp_transforms.discrete_laplace_law import not_prior_probability
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import PrivateComputation

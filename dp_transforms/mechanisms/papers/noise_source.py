@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_range, check_whole, is_number
-from dp_transforms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 
 _FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time

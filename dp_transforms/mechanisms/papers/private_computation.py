@@ -12,8 +12,8 @@ import math
 from collections.abc import Hashable
 from typing import Any, Protocol
 
-from dp_transforms.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
+from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.query import Query, epsilon_per_unit, units_up
 

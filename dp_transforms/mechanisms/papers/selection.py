@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.checks import check_whole, is_whole
-from dp_transforms.discrete_laplace_law import not_prior_probability
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import PrivateComputation
 from dp_transforms.mechanisms.papers.target_charging import Price, TargetCharging

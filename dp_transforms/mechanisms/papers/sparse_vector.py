@@ -20,7 +20,7 @@ from fractions import Fraction
 from typing import Any
 
 from dp_transforms.checks import check_fraction, check_positive, check_whole, is_number
-from dp_transforms.discrete_laplace_law import ROUNDING
+from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import Query, check_grid, epsilon_per_unit, units_up

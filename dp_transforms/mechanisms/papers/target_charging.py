@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
 from dp_transforms.checks import check_positive, check_whole, is_number
-from dp_transforms.discrete_laplace_law import not_prior_probability
+from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.private_computation import PrivateComputation, Target

@@ -28,7 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_range, check_whole
-from dp_transforms.discrete_laplace_law import MAX_EPSILON, MIN_WIDE_EPSILON, UNIFORM_BITS, capped_sum_tail_integer
+from dp_transforms.mechanisms.discrete_laplace_law import (
+    MAX_EPSILON,
+    MIN_WIDE_EPSILON,
+    UNIFORM_BITS,
+    capped_sum_tail_integer,
+)
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery, check_counts, check_grid, units_up
 from dp_transforms.mechanisms.papers.user_counters import UserCounters

@@ -1,0 +1,276 @@
+"""What a run of release mode `names` attains at the worst, exactly, against what its plan claims.
+
+Nothing is random or sampled, and no number comes from the accounting. Each is attained and rounded down: if it exceeds
+a claim, the claim is wrong. docs/audit.md says what is tried.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dp_transforms.audit.claim import violations_of_delta
+from dp_transforms.audit.names.few_looks import FewLooks, best_of_few
+from dp_transforms.audit.names.look_law import (
+    ROUNDING,
+    LookLaw,
+    WorstLook,
+    divergence,
+    static_delta,
+)
+from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
+from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+
+MOST_FEW = 3  # looks of the adaptive adversary
+_MOST_STATIC = 30_000  # looks of one weight at one count
+_STATIC_REACH, _STATIC_STEPS = 3.6, 20  # of their margins, in scales; and for each unit of scale
+_FINELY = 4  # weights whose worst count is searched among all integers, besides the first and the last
+_GAUSSIAN = 2.0  # the shape of the noise of counts
+_COUNT_REACH, _COUNT_STEPS = 12, 200  # of that noise, in scales; and outcomes for each unit of scale
+_SPLITS = 8  # of a purse between items that a user holds alone and others
+
+OnStep = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class AuditedPrice:
+    """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains.
+
+    distances: of the boundaries, from the first one. pays_hits: on the hits list, where a hit pays besides.
+    """
+
+    weight: int
+    units: int
+    claimed: float
+    look: WorstLook
+    distances: tuple[int, ...]
+    pays_hits: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.look.divergence / self.claimed
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticLooks:
+    """So many looks of one weight, all at one count, and the delta that they attain at the claimed epsilon."""
+
+    looks: int
+    weight: int
+    margin: int
+    delta: float
+    adds_user: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class NamesExactAudit:
+    """All that is attained.
+
+    worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
+    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for; most_paid: if counts are set
+    aside for, too.
+    count: the divergence of a count of one more user, at the order of the claim; 0 without counts. count_claimed: what
+    it pays. few, static: of looks on items that others hold too. lone_delta: an item of the user alone is named in one
+    of lone_looks looks. together_delta: of both, at the claimed epsilon. violations: a sentence for each claim that is
+    exceeded.
+    """
+
+    worst_price: AuditedPrice
+    prices: int
+    purse_delta: float
+    most_looks: int
+    most_paid: int
+    count: float
+    count_claimed: float
+    few: tuple[FewLooks, ...]
+    static: tuple[StaticLooks, ...]
+    lone_delta: float
+    lone_looks: int
+    together_delta: float
+    violations: tuple[str, ...]
+
+    @property
+    def worst_delta(self) -> float:
+        return max([*(each.delta for each in self.few), *(each.delta for each in self.static)])
+
+
+def audit_names_exactly(
+    mechanism: NamesMechanism, claim: NamesClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
+) -> NamesExactAudit:
+    """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
+    largest = mechanism.weights[-1]
+    reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
+    law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.boundaries[0]) + largest + 1)
+    on_step("prices")
+    worst_price = worst_price_of(law, mechanism, claim, reach)
+    on_step("few looks")
+    tried = mechanism.most_paid if most_looks is None else min(mechanism.most_paid, most_looks)
+    few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, min(MOST_FEW, tried) + 1)]
+    on_step("many looks")
+    static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
+    on_step("items of one user alone")
+    lone_delta, lone_looks = _lone(law, mechanism)
+    audit = NamesExactAudit(
+        worst_price=worst_price,
+        prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
+        purse_delta=claim.delta_of_purse,
+        most_looks=mechanism.most_looks,
+        most_paid=mechanism.most_paid,
+        count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
+        count_claimed=claim.price(mechanism.count_units, mechanism.purse),
+        few=tuple(few),
+        static=tuple(static),
+        lone_delta=lone_delta,
+        lone_looks=lone_looks,
+        together_delta=_together(law, mechanism, claim.epsilon),
+        violations=(),
+    )
+    audit = dataclasses.replace(audit, together_delta=max(audit.together_delta, audit.worst_delta))
+    return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
+
+
+def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, reach: int) -> AuditedPrice:
+    """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
+    found = []
+    for listed in mechanism.lists:
+        hit_price = claim.price(listed.hit_units, mechanism.purse)
+        for distances in mechanism.spacings:
+            look_law = LookLaw(law, distances)
+
+            def price(
+                place: int,
+                finely: bool,
+                listed: PricesOfUser = listed,
+                look_law: LookLaw = look_law,
+                hit_price: float = hit_price,
+            ) -> AuditedPrice:
+                weight, units = listed.weights[place], listed.units[place]
+                look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
+                claimed = claim.price(units, mechanism.purse)
+                return AuditedPrice(weight, units, claimed, look, look_law.distances, listed.hits > 0)
+
+            places = range(len(listed.weights))
+            coarse = [price(place, False) for place in places]
+            worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
+            found += [*coarse, *(price(place, True) for place in sorted({0, *worst, places[-1]}))]
+    return max(found, key=lambda each: each.ratio)
+
+
+def _count(mechanism: NamesMechanism, order: float) -> float:
+    """The divergence of order `order` of one count with a user and without, where others hold the item too often for a
+    count of 0. The noise is symmetric, so both directions have one value. Outcomes are joined where there are many."""
+    scale = mechanism.count_scale
+    law = NoiseLaw(_GAUSSIAN, scale, math.ceil(order) + _COUNT_REACH * scale)
+    low = np.arange(order - law.reach, law.reach, max(1, scale // _COUNT_STEPS)).astype(np.int64)
+    masses = [law.log_mass(low[:-1] - moved, low[1:] - moved) for moved in (1, 0)]
+    return float(divergence(masses[0], masses[1], order)) * (1 - ROUNDING)
+
+
+def _numbers(most: int) -> list[int]:
+    """1, 3, 10, 30, ... and the last one."""
+    found = {most}
+    power = 1
+    while power <= most:
+        found |= {number for number in (power, 3 * power) if number <= most}
+        power *= 10
+    return sorted(found)
+
+
+def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> FewLooks:
+    """The worst of both lists and directions."""
+    tried = [
+        best_of_few(law, listed, mechanism.boundaries, looks, epsilon, adds_user=side)
+        for listed in mechanism.lists
+        for side in (True, False)
+    ]
+    return max(tried, key=lambda each: each.delta)
+
+
+def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> StaticLooks:
+    reach = math.ceil(_STATIC_REACH * law.scale)
+    found = []
+    for listed in mechanism.lists:
+        weight = listed.replay_weight(looks)
+        margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
+        margins = margins[margins <= mechanism.boundaries[0]]
+        delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon, listed.hits)
+        found.append(StaticLooks(looks, weight, margin, delta, adds_user))
+    return max(found, key=lambda each: each.delta)
+
+
+def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
+    """The probability that one of the items that the user alone holds is named; and the number of looks, the worst.
+
+    Without the user none of them can be, so this is the delta of such a stream at every epsilon.
+    """
+    best = (0.0, 0)
+    for listed in mechanism.lists if mechanism.tests_lone_items else ():
+        looks = np.arange(1, listed.most_paid + 1)
+        places = np.searchsorted(listed.units, listed.purse_of(looks) // looks, side="right") - 1
+        log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
+        deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
+        worst = int(np.argmax(deltas))
+        best = max(best, (float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])))
+    return best
+
+
+def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float:
+    """Some looks of the smallest weight at items of the user alone, and then one at an item of others.
+
+    One of the former is named with probability p with the user, and never without. If none is, what follows is one
+    look, with a loss that is lower by ``-ln(1 - p)``.
+    """
+    if not mechanism.tests_lone_items:
+        return 0.0
+    each = law.tail(mechanism.boundaries[0] - mechanism.weights[0])
+    best = 0.0
+    for part in range(_SPLITS + 1):
+        looks = mechanism.looks_list.most_paid * part // _SPLITS
+        log_none = looks * math.log1p(-min(each, 1 - 1e-16))
+        purse = int(mechanism.looks_list.purse_of(np.array(looks + 1)))
+        place = mechanism.looks_list.payable(purse - looks * mechanism.units[0])
+        rest = 0.0
+        if place is not None:
+            rest = _one_look(law, mechanism, mechanism.weights[place], epsilon - log_none)
+        best = max(best, -math.expm1(log_none) + math.exp(log_none) * rest)
+    return best * (1 - ROUNDING)
+
+
+def _one_look(law: NoiseLaw, mechanism: NamesMechanism, weight: int, epsilon: float) -> float:
+    margins = np.arange(weight, min(mechanism.boundaries[0], math.ceil(4 * law.scale)) + 1, max(1, law.scale // 1000))
+    if not len(margins):
+        return 0.0
+    p, q = law.log_tail(margins - weight), law.log_tail(margins)
+    return float(np.max(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
+
+
+def _violations(audit: NamesExactAudit, claim: NamesClaim) -> list[str]:
+    found = []
+    price = audit.worst_price
+    if price.look.divergence > price.claimed:
+        who = " that pays for hits" if price.pays_hits else ""
+        found.append(
+            f"a look of weight {price.weight:,}{who} has a divergence of {price.look.divergence:.6g} at order "
+            f"{claim.order:.4g}, but its price is {price.claimed:.6g}"
+        )
+    if audit.count > audit.count_claimed:
+        found.append(
+            f"a count has a divergence of {audit.count:.6g} at order {claim.order:.4g}, but its price is "
+            f"{audit.count_claimed:.6g}"
+        )
+    if audit.purse_delta * (1 - ROUNDING) > claim.delta_looks:
+        found.append(
+            f"a full purse of {claim.budget:.6g} at order {claim.order:.4g} proves delta {audit.purse_delta:.4g} at "
+            f"epsilon {claim.epsilon:g}, but only {claim.delta_looks:.4g} is set aside for looks"
+        )
+    if audit.most_looks > claim.most_looks:
+        found.append(f"a purse pays for {audit.most_looks:,} looks, but the plan says {claim.most_looks:,}")
+    if audit.worst_delta > claim.delta_looks:
+        found.append(
+            f"looks at items that others hold too attain delta {audit.worst_delta:.4g} at epsilon {claim.epsilon:g}, "
+            f"but only {claim.delta_looks:.4g} is set aside for looks"
+        )
+    return found + violations_of_delta(audit.lone_delta, audit.together_delta, claim)

@@ -1,0 +1,175 @@
+"""The best adaptive adversary of a few looks, with any weights that a purse pays for.
+
+The adversary sees the results so far, and then chooses the next weight and count. It is found on a grid, by Bellman's
+equation over (looks left, units left, likelihood ratio), and then what it does is followed result by result, without
+any grid: so the delta is attained exactly. Of a look only the name is used, not the level, which can but lose; of a
+user who pays for hits whether it was one, too, since after its last hit it no longer counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.audit.names.look_law import ROUNDING
+from dp_transforms.audit.names.mechanism import PricesOfUser
+from dp_transforms.audit.names.noise_law import NoiseLaw, Values, Whole
+
+_WEIGHTS = 9  # the largest ones, as many as an adversary of so few looks can want
+_REACH = 3.5  # of margins, in scales: beyond it a look shows next to nothing to so few
+_STEPS = 16  # of margins, for each unit of scale
+_RATIOS = 0.06  # step of ln r on the grid that decides what to do
+
+
+@dataclasses.dataclass(frozen=True)
+class FewLooks:
+    """looks: as many. delta: attained at the claimed epsilon, rounded down. weights: of the looks, until one is a hit;
+    margins: the threshold less what others add, of the same ones."""
+
+    looks: int
+    delta: float
+    weights: tuple[int, ...]
+    margins: tuple[int, ...]
+    adds_user: bool
+
+
+def best_of_few(
+    law: NoiseLaw,
+    listed: PricesOfUser,
+    boundaries: Sequence[int],
+    looks: int,
+    epsilon: float,
+    *,
+    adds_user: bool,
+) -> FewLooks:
+    """boundaries: of new items. looks: at most 3 or so. adds_user: P is the run with the user."""
+    return _Adversary(law, listed, boundaries, epsilon, adds_user).play(looks)
+
+
+class _Outcome(NamedTuple):
+    """``ln P`` and ``ln Q``: float64[n] each."""
+
+    log_p: Values
+    log_q: Values
+    is_hit: bool
+
+
+class _Adversary:
+    def __init__(
+        self, law: NoiseLaw, listed: PricesOfUser, boundaries: Sequence[int], epsilon: float, adds_user: bool
+    ) -> None:
+        self._law, self._prices, self._boundaries = law, listed, boundaries
+        self._epsilon, self._adds_user = epsilon, adds_user
+        self._listed = range(max(0, len(listed.weights) - _WEIGHTS), len(listed.weights))
+        self._step = max(1, law.scale // _STEPS)
+        reach = math.ceil(_REACH * law.scale) + listed.weights[-1]
+        lowest = listed.weights[-1] - reach
+        if listed.hits:
+            lowest -= boundaries[1] - boundaries[0]  # a hit lies between two boundaries
+        # Others cannot add less than nothing: no margin is above the threshold.
+        self._margins = np.arange(lowest, min(reach, boundaries[0]) + 1, self._step)
+        self._log_ratios = np.arange(-epsilon - 10, 8, _RATIOS)
+        self._value = functools.cache(self._value)  # type: ignore[method-assign]
+
+    def play(self, looks: int) -> FewLooks:
+        rest, hits = int(self._prices.purse_of(np.array(looks))), self._prices.hits
+        delta = self._attained(looks, rest, hits, 0.0) * (1 - ROUNDING)
+        weights, margins, log_ratio = [], [], 0.0
+        for left in range(looks, 0, -1):
+            chosen = self._choice(left, rest, hits, log_ratio)
+            if chosen is None:
+                break
+            place, margin = chosen
+            weights.append(self._prices.weights[place])
+            margins.append(margin)
+            rest -= self._prices.units[place]
+            miss = self._outcomes(place, np.array([margin]))[0]
+            if miss.log_p[0] == -math.inf:
+                break
+            log_ratio += float(miss.log_q[0] - miss.log_p[0])
+        return FewLooks(looks, delta, tuple(weights), tuple(margins), self._adds_user)
+
+    def _outcomes(self, place: int, margins: Whole) -> list[_Outcome]:
+        """Not named; named; of a user who pays for hits, a hit and above."""
+        weight, law = self._prices.weights[place], self._law
+        sides = []
+        for moved in (margins - weight, margins):
+            named = [law.log_tail(moved)]
+            if self._prices.hits:
+                above = moved + self._boundaries[1] - self._boundaries[0]
+                named = [law.log_mass(moved, above), law.log_tail(above)]
+            sides.append([law.log_tail(1 - moved), *named])
+        p, q = sides if self._adds_user else sides[::-1]
+        is_hit = [False, self._prices.hits > 0, False]
+        return [_Outcome(*each) for each in zip(p, q, is_hit, strict=False)]
+
+    def _gain(self, log_ratios: Values) -> Values:
+        """If nothing more is looked at."""
+        return np.asarray(-np.expm1(np.minimum(0.0, self._epsilon + log_ratios)))
+
+    def _value(self, looks: int, rest: int, hits: int) -> Values:
+        """About what is still to be had, by likelihood ratio Q/P so far: float64[ratios]. hits: left, of those paid."""
+        values = [
+            self._after(looks, rest, hits, place, self._margins, self._log_ratios).max(axis=0)
+            for place in self._payable(looks, rest, hits)
+        ]
+        return np.asarray(np.max([self._gain(self._log_ratios), *values], axis=0))
+
+    def _after(self, looks: int, rest: int, hits: int, place: int, margins: Whole, log_ratios: Values) -> Values:
+        """The value if the next look has this weight: float64[margins, ratios]."""
+        total = np.zeros((len(margins), len(log_ratios)))
+        for outcome in self._outcomes(place, margins):
+            with np.errstate(invalid="ignore"):
+                change = np.where(outcome.log_p == -math.inf, 0.0, outcome.log_q - outcome.log_p)
+            moved = log_ratios + change[:, None]
+            if looks == 1:
+                value = self._gain(moved)
+            else:
+                # More hits than looks are as good as so many.
+                left = min(looks - 1, hits - outcome.is_hit)
+                after = self._value(looks - 1, rest - self._prices.units[place], left)
+                value = np.interp(moved.reshape(-1), self._log_ratios, after).reshape(moved.shape)
+            total += np.exp(outcome.log_p)[:, None] * value
+        return total
+
+    def _payable(self, looks: int, rest: int, hits: int) -> list[int]:
+        """Places in the list: any of the largest weights; for a last look the largest one that is payable. None if
+        nothing is, or the user no longer counts."""
+        largest = self._prices.payable(rest)
+        if largest is None or (self._prices.hits and hits <= 0):
+            return []
+        return [largest] if looks == 1 else [place for place in self._listed if place <= largest] or [largest]
+
+    def _choice(self, looks: int, rest: int, hits: int, log_ratio: float) -> tuple[int, int] | None:
+        """The next weight's place and the margin; None if there is no look any more."""
+        at = np.array([log_ratio])
+        tried = [
+            (place, self._after(looks, rest, hits, place, self._margins, at)[:, 0])
+            for place in self._payable(looks, rest, hits)
+        ]
+        if not tried:
+            return None
+        place, values = max(tried, key=lambda each: float(each[1].max()))
+        margin = int(self._margins[np.argmax(values)])
+        finely = np.arange(margin - self._step, margin + self._step + 1)
+        finely = finely[finely <= self._boundaries[0]]
+        return place, int(finely[np.argmax(self._after(looks, rest, hits, place, finely, at)[:, 0])])
+
+    def _attained(self, looks: int, rest: int, hits: int, log_ratio: float) -> float:
+        """What this adversary has in the end, per unit of P."""
+        chosen = self._choice(looks, rest, hits, log_ratio) if looks else None
+        if chosen is None:
+            return -math.expm1(min(0.0, self._epsilon + log_ratio))
+        place, margin = chosen
+        total = 0.0
+        for outcome in self._outcomes(place, np.array([margin])):
+            p, q = float(outcome.log_p[0]), float(outcome.log_q[0])
+            if p > -math.inf:
+                left = rest - self._prices.units[place]
+                total += math.exp(p) * self._attained(looks - 1, left, hits - outcome.is_hit, log_ratio + q - p)
+        return total

@@ -1,0 +1,137 @@
+"""What one look shows about one user: the divergence of its levels with and without, at the worst count of the others.
+
+Independent of the accounting: the law of the noise is a quadrature, levels are those that are published and no more,
+and the supremum over counts is a search that ends in all integers around the worst one. So the result is attained (up
+to a rounding down), wherever it is found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.audit.names.noise_law import NoiseLaw, Values, Whole
+
+ROUNDING = 1e-7  # relative: far above the errors of the sums, far below what any fault makes
+_STEPS = 40  # of counts for each unit of scale, before all integers near the worst ones
+_LATER = 2.4  # in scales: two boundaries that are so far apart show no more together than apart
+_WORST = 3  # so many of them
+
+
+class WorstLook(NamedTuple):
+    """divergence: of the given order, rounded down. margin: first boundary less what the others add.
+
+    adds_user: in which direction.
+    """
+
+    divergence: float
+    margin: int
+    adds_user: bool
+
+
+class LookLaw:
+    """The levels of one look. distances: of the boundaries from the first one, which is the first entry, 0."""
+
+    def __init__(self, law: NoiseLaw, distances: Sequence[int]) -> None:
+        self._law = law
+        self.distances = tuple(distances)
+
+    def log_masses(self, margins: Whole, weight: int) -> tuple[Values, Values]:
+        """``ln`` of the probability of each outcome, with a weight and with 0: float64[outcomes, n] each.
+
+        margins: int64[n], the first boundary less what the others add. Outcomes are: no level, level 1, level 2, ...
+        One that is beyond the reach of the noise is one with its neighbour, in both worlds alike.
+        """
+        never = 2 * self._law.reach
+        last = self._law.reach - weight  # both worlds have it, and 1 - last, in reach
+        bounds = [np.full_like(margins, -never), *(margins + distance for distance in self.distances)]
+        with_user: list[Values] = []
+        without: list[Values] = []
+        for low, high in zip(bounds, [*bounds[1:], np.full_like(margins, never)], strict=True):
+            is_possible = (low <= last) & (high >= 1 - last)
+            start, end = np.where(low < 1 - last, -never, low), np.where(high > last, never, high)
+            end = np.where(is_possible, end, start + 1)
+            for logs, moved in ((with_user, weight), (without, 0)):
+                logs.append(np.where(is_possible, self._law.log_mass(start - moved, end - moved), -math.inf))
+        return np.array(with_user), np.array(without)
+
+    def worst(self, weight: int, order: float, reach: int, *, finely: bool = True, hit_price: float = 0.0) -> WorstLook:
+        """The largest divergence over all counts for which the first boundary is up to `reach` above them.
+
+        And down to where one of the later boundaries is at the count: those after it are no other case. finely: with
+        all integers near the worst counts; else on a grid alone, and so a little lower. hit_price: what level 1 pays
+        besides.
+        """
+        scale = self._law.scale
+        lowest = -min([d for d in self.distances if d > _LATER * scale] or self.distances[-1:]) - scale
+        step = max(1, scale // _STEPS)
+        margins = np.arange(lowest, reach + 1, step)
+        found = self._divergences(margins, weight, order, hit_price)
+        while finely and step > 1:
+            near = margins[np.argsort(-found.max(axis=0), kind="stable")[:_WORST]]
+            reached, step = step, max(1, step // 15)
+            margins = np.unique(near[:, None] + np.arange(-reached, reached + 1, step))
+            margins = margins[margins <= reach]
+            found = self._divergences(margins, weight, order, hit_price)
+        direction, at = np.unravel_index(np.argmax(found), found.shape)
+        return WorstLook(float(found[direction, at]) * (1 - ROUNDING), int(margins[at]), bool(direction == 0))
+
+    def _divergences(self, margins: Whole, weight: int, order: float, hit_price: float) -> Values:
+        """With the user against without, and the reverse: float64[2, n]."""
+        with_user, without = self.log_masses(margins, weight)
+        paid = np.zeros((len(with_user), 1))
+        paid[1] = hit_price
+        sides = ((with_user, without), (without, with_user))
+        return np.array([divergence(*side, order, paid) for side in sides])
+
+
+def divergence(log_p: Values, log_q: Values, order: float, paid: Values | float = 0.0) -> Values:
+    """``ln(sum P^order Q^(1 - order) e^((1 - order) paid)) / (order - 1)``, at least 0, over the first axis.
+
+    Both have the same outcomes. paid: for each outcome, what it pays besides.
+    """
+    lam = order - 1
+    with np.errstate(invalid="ignore", over="ignore"):
+        exponent = lam * (log_p - log_q - paid)
+        far = exponent > 1
+        gained = np.where(far, np.exp(log_p + exponent) - np.exp(log_p), np.exp(log_p) * np.expm1(exponent))
+    gained[log_p == -math.inf] = 0.0
+    return np.asarray(np.log1p(np.maximum(0.0, gained.sum(axis=0))) / lam)
+
+
+def static_delta(
+    law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float, hits: int = 0
+) -> tuple[float, int, bool]:
+    """The largest delta of so many looks of one weight at one count, exactly, with the margin and the direction.
+
+    Of each look only the name is used, not the level: that can but lose. The number of names is binomial in both
+    worlds. hits: above 0, the user no longer counts after so many names: the number of the look that excludes it, or of
+    names if none does, says all that is published about it.
+    """
+    from scipy.special import gammaln
+
+    def log_choose(n: Whole, k: Whole) -> Values:
+        return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+    hits = hits or looks + 1
+    names = np.arange(min(hits, looks + 1))
+    last = np.arange(hits, looks + 1)
+    choose = np.concatenate(
+        [log_choose(np.full(len(names), looks), names), log_choose(last - 1, np.full(len(last), hits - 1))]
+    )
+    named = np.concatenate([names, np.full(len(last), hits)])
+    missed = np.concatenate([looks - names, last - hits])
+    best = (0.0, int(margins[0]), True)
+    for margin in margins.tolist():
+        logs = []
+        for moved in (weight, 0):
+            hit, miss = law.log_tail(np.array([margin - moved, 1 - margin + moved])).tolist()
+            logs.append(choose + named * hit + missed * miss)
+        for adds_user, (p, q) in ((True, logs), (False, logs[::-1])):
+            delta = float(np.sum(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
+            best = max(best, (delta * (1 - ROUNDING), margin, adds_user))
+    return best

@@ -1,0 +1,221 @@
+"""What one query shows about one user: every possible result, with its exact probability in both worlds.
+
+A query counts the active holders of an item: `f` without the user and `f + 1` with it. Only the *distance*
+``f - threshold`` matters, for the mechanism compares a noisy count with fixed edges. Results with the same
+ratio of probabilities and the same charge are one result here: merging them changes no privacy loss (docs/audit.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
+
+ONE = 1 << UNIFORM_BITS
+
+
+class Result(NamedTuple):
+    """with_user, without_user: its probabilities. log_ratio: ``ln(with_user / without_user)``, without cancellation.
+
+    charged: whether every active holder pays one hit.
+    """
+
+    with_user: float
+    without_user: float
+    log_ratio: float
+    charged: bool
+
+
+class QueryLaw(Protocol):
+    """One query of a release mode, as plain numbers."""
+
+    def __hash__(self) -> int: ...
+
+    def results(self, distance: int) -> tuple[Result, ...]:
+        """All possible results, at this distance of the count without the user from the threshold."""
+        ...
+
+    @property
+    def near(self) -> int:
+        """The distance at which, if it is kept, the loss can grow most while the user pays least."""
+        ...
+
+    @property
+    def far(self) -> int | None:
+        """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
+        ...
+
+    @property
+    def distances(self) -> tuple[int, ...]:
+        """A few distances to try, `near` and `far` among them."""
+        ...
+
+    @property
+    def telling(self) -> int:
+        """One of `distances`, at or below `near`, at which what is published depends on the scale of the noise."""
+        ...
+
+    def alone(self, threshold: int) -> float:
+        """The probability that an item whose only holder is the user is published."""
+        ...
+
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+        """Probabilities of the values that are published, relative to the count without the user: float[2 reach + 1].
+
+        The two ends include all values further out. The sum is the probability that any value is published.
+        """
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class ThresholdLaw:
+    """Release modes ``labels`` (zone_width >= 1) and ``counts`` (zone_width 0: all from the threshold on is charged).
+
+    Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
+    ``v > f`` and its inverse where ``v <= f``. Only "below" and "above", which lump values, may lie between.
+
+    >>> law = ThresholdLaw(epsilon_per_query=0.5, zone_width=4)
+    >>> [(round(result.log_ratio, 3), result.charged) for result in law.results(-1)]
+    [(-0.5, False), (0.5, True), (0.5, False)]
+    """
+
+    epsilon_per_query: float
+    zone_width: int
+
+    def results(self, distance: int) -> tuple[Result, ...]:
+        last_of_zone = self.zone_width - 1 if self.zone_width else None
+        ranges = [(None, -1, False), (0, last_of_zone, True)]
+        if self.zone_width:
+            ranges.append((self.zone_width, None, False))
+        found: dict[tuple[float, bool], Result] = {}
+        for low, high, charged in ranges:
+            # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
+            parts = _cut(low, high, distance) if charged else [(low, high)]
+            for first, last in parts:
+                result = self._range(first, last, distance, charged)
+                other = found.get((result.log_ratio, charged))
+                if other is not None:
+                    result = result._replace(
+                        with_user=result.with_user + other.with_user,
+                        without_user=result.without_user + other.without_user,
+                    )
+                found[result.log_ratio, charged] = result
+        return tuple(result for result in found.values() if result.with_user > 0 or result.without_user > 0)
+
+    def _range(self, first: int | None, last: int | None, distance: int, charged: bool) -> Result:
+        """Noisy counts ``threshold + first .. threshold + last``; None: without end."""
+        epsilon = self.epsilon_per_query
+        with_user = laplace_mass(epsilon, first, last, distance + 1)
+        without_user = laplace_mass(epsilon, first, last, distance)
+        if first is not None and first > distance:
+            log_ratio = epsilon
+        elif last is not None and last <= distance:
+            log_ratio = -epsilon
+        else:
+            log_ratio = math.log(with_user / without_user)
+        return Result(with_user, without_user, log_ratio, charged)
+
+    @property
+    def near(self) -> int:
+        return -1
+
+    @property
+    def far(self) -> int | None:
+        return self.zone_width - 1 if self.zone_width else None
+
+    @property
+    def distances(self) -> tuple[int, ...]:
+        last = self.zone_width - 1 if self.zone_width else math.ceil(1 / self.epsilon_per_query)
+        return tuple(sorted({-1, last // 2, last}))
+
+    @property
+    def telling(self) -> int:
+        return self.near  # the published values are wide
+
+    def alone(self, threshold: int) -> float:
+        return laplace_mass(self.epsilon_per_query, threshold, None, 1)
+
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+        lowest, highest = -distance, self.zone_width - 1 - distance if self.zone_width else None
+        masses = []
+        for offset in range(-reach, reach + 1):
+            first = lowest if offset == -reach else max(lowest, offset)
+            last = highest if offset == reach else min(offset, offset if highest is None else highest)
+            masses.append(laplace_mass(self.epsilon_per_query, first, last, int(with_user)))
+        return np.array(masses)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CappedSumLaw:
+    """Release mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
+
+    W and V are discrete Laplace of scale ``1 / wide_epsilon`` and ``1 / narrow_epsilon`` ([KMS21] Algorithm 3). Only
+    the name is published, so there are two results.
+    """
+
+    wide_epsilon: float
+    narrow_epsilon: float
+    cap: int
+
+    def results(self, distance: int) -> tuple[Result, ...]:
+        # In units of 2^-128: the two worlds differ in the seventh digit, and their ratios must not lose it.
+        with_user, without_user = self._tail(-distance - 1), self._tail(-distance)
+        gained = with_user - without_user
+        return (
+            Result(with_user / ONE, without_user / ONE, math.log1p(gained / without_user), True),
+            Result((ONE - with_user) / ONE, (ONE - without_user) / ONE, -math.log1p(gained / (ONE - with_user)), False),
+        )
+
+    def _tail(self, margin: int) -> int:
+        return capped_sum_tail_integer(
+            margin, wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap
+        )
+
+    @property
+    def near(self) -> int:
+        return -1
+
+    @property
+    def far(self) -> int | None:
+        return None
+
+    @property
+    def distances(self) -> tuple[int, ...]:
+        scales = (0.0, 1 / self.narrow_epsilon, 2 / self.narrow_epsilon, 0.5 / self.wide_epsilon)
+        return tuple(sorted({-1 - round(scale) for scale in scales}))
+
+    @property
+    def telling(self) -> int:
+        return self.distances[0]
+
+    def alone(self, threshold: int) -> float:
+        return self._tail(threshold - 1) / ONE
+
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+        return np.zeros(2 * reach + 1)  # no values are published
+
+
+def laplace_mass(epsilon: float, first: int | None, last: int | None, center: int) -> float:
+    """``Pr[first <= center + Z <= last]`` for discrete Laplace Z, with all digits; None: without end."""
+    a = math.exp(-epsilon)
+    low = -math.inf if first is None else first - center
+    high = math.inf if last is None else last - center
+    if low > high:
+        return 0.0
+    if low > 0:
+        return -math.exp(-epsilon * low) * math.expm1(-epsilon * (high - low + 1)) / (1 + a)
+    if high < 0:
+        return -math.exp(epsilon * high) * math.expm1(-epsilon * (high - low + 1)) / (1 + a)
+    return 1 - (math.exp(-epsilon * (1 - low)) + math.exp(-epsilon * (high + 1))) / (1 + a)
+
+
+def _cut(low: int | None, high: int | None, distance: int) -> list[tuple[int | None, int | None]]:
+    """The range in two: up to the count, and above it."""
+    if (low is not None and low > distance) or (high is not None and high <= distance):
+        return [(low, high)]
+    return [(low, distance), (distance + 1, high)]

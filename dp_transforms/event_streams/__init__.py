@@ -1,9 +1,0 @@
-"""Streams in: partitions of logs that grow, read by position. Knows no Beam.
-
-- stream_source: what a source is: `StreamSource`, `PartitionReader`, the result of one poll, `StreamError`.
-- kafka_topic, kafka_reader, log_folder, folder_position, taken_files: the sources: a Kafka topic, and a folder that log
-  files are moved into. topic_rules: which topics are refused.
-- record_formats: values of records (JSON, Avro with or without a header) -> events, by the rules of `event_files`.
-- partition_progress, partition_poller: in which windows an event counts and when they close; the loop that reads.
-- kafka_client: settings and errors of the Kafka client, for sources and sinks, without secrets.
-"""

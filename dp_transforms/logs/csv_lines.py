@@ -1,0 +1,292 @@
+"""CSV logs: a header, then one event per row; every cell is text, so ``007`` stays ``007``.
+
+By default a row is a line; see `csv_rows` for that, and for files whose cells hold line ends. Positions are numbers of
+lines; the header is the first line that is not blank. A header that cannot be used is an error, because the writer of
+the file made it. A row that cannot be used is only rejected.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.logs import id_columns, text_spans, times
+from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
+from dp_transforms.logs.line_blocks import UTF8_MARK, LineBlock, line_blocks
+from dp_transforms.logs.log_chunk import (
+    EventFields,
+    EventFileError,
+    LogChunk,
+    ReadBlock,
+    check_fields_present,
+    damaged_error,
+    time_unit_error,
+)
+from dp_transforms.logs.log_input import log_size
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.text_files import HEAD_BYTES, NOT_UTF8_TEXT, ByteShares, read_head
+from dp_transforms.monitor.event_ids import one_chunk
+from dp_transforms.stores.remote_files import StoredFile
+
+_BLOCK_BYTES = 4 << 20  # larger blocks cost memory and are not faster
+_LOOKED_AT_ROWS = 100
+_SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
+_BLANK_BEGIN = re.compile(rb"(?:[ \t\r]*+\n)*+")
+_LINE = re.compile(rb"[^\n]*+(?:\n|\Z)")
+_ROW_OVER_LINES = re.compile(rb'(?:[^"\n]++|"(?:[^"]++|"")*+")*+(?:\n|\Z)')
+
+
+class CsvHeader(NamedTuple):
+    """names: of all columns. size: bytes of the file before the first row. lines: their line ends."""
+
+    names: list[str]
+    size: int
+    lines: int
+    is_utf8: bool
+
+    def names_all(self, fields: EventFields) -> bool:
+        return set(fields.names) <= set(self.names)
+
+
+def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
+    """The file as one chunk; none for a blank file. Raises EventFileError if the header cannot be used."""
+    try:
+        header = _read_header(path, fields, stored)
+    except (pa.ArrowException, OSError):
+        raise damaged_error(path, "CSV") from None
+    return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
+
+
+def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
+    """At ends of lines, unless the file is packed, or where a row begins depends on all that comes before it."""
+    return [chunk] if fields.csv_line_ends_in_cells else text_spans.cut_chunk(chunk, parts)
+
+
+def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
+    """A reason why all rows of a file may be rejected, found in its first rows. For the operator."""
+    header = _read_header(path, fields, stored)
+    if header is None:
+        return None
+    head, is_whole = read_head(path, stored)
+    cells = _first_times(path, head[header.size :], header, fields)
+    is_declared = fields.time_unit in times.MICROS_PER_UNIT or fields.time_format is not None
+    if not is_declared and cells and all(re.match(times.NUMBER, cell) for cell in cells):
+        return str(time_unit_error(path, fields.time))
+    if not _is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1]):
+        return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
+    return None
+
+
+def _first_times(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
+    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
+    at = header.names.index(fields.time)
+    try:
+        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
+    except csv.Error:
+        return []
+    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
+
+
+def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
+    """None: the file is blank. Raises EventFileError unless it names the three fields."""
+    delimiter = delimiter_of(path, fields.csv_separator)
+    header = read_names(path, *read_head(path, stored), delimiter, fields.csv_line_ends_in_cells)
+    if header is not None:
+        if not header.is_utf8 and not header.names_all(fields):
+            raise EventFileError(path, f"its header does not name the fields, and {NOT_UTF8_TEXT}")
+        check_fields_present(path, header.names, fields, has_schema=False)
+    return header
+
+
+def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends_in_cells: bool) -> CsvHeader | None:
+    """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
+    mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
+    blank = _BLANK_BEGIN.match(head, mark)
+    begin = blank.end() if blank else mark
+    if not head[begin:].strip():
+        if is_whole:
+            return None
+        raise EventFileError(path, "it begins with blank lines. Let it begin with the names of its fields.")
+    found = (_ROW_OVER_LINES if line_ends_in_cells else _LINE).match(head, begin)
+    if found is None or (found.end() == len(head) and not is_whole):
+        problem = "a quote in its header is not closed" if found is None else "its header is too long"
+        raise EventFileError(path, f"{problem} (it may have {HEAD_BYTES >> 20} MB). Write it with a shorter header.")
+    text = found.group()
+    if not line_ends_in_cells:
+        _check_header_line(path, text, delimiter)
+    try:
+        names = next(csv.reader(io.StringIO(_text(text.rstrip(b"\r\n")), newline=""), delimiter=delimiter))
+    except csv.Error:
+        raise EventFileError(path, "its header cannot be read. Write it with shorter names.") from None
+    if len(names) == 1 and (other := re.search(r"[,;\t|]", names[0])):
+        option = "tab" if other[0] == "\t" else f"'{other[0]}'"
+        raise EventFileError(
+            path,
+            f"its cells are not separated by {_SEPARATOR_WORDS.get(delimiter, repr(delimiter))}. If"
+            f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
+        )
+    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), _is_utf8(text))
+
+
+def likely_separator(path: str, head: bytes) -> str | None:
+    """The one by which most of the first lines have as many cells as the header, and not only one; None: the usual one
+    of its ending is as good. For the operator."""
+    lines = [line for line in _text(head).splitlines() if line.strip()][: 1 + _LOOKED_AT_ROWS]
+    usual = delimiter_of(path, None)
+
+    def score(separator: str) -> tuple[int, int]:
+        try:
+            widths = [len(row) for row in csv.reader(lines, delimiter=separator)]
+        except csv.Error:
+            widths = []
+        return (widths.count(widths[0]), widths[0]) if widths and widths[0] > 1 else (0, 0)
+
+    best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
+    return None if best == usual else best
+
+
+def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
+    for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
+        raise EventFileError(
+            path,
+            f"its header has a {rejected.reason}. Write one row per line; if names or cells contain line ends, add"
+            " --csv-line-ends-in-cells.",
+        )
+
+
+def _text(data: bytes) -> str:
+    """For Python's reader, which is used for names and hints only."""
+    return data.decode("utf-8", "replace").replace("\0", "?")
+
+
+def delimiter_of(path: str, separator: str | None) -> str:
+    """separator: the one that was declared."""
+    if separator is not None:
+        return separator
+    return "\t" if path.lower().removesuffix(".gz").endswith(".tsv") else ","
+
+
+def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The rows, in blocks of about 4 MB of text."""
+    path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator)
+    shares = ByteShares(chunk.bytes)
+    rows_read = 0
+    try:
+        header = _read_header(path, fields, chunk.stored)
+        if header is None:
+            raise damaged_error(path, "CSV")  # it had a header when it was found
+        parser = _Parser(path, header.names, fields)
+        with text_spans.open_text(chunk) as text:
+            first_line = 1
+            if chunk.span is None or not chunk.span[0]:
+                text.stream.read(header.size)
+                first_line += header.lines
+            for rows in _row_blocks(path, text.stream, first_line, fields, delimiter.encode()):
+                block = parser.read(rows, shares.up_to(text.bytes_read()))
+                rows_read += block.rows
+                yield text.number(block)
+    except (pa.ArrowException, OSError):
+        raise damaged_error(path, "CSV", None if chunk.span else rows_read) from None
+    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
+
+
+def _row_blocks(path: str, stream: Any, first_line: int, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
+    if fields.csv_line_ends_in_cells:
+        yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, first_line)
+        return
+    for block in line_blocks(stream, _BLOCK_BYTES, first_line):
+        yield row_of_each_line(path, block, delimiter)
+
+
+class _Parser:
+    """Arrow's parser, for blocks of whole rows."""
+
+    def __init__(self, path: str, names: list[str], fields: EventFields) -> None:
+        self._path, self._fields = path, fields
+        # Columns are numbered: names may be any text, and unused ones may occur twice.
+        self._columns = [str(number) for number in range(len(names))]
+        self._used = [str(names.index(name)) for name in fields.names]
+        self._delimiter = delimiter_of(path, fields.csv_separator)
+
+    def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
+        invalid: list[int] = []
+        is_utf8 = _is_utf8(rows.text)
+        user, item, time = self._parse(rows.text if is_utf8 else rows.text.decode("latin1").encode(), invalid)
+        if len(time) + len(invalid) != rows.count:
+            raise EventFileError(
+                self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
+            )
+        unparsed = list(rows.rejected)
+        if invalid:
+            numbers = rows.numbers()[np.array(invalid, np.int64)]
+            unparsed.append(RejectedEvents(self._path, tuple(numbers.tolist()), id_columns.WRONG_NUMBER_OF_CELLS))
+        return id_columns.assemble_block(
+            self._path,
+            (
+                _encode_ids(user, is_utf8=is_utf8),
+                _encode_ids(item, is_utf8=is_utf8),
+                times.parse_times(time, *self._fields.time_reading),
+            ),
+            lambda found: np.delete(rows.numbers(), invalid)[found],
+            byte_share,
+            unparsed,
+        )
+
+    def _parse(self, text: bytes, invalid: list[int]) -> list[pa.BinaryArray]:
+        """The three columns. invalid: gets the numbers, from 0, of the rows with a wrong number of cells."""
+        if not text:
+            return [pa.array([], pa.binary())] * 3
+
+        def skip(row: Any) -> str:
+            invalid.append(row.number - 1)
+            return "skip"
+
+        # The parser drops a byte order mark at the beginning of its text; here it would belong to an ordinary row.
+        text = b"\n" + text if text.startswith(UTF8_MARK) else text
+        table = pa.csv.read_csv(
+            pa.BufferReader(text),
+            # With threads the parser does not number the rows; a row must not be longer than its block.
+            read_options=pa.csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=self._columns),
+            parse_options=pa.csv.ParseOptions(
+                delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            convert_options=pa.csv.ConvertOptions(
+                check_utf8=False,
+                strings_can_be_null=False,
+                include_columns=self._used,
+                column_types=dict.fromkeys(self._used, pa.binary()),
+            ),
+        )
+        return [one_chunk(table.column(number)) for number in range(3)]
+
+
+def _is_utf8(text: bytes) -> bool:
+    """If not, the text is read as Latin-1, in which every byte is valid, and changed back. The parser fails at a row
+    that is not UTF-8 and has a wrong number of cells."""
+    try:
+        return text.isascii() or text.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _encode_ids(cells: pa.BinaryArray, *, is_utf8: bool) -> id_columns.IdColumn:
+    if is_utf8:
+        return id_columns.encode_ids(cells)
+    encoded = cells.dictionary_encode()
+    values = encoded.dictionary.view(pa.string())
+    if not pc.all(pc.string_is_ascii(values)).as_py():
+        values = pa.array([value.encode("latin1") for value in values.to_pylist()], pa.binary())
+    return id_columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))

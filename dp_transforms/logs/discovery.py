@@ -1,0 +1,237 @@
+"""From the sources that the user names (files, folders, globs) to chunks of checked logs."""
+
+from __future__ import annotations
+
+import glob
+import heapq
+import importlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_files, is_remote
+
+_FORMAT_OF_ENDING = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".avro": "avro",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".csv.gz": "csv",
+    ".tsv.gz": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".jsonl.gz": "json",
+    ".ndjson.gz": "json",
+    ".json.gz": "json",
+}
+_AT_ONCE = 16  # stored files whose heads are read at the same time
+_MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
+
+
+def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
+    """The chunks of all logs among ``sources``, by path.
+
+    sources: files, folders and globs, local or by URL (`stores.remote_files`). In a folder, hidden files, those that
+        begin with ``_`` and those with other endings are ignored. A file that several sources name is read once.
+    Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
+    user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
+    """
+    if not sources:
+        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
+    local = [source for source in sources if not is_remote(source)]
+    chunks = [chunk for path in _find_files(local) for chunk in _chunks_of(path, fields)]
+    if len(local) < len(sources):
+        chunks += _stored_chunks(list_stored_logs([source for source in sources if is_remote(source)]), fields)
+    return chunks
+
+
+def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | None]]:
+    """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
+    EventFileError for sources without logs."""
+    if not sources:
+        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
+    for path in _find_files([source for source in sources if not is_remote(source)]):
+        yield path, None
+    if remote := [source for source in sources if is_remote(source)]:
+        for file in list_stored_logs(remote):
+            yield file.url, file
+
+
+def format_of_log(path: str) -> str:
+    """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
+    found = _format(path)
+    if found is None:
+        raise _unknown_ending(path)
+    return found
+
+
+def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
+    """The logs among ``sources``, which are URLs, each once, in the order of their URLs; in constant memory."""
+    listed = heapq.merge(*map(_stored_logs, sources), key=lambda file: file.url)
+    for _, same in itertools.groupby(listed, key=lambda file: file.url):
+        yield next(same)
+
+
+def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
+    """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
+
+    Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
+    no cell. Raises EventFileError if a file cannot be read.
+    """
+    for file_format in ("csv", "json"):
+        first = next((chunk for chunk in chunks if chunk.format == file_format), None)
+        try:
+            hint = None if first is None else module_of_format(file_format).hint(first.path, fields, first.stored)
+        except (pa.ArrowException, OSError):
+            continue  # reading will report it
+        if hint:
+            return str(hint)
+    return None
+
+
+def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    """The chunks of one file, none if it has no events. Raises EventFileError if it cannot be read."""
+    return _chunks_of(_checked_file(path), fields)
+
+
+def _chunks_of(path: str, fields: EventFields) -> list[LogChunk]:
+    chunks: list[LogChunk] = module_of_format(_format(path) or "").find_chunks(path, fields)
+    return chunks
+
+
+def is_log_name(path: str) -> bool:
+    """Whether a file of this name is read when its folder is a source: not hidden, and with the ending of a format."""
+    return not _is_hidden(path) and _format(path) is not None
+
+
+def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
+    """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size."""
+    blocks: Iterator[ReadBlock] = module_of_format(chunk.format).read_chunk(chunk, fields)
+    return blocks
+
+
+def module_of_format(format_name: str) -> Any:
+    """Only the formats in use are imported."""
+    return importlib.import_module(f"dp_transforms.logs.{_MODULES[format_name]}")
+
+
+def ending_of_log(path: str) -> str:
+    """All of a file's name that decides how it is read: its format, delimiter and compression; "" for other files."""
+    name = os.path.basename(path).lower()
+    return max((ending for ending in _FORMAT_OF_ENDING if name.endswith(ending)), key=len, default="")
+
+
+def _format(path: str) -> str | None:
+    return _FORMAT_OF_ENDING.get(ending_of_log(path))
+
+
+def _find_files(sources: Sequence[str]) -> list[str]:
+    found: dict[str, str] = {}
+    for source in sources:
+        for path in sorted(_files_of(source)):
+            found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values())
+
+
+def _files_of(source: str) -> list[str]:
+    if os.path.isdir(source):
+        files = _logs_below(source)
+    elif os.path.exists(source):
+        return [_checked_file(source)]
+    elif glob.has_magic(source):
+        matches = glob.glob(source, recursive=True)
+        if not matches:
+            raise EventFileError(
+                source,
+                "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it.",
+            )
+        files = []
+        for match in matches:
+            if os.path.isdir(match):
+                files += [] if _is_hidden(match) else _logs_below(match)
+            elif is_log_name(match):
+                files.append(_checked_file(match))
+    else:
+        raise EventFileError(source, "there is no such file or folder. Check the name.")
+    if not files:
+        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+    return files
+
+
+def _stored_logs(source: str) -> Iterator[StoredFile]:
+    """Of one URL. Raises EventFileError if there are none."""
+    is_empty, has_log = True, False
+    try:
+        for file in find_files(source):
+            is_empty = False
+            if file.url == source and _format(source) is None:
+                raise _unknown_ending(source)
+            if file.url == source or is_log_name(file.url):
+                has_log = True
+                yield file
+    except OSError as error:
+        raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
+    if is_empty and glob.has_magic(source):
+        raise EventFileError(
+            source, "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
+        )
+    if is_empty:
+        raise EventFileError(source, "there is no such file or folder. Check the name.")
+    if not has_log:
+        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+
+
+def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[LogChunk]:
+    """Of several files at once: to look into a file takes as long as the store takes to answer."""
+
+    def find(file: StoredFile) -> list[LogChunk]:
+        try:
+            chunks: list[LogChunk] = module_of_format(_format(file.url) or "").find_chunks(file.url, fields, file)
+        except RemoteFileError as error:
+            raise EventFileError(file.url, f"it cannot be read: {error.strerror}.") from None
+        return chunks
+
+    chunks, left = [], iter(files)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        while some := list(itertools.islice(left, 64 * _AT_ONCE)):
+            chunks += [chunk for found in pool.map(find, some) for chunk in found]
+    return chunks
+
+
+def _logs_below(folder: str) -> list[str]:
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        files += [_checked_file(os.path.join(parent, name)) for name in names if is_log_name(name)]
+    return files
+
+
+def _is_hidden(path: str) -> bool:
+    """Hidden, or a name such as ``_SUCCESS`` or ``_temporary``."""
+    return os.path.basename(path.rstrip(os.sep)).startswith((".", "_"))
+
+
+def _checked_file(path: str) -> str:
+    if _format(path) is None:
+        raise _unknown_ending(path)
+    if not os.path.isfile(path):
+        raise EventFileError(path, "it is not a regular file. Copy its content to a file first.")
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise EventFileError(path, f"it cannot be read ({error.strerror}). Check its permissions.") from None
+    return path
+
+
+def _unknown_ending(path: str) -> EventFileError:
+    return EventFileError(
+        path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
+    )

@@ -1,0 +1,112 @@
+"""How large a log is, in which unit its times count, and whether it has an event in a range: from its first rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow.compute as pc
+
+from dp_transforms.logs.cutting import cut_chunks
+from dp_transforms.logs.discovery import read_log_chunk
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.logs.times import MICROS_PER_UNIT
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+_SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
+_GROUPS_OF_WINDOWS = 128
+_LOOKED_AT_BLOCKS = 16
+_MOST_UNPACKED = 1032  # bytes that deflate makes of one
+_PROBES = 32  # places of a log at which an event inside a range is looked for first
+
+
+@dataclasses.dataclass(frozen=True)
+class LogEstimate:
+    """events: about how many. long_label_bytes: about how many bytes of long item labels they carry."""
+
+    events: int
+    long_label_bytes: int
+
+
+def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate:
+    """Reads the first block of the largest chunk of each format. Raises EventFileError if it cannot be read."""
+    events = long_label_bytes = 0.0
+    for file_format in sorted({chunk.format for chunk in chunks}):
+        alike = [chunk for chunk in chunks if chunk.format == file_format]
+        size = sum(chunk.bytes for chunk in alike)
+        block = _first_rows(max(alike, key=lambda chunk: chunk.bytes), fields)
+        if block is None:
+            continue
+        rows = [chunk.events for chunk in alike if chunk.events is not None]
+        count = sum(rows) if len(rows) == len(alike) else size * block.rows / max(1, block.bytes)
+        events += count
+        long_label_bytes += count * _long_label_bytes(block) / block.rows
+    return LogEstimate(int(events), int(long_label_bytes))
+
+
+def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
+    """Words on another unit, if with it the first rows are of 1990 to 2100, and are not with the declared one; for the
+    operator, where nearly no row of a run was read or was in its range."""
+    declared = fields.time_unit
+    if declared not in MICROS_PER_UNIT or not chunks:
+        return None
+    for unit in (declared, *(unit for unit in MICROS_PER_UNIT if unit != declared)):
+        try:
+            block = _first_rows(chunks[0], dataclasses.replace(fields, time_unit=unit))
+        except (EventFileError, OSError):  # it was said already
+            return None
+        if block is not None and _is_of_our_days(block):
+            return None if unit == declared else f"perhaps the unit is {unit}: --time-unit {unit}"
+    return None
+
+
+def _is_of_our_days(block: ReadBlock) -> bool:
+    years = block.batch.time_micros.astype("datetime64[us]").astype("datetime64[Y]").astype(np.int64) + 1970
+    return bool(len(years)) and bool(((years >= 1990) & (years < 2100)).sum() > block.rows / 2)
+
+
+def most_label_bytes(chunks: Sequence[LogChunk]) -> int:
+    """What labels may have together, by the sizes of files alone: the first rows say nothing of the last ones."""
+    return sum(chunk.bytes * (1 if _is_plain_text(chunk) else _MOST_UNPACKED) for chunk in chunks)
+
+
+def _is_plain_text(chunk: LogChunk) -> bool:
+    return chunk.format in ("csv", "json") and not chunk.path.lower().endswith(".gz")
+
+
+def count_unless_inside(
+    chunks: Sequence[LogChunk], fields: EventFields, schedule: WindowSchedule
+) -> tuple[int, int] | None:
+    """None if an event is inside the range; else how many events there are, and how many rows that cannot be read. All
+    of the log is read only to find that none is. Raises EventFileError."""
+
+    def is_inside(block: ReadBlock) -> bool:
+        return bool((schedule.first_window(block.batch.time_micros) >= 0).any())
+
+    places = cut_chunks(chunks, fields, _PROBES)
+    for place in places[:: max(1, len(places) // _PROBES)]:
+        block = _first_rows(place, fields)
+        if block is not None and is_inside(block):
+            return None
+    events = rejected = 0
+    for block in itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in chunks):
+        if is_inside(block):
+            return None
+        events += len(block.batch)
+        rejected += block.rows - len(block.batch)
+    return events, rejected
+
+
+def _first_rows(chunk: LogChunk, fields: EventFields) -> ReadBlock | None:
+    # Only some blocks: a file may begin with gigabytes of blank lines.
+    blocks = itertools.islice(read_log_chunk(chunk, fields), _LOOKED_AT_BLOCKS)
+    return next((block for block in blocks if block.rows), None)
+
+
+def _long_label_bytes(block: ReadBlock) -> float:
+    """Counted once for each event of this block, but at most once for each group of windows."""
+    excess = np.maximum(0, pc.binary_length(block.batch.item.dictionary).to_numpy(zero_copy_only=False) - _SHORT_LABEL)
+    by_event = float(excess[block.batch.item.indices.to_numpy()].sum())
+    return min(by_event, float(excess.sum()) * _GROUPS_OF_WINDOWS)

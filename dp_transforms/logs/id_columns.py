@@ -1,0 +1,179 @@
+"""Arrow columns of ids and times -> an EventBatch, and the rows that are rejected.
+
+Work on text is done once for each distinct value of a block; work on rows is numpy on integers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dp_transforms.logs.log_chunk import ReadBlock
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.times import BAD_TIME, TimeColumn
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
+
+_LOOKED_AT_ROWS = 1 << 14
+_MOSTLY_DISTINCT = 0.75
+
+BROKEN_LINE = "broken line"
+LINE_TOO_LONG = "line too long"
+WRONG_NUMBER_OF_CELLS = "wrong number of cells"
+
+_FAULT_BITS = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class IdColumn:
+    """n ids.
+
+    values: pa.StringArray, canonical texts, some perhaps twice (where a fault refers to one, it may be empty).
+    indices: int32[n] into values; without meaning where there is a fault.
+    faults: uint8[n], see `event_ids`.
+    """
+
+    values: pa.StringArray
+    indices: npt.NDArray[np.int32]
+    faults: npt.NDArray[np.uint8]
+
+
+def is_id_type(column_type: pa.DataType) -> bool:
+    """Whether a column of this Arrow type can hold ids."""
+    if pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+
+
+def is_text_type(column_type: pa.DataType) -> bool:
+    checks = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    return any(getattr(pa.types, f"is_{name}")(column_type) for name in checks)
+
+
+def encode_ids(array: pa.Array) -> IdColumn:
+    """Ids from a column of whole numbers or text of any layout (see `is_id_type`). Raises ValueError if an index is
+    outside of its dictionary."""
+    if pa.types.is_dictionary(array.type):
+        encoded = array
+    elif pa.types.is_integer(array.type):
+        encoded = array.dictionary_encode()
+    else:
+        encoded = _encode_text(as_binary(array))
+    check_indices(encoded)
+    values, value_faults = ids_of_values(encoded.dictionary)
+    indices = encoded.indices
+    if indices.null_count:
+        is_null = indices.is_null().to_numpy(zero_copy_only=False)
+        indices = indices.fill_null(0)
+    else:
+        is_null = None
+    index = indices.to_numpy().astype(np.int32, copy=False)
+    if len(values) == 0:
+        return IdColumn(values, index, np.full(len(index), MISSING, np.uint8))
+    faults = value_faults[index] if value_faults.any() else np.zeros(len(index), np.uint8)
+    if is_null is not None:
+        faults[is_null] = MISSING
+    return IdColumn(values, index, faults)
+
+
+def check_indices(array: pa.DictionaryArray) -> None:
+    """Raises ValueError if an index is outside of the dictionary: readers of files do not check that."""
+    indices = array.indices
+    if len(indices) > indices.null_count:
+        bounds = pc.min_max(indices)
+        if bounds["min"].as_py() < 0 or bounds["max"].as_py() >= len(array.dictionary):
+            raise ValueError("an index outside of its dictionary")
+
+
+def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
+    """A dictionary of the distinct values; of all cells if most differ, since to find the distinct ones takes long."""
+    looked_at = array[:_LOOKED_AT_ROWS]
+    if len(array) > _LOOKED_AT_ROWS and pc.count_distinct(looked_at).as_py() > _MOSTLY_DISTINCT * _LOOKED_AT_ROWS:
+        return pa.DictionaryArray.from_arrays(pa.array(np.arange(len(array), dtype=np.int32)), array)
+    return array.dictionary_encode()
+
+
+def assemble_block(
+    source: str,
+    columns: tuple[IdColumn, IdColumn, TimeColumn],
+    positions_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]],
+    byte_share: int,
+    unparsed: Sequence[RejectedEvents] = (),
+) -> ReadBlock:
+    """The good rows as a batch, the rejected ones by reason.
+
+    columns: user, item, time, all of length n. A row with several faults is reported for the first one.
+    positions_of: numbers of rows in the block, from 0 -> their positions in the file.
+    unparsed: rows of the block that never became columns.
+    """
+    user, item, time = columns
+    reasons = np.zeros(len(time.faults), np.uint8)
+    for role, faults in reversed(list(enumerate((user.faults, item.faults, time.faults)))):
+        if faults.any():
+            reasons = np.where(faults, faults | np.uint8(role << _FAULT_BITS), reasons)
+    if reasons.any():
+        good = np.flatnonzero(reasons == 0)
+        batch = EventBatch(
+            _dictionary_array(user.values, user.indices[good]),
+            _dictionary_array(item.values, item.indices[good]),
+            time.micros[good],
+        )
+    else:
+        batch = EventBatch(
+            _dictionary_array(user.values, user.indices), _dictionary_array(item.values, item.indices), time.micros
+        )
+    rejected = list(unparsed)
+    for reason in np.unique(reasons[reasons != 0]).tolist():
+        positions = positions_of(np.flatnonzero(reasons == reason))
+        name = ("user", "item", "time")[reason >> _FAULT_BITS]
+        fault = reason & ((1 << _FAULT_BITS) - 1)
+        text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
+        rejected.append(RejectedEvents(source, tuple(positions.tolist()), text))
+    rows = len(reasons) + sum(len(events.positions) for events in unparsed)
+    return ReadBlock(batch, tuple(rejected), rows, byte_share)
+
+
+def join_columns(
+    parts: Sequence[tuple[IdColumn, IdColumn, TimeColumn]],
+) -> tuple[IdColumn, IdColumn, TimeColumn]:
+    """The columns of all parts, in order; at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    users, items, moments = zip(*parts, strict=True)
+    times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
+    return _join_ids(users), _join_ids(items), times
+
+
+def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:
+    begins = np.cumsum([0, *(len(part.values) for part in parts)], dtype=np.int32)
+    return IdColumn(
+        pa.concat_arrays([part.values for part in parts]),
+        np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)]),
+        np.concatenate([part.faults for part in parts]),
+    )
+
+
+def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.int64]:
+    """The rows that `assemble_block` puts into the batch, in their order."""
+    user, item, time = columns
+    return np.flatnonzero((user.faults | item.faults | time.faults) == 0)
+
+
+def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:
+    """A dictionary that holds only the values in use, without faulty values and those of other rows."""
+    used = np.zeros(len(values), np.bool_)
+    used[indices] = True
+    if not used.all():
+        new_index = np.cumsum(used, dtype=np.int32) - np.int32(1)
+        values, indices = values.filter(pa.array(used)), new_index[indices]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), values, safe=False)
+
+
+def empty_batch() -> EventBatch:
+    empty = _dictionary_array(pa.array([], pa.string()), np.zeros(0, np.int32))
+    return EventBatch(empty, empty, np.zeros(0, np.int64))

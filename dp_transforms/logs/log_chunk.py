@@ -1,0 +1,176 @@
+"""What is read from a log, what comes out, and the errors that several formats share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.logs import time_formats
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.stores.remote_files import StoredFile
+
+TIME_UNITS = ("s", "ms", "us", "iso")
+CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
+
+# Large enough to make the work per block small, small enough that a block of long ids stays well under 1 GB.
+MAX_BLOCK_ROWS = 1 << 20
+
+_MAX_NAMES_SHOWN = 40
+
+
+class EventFileError(ValueError):
+    """A log that cannot be read. One line that says why and gives the remedy. It never contains a cell."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{on_one_line(path)}: {problem}")
+        self.problem = problem  # without the path
+        self._arguments = (path, problem)
+
+    def __reduce__(self) -> tuple[type[EventFileError], tuple[str, str]]:
+        return type(self), self._arguments  # so that it can be pickled
+
+
+@dataclasses.dataclass(frozen=True)
+class EventFields:
+    """The names of the fields of a log, and how they are read.
+
+    time_unit: how numbers (and text that holds numbers) count time: ``s``, ``ms`` or ``us`` since 1970 UTC; ``iso``:
+        ISO 8601 text. None: typed time columns have their own unit, and text is ISO 8601.
+    time_format: the form of times that are text, such as ``%d.%m.%Y %H:%M`` (see `time_formats`), in place of
+        time_unit.
+    time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
+    csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
+    csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
+    """
+
+    user: str = "user"
+    item: str = "item"
+    time: str = "timestamp"
+    time_unit: str | None = None
+    csv_line_ends_in_cells: bool = False
+    time_format: str | None = None
+    time_zone: str | None = None
+    csv_separator: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.time_format is not None:
+            time_formats.pattern_of(self.time_format)
+            if self.time_unit is not None:
+                raise ValueError("time_format and time_unit must not be given together. Leave one out.")
+        if self.time_zone is not None:
+            time_formats.check_time_zone(self.time_zone)
+        separator = self.csv_separator
+        if separator is not None and not (len(separator) == 1 and separator in CSV_SEPARATORS):
+            raise ValueError(
+                f"csv_separator must be one character, a tab or one of {CSV_SEPARATORS.strip()}, got {separator!r}."
+            )
+        if self.time_unit is not None and self.time_unit not in TIME_UNITS:
+            raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
+        if len({self.user, self.item, self.time}) < 3 or not all(self.names):
+            raise ValueError("user, item and time must name three different fields.")
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        return self.user, self.item, self.time
+
+    @property
+    def time_reading(self) -> tuple[str | None, str | None, str | None]:
+        """How `times.parse_times` reads the times."""
+        return self.time_unit, self.time_format, self.time_zone
+
+    def flag(self, name: str) -> str:
+        """The option that sets the field called ``name``."""
+        return {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogChunk:
+    """A part of a log that one worker reads.
+
+    format: ``parquet``, ``avro``, ``csv`` or ``json``.
+    part: the row group of a Parquet file; None: the whole file.
+    events: the number of its rows if the file states it, else None.
+    bytes: its share of the file's size, for progress.
+    first_row: the number of rows of the file before it.
+    stored: the version of the file, if the path is a URL.
+    span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of the row group, counted from 0;
+        bytes of an Avro file, at ends of blocks; bytes of text, where the lines that begin among them are read. None:
+        all of it.
+    """
+
+    path: str
+    format: str
+    part: int | None
+    events: int | None
+    bytes: int
+    first_row: int = 0
+    stored: StoredFile | None = None
+    span: tuple[int, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadBlock:
+    """A block of rows.
+
+    rejected: the rows that were left out; `RejectedEvents.source` is the path.
+    rows: rows seen, with the rejected ones.
+    bytes: its share of the chunk's bytes. The shares of all blocks sum to `LogChunk.bytes`.
+    """
+
+    batch: EventBatch
+    rejected: tuple[RejectedEvents, ...]
+    rows: int
+    bytes: int
+
+
+def check_fields_present(path: str, available: Iterable[str], fields: EventFields, *, has_schema: bool) -> None:
+    """Raises EventFileError unless each of the three fields is there exactly once.
+
+    has_schema: the names come from a schema, and the error lists them. Names in text may be cells, and are not listed:
+        a CSV file may have no header, and JSON objects may be keyed by user.
+    """
+    names = list(available)
+    for name in fields.names:
+        if name not in names and not has_schema:
+            raise EventFileError(
+                path,
+                f"no field {name!r}. Name it with {fields.flag(name)}; CSV must begin with the names of its fields.",
+            )
+        if name not in names:
+            shown = [on_one_line(other, most=80) for other in names[:_MAX_NAMES_SHOWN]]
+            more = ", ..." if len(names) > _MAX_NAMES_SHOWN else ""
+            raise EventFileError(
+                path, f"no field {name!r}; its fields are: {', '.join(shown)}{more}. Name one with {fields.flag(name)}."
+            )
+        if names.count(name) > 1:
+            raise EventFileError(path, f"it has {names.count(name)} fields called {name!r}. Rename all but one.")
+
+
+def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
+    return EventFileError(
+        path, f"the field {name!r} has type {type_name}; an id must be text or a whole number. Convert it."
+    )
+
+
+def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
+    return EventFileError(
+        path,
+        f"the field {name!r} has type {type_name}; a time must be a timestamp, a date, ISO 8601 text or a number."
+        " Name another field with --time-field.",
+    )
+
+
+def time_unit_error(path: str, name: str) -> EventFileError:
+    return EventFileError(
+        path, f"the field {name!r} holds numbers without a unit. Give the unit with --time-unit s, ms or us."
+    )
+
+
+def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> EventFileError:
+    """rows_read: how many rows could be read before the damage; None: nothing was read."""
+    where = "" if rows_read is None else f" after row {rows_read}"
+    return EventFileError(
+        path, f"it is damaged{where}, or not in {format_name} format. Write it again, or leave it out of the sources."
+    )

@@ -1,0 +1,304 @@
+"""Reads one partition of a Kafka topic by offsets: from the same offset always the same records."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import id_columns
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
+from dp_transforms.stores import kafka_client
+
+if TYPE_CHECKING:
+    from dp_transforms.logs.streams.kafka_topic import KafkaPartition
+
+NO_ARRIVAL_TIME = "no arrival time"
+PRODUCERS_TIME = "its time was set by its producer, not by the broker"
+
+_ASK_SECONDS = 1.0
+_CONFIRM_SECONDS = 5.0  # how often a partition without new records is asked whether it still answers
+_MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
+_NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
+# Errors that waiting does not cure. All others have `unreachable_seconds` to pass.
+_FATAL = frozenset(
+    {
+        "_AUTHENTICATION",
+        "_FATAL",
+        "_SSL",
+        "_UNKNOWN_PARTITION",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "SASL_AUTHENTICATION_FAILED",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION",
+        "UNSUPPORTED_SASL_MECHANISM",
+    }
+)
+_OFFSET_IS_GONE = frozenset({"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"})
+
+
+def _position(offset: int | None) -> str:
+    return json.dumps({"next_offset": offset})
+
+
+def _parse_position(position: str | None) -> int | None:
+    if position is None:
+        return None
+    try:
+        offset = json.loads(position)["next_offset"]
+    except (ValueError, KeyError, TypeError):
+        offset = -1
+    if offset is not None and (not isinstance(offset, int) or offset < 0):
+        raise StreamError(
+            "a stored position is not a position in a Kafka topic. Start a new run, without the stored state."
+        )
+    return offset
+
+
+class KafkaReader:
+    """Reads one partition. It connects at the first poll, and again when a poll does not follow the one before."""
+
+    def __init__(self, partition: KafkaPartition, since_micros: int = 0) -> None:
+        self._partition, self._topic = partition, partition.topic
+        self._since_millis = since_micros // 1_000
+        self._decoder = self._topic.decoder()
+        self._errors = kafka_client.import_confluent_kafka()
+        self._consumer: Any = None
+        self._next: int | None = None
+        self._is_at_end = False
+        self._end: int | None = None  # of the log, when `confirm_passed` was first called
+        self._confirmed_at = 0.0  # monotonic seconds of the last answer
+        self._failing_since: float | None = None
+        self._last_error: object = None
+        self._is_withheld = False  # the broker shows records but does not send them
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        """See `PartitionReader`. Returns no records while brokers restart, or while one shows records but sends none.
+
+        Raises StreamError when this lasts longer than `KafkaTopic.unreachable_seconds`.
+        """
+        offset = _parse_position(position)
+        deadline = time.monotonic() + max_seconds
+        # After a jump back a client may still return records that it fetched before: only a new client has none.
+        if self._next is None or offset != self._next:
+            if self._next is not None:
+                self.close()
+            offset = self._open_at(offset, max(0.1, max_seconds))
+            if offset is None:
+                self._check_patience()
+                return self._polled([], _parse_position(position))
+        messages = self._consume(1, max(0.0, deadline - time.monotonic()))
+        if messages:
+            messages += self._consume(max_records - 1, 0.0)
+        elif time.monotonic() - self._confirmed_at > _CONFIRM_SECONDS:
+            self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
+        if not messages:
+            self._check_patience()
+        return self._polled(messages, self._next)
+
+    def confirm_end(self) -> bool:
+        """See `PartitionReader`. To have reached the end before is not enough: newer records may be on their way."""
+        if self._consumer is None or self._next is None or not self._is_at_end:
+            return False
+        watermarks = self._ask_watermarks(_ASK_SECONDS)
+        return watermarks is not None and watermarks[1] <= self._next
+
+    def confirm_passed(self) -> bool:
+        """See `PartitionReader`."""
+        if self._consumer is None or self._next is None:
+            return False
+        if self._end is None and (watermarks := self._ask_watermarks(_ASK_SECONDS)) is not None:
+            self._end = watermarks[1]
+        return self._end is not None and self._end <= self._next
+
+    def close(self) -> None:
+        consumer, self._consumer, self._next, self._is_at_end = self._consumer, None, None, False
+        self._end = None
+        if consumer is not None:
+            consumer.close()
+
+    def _open_at(self, offset: int | None, seconds: float) -> int | None:
+        """Where reading starts; None if no broker answers just now. Raises StreamError if the offset is gone."""
+        if self._consumer is None:
+            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
+        watermarks = self._ask_watermarks(seconds)
+        if watermarks is None:
+            return None
+        low, high = watermarks
+        if offset is None:
+            first = self._first_offset(low, high, seconds)
+            if first is None:
+                return None
+            offset = first
+        if not low <= offset <= high:
+            raise self._gone(offset, low)
+        self._consumer.assign([self._topic_partition(offset)])
+        self._next = offset
+        return offset
+
+    def _topic_partition(self, offset: int) -> Any:
+        return self._errors.TopicPartition(self._topic.topic, self._partition.number, offset)
+
+    def _ask_watermarks(self, seconds: float) -> tuple[int, int] | None:
+        """The first offset that the broker has, and the one after its last; None if it does not answer."""
+        try:
+            answer = self._consumer.get_watermark_offsets(self._topic_partition(0), timeout=seconds, cached=False)
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return None
+        if answer is None:
+            self._note_error(None)
+            return None
+        low, high = int(answer[0]), int(answer[1])
+        if self._next is None or high <= self._next:
+            self._confirm()
+        else:
+            # The records are on their way, or will never come.
+            self._is_at_end, self._is_withheld, self._confirmed_at = False, True, time.monotonic()
+            self._failing_since = self._failing_since or time.monotonic()
+        return low, high
+
+    def first_offset(self, seconds: float) -> int:
+        """Where reading begins. Raises StreamError if the broker does not say."""
+        if self._consumer is None:
+            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
+        watermarks = self._ask_watermarks(seconds)
+        first = None if watermarks is None else self._first_offset(*watermarks, seconds)
+        if first is None:
+            raise self._topic.unreachable(self._last_error)
+        return first
+
+    def _first_offset(self, low: int, high: int, seconds: float) -> int | None:
+        """The offset of the first record that arrived since `since_micros`, or ``high`` if there is none below it; of a
+        topic that was begun before, where that was.
+
+        None if the broker does not answer. It uses its index of times, so that a topic is not read from days before the
+        run.
+        """
+        if self._topic.begin_offsets is not None:
+            return self._topic.begin_offsets[self._partition.number]
+        if self._since_millis <= 0:
+            return low
+        try:
+            found = self._consumer.offsets_for_times([self._topic_partition(self._since_millis)], timeout=seconds)[0]
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return None
+        if found.error is not None:
+            self._note_error(found.error)
+            return None
+        return high if found.offset < 0 else max(low, min(high, int(found.offset)))
+
+    def _consume(self, count: int, seconds: float) -> list[Any]:
+        """Up to ``count`` records; errors and the end of the partition are noted."""
+        if count <= 0:
+            return []
+        try:
+            messages = self._consumer.consume(count, seconds)
+        except self._errors.KafkaException as error:
+            self._note_error(error.args[0])
+            return []
+        if not messages:
+            return []
+        good = [message for message in messages if message.error() is None]
+        if good:
+            self._next, self._is_at_end = good[-1].offset() + 1, False
+            self._confirm()
+        for message in messages if len(good) < len(messages) else ():
+            trouble = message.error()
+            if trouble is None:
+                continue
+            if trouble.code() == self._errors.KafkaError._PARTITION_EOF:
+                # This offset is behind transaction markers, which are not records.
+                self._next, self._is_at_end = max(self._next or 0, message.offset()), message is messages[-1]
+                self._confirm()
+            elif trouble.name() in _OFFSET_IS_GONE:
+                watermarks = self._ask_watermarks(_ASK_SECONDS)
+                raise self._gone(self._next or 0, watermarks[0] if watermarks else None)
+            else:
+                self._note_error(trouble)
+        return good
+
+    def _gone(self, offset: int, low: int | None) -> StreamError:
+        name = on_one_line(self._partition.name)
+        if low is None or offset < low:
+            return StreamError(
+                f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
+                " read. Give the topic a longer retention, and start a new run."
+            )
+        return StreamError(
+            f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was created again."
+            " Start a new run."
+        )
+
+    def _confirm(self) -> None:
+        self._confirmed_at, self._failing_since, self._last_error = time.monotonic(), None, None
+        self._is_withheld = False
+
+    def _note_error(self, error: Any) -> None:
+        name = kafka_client.error_name(error)
+        if name.startswith("GROUP_"):  # no consumer group is used, so its permissions do not matter
+            return
+        self._last_error, self._is_withheld = error, False
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+    def _check_patience(self) -> None:
+        if self._failing_since is None:
+            return
+        seconds = time.monotonic() - self._failing_since
+        if kafka_client.error_name(self._last_error) in _FATAL or seconds > self._topic.unreachable_seconds:
+            if self._is_withheld:
+                raise StreamError(
+                    f"the Kafka partition {on_one_line(self._partition.name)} has records that no broker sends."
+                    " Check its replicas and its leader."
+                )
+            raise self._topic.unreachable(self._last_error)
+
+    def _polled(self, messages: list[Any], offset: int | None) -> Polled:
+        name = self._partition.name
+        is_at_end = self._is_at_end and self._failing_since is None
+        if not messages:
+            return Polled(id_columns.empty_batch(), np.zeros(0, np.int64), _position(offset), 0, is_at_end)
+        count = len(messages)
+        offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
+        kinds, millis = _timestamps((message.timestamp() for message in messages), count)
+        rejected: list[RejectedEvents] = []
+        values = [message.value() for message in messages]
+        is_stamped = (kinds != _NO_TIME) & (millis >= 0) & (millis < _MAX_MILLIS)
+        is_trusted = ~is_stamped | (kinds != _CREATE_TIME) | (not self._topic.append_times_only)
+        for is_good, reason in ((is_stamped, NO_ARRIVAL_TIME), (is_trusted, PRODUCERS_TIME)):
+            if not is_good.all():
+                rejected.append(RejectedEvents(name, tuple(offsets[~is_good].tolist()), reason))
+        if rejected:
+            is_arrived = is_stamped & is_trusted
+            values = [values[row] for row in np.flatnonzero(is_arrived).tolist()]
+            offsets, millis = offsets[is_arrived], millis[is_arrived]
+        decoded = self._decoder.decode(name, values, offsets)
+        arrivals = millis * 1_000
+        return Polled(
+            batch=decoded.batch,
+            arrival_micros=arrivals[decoded.rows],
+            passed_micros=passed_arrivals(arrivals, decoded.rows),
+            places=offsets[decoded.rows],
+            position=_position(offset),
+            records=count,
+            is_at_end=is_at_end,
+            rejected=(*rejected, *decoded.rejected),
+        )
+
+
+def _timestamps(
+    timestamps: Iterable[tuple[int, int]], count: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """From pairs (kind, milliseconds): the kinds, and the milliseconds."""
+    pairs = np.fromiter(itertools.chain.from_iterable(timestamps), np.int64, 2 * count).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]

@@ -1,0 +1,243 @@
+"""A Kafka topic as a stream source. Its partitions are assigned by hand: no consumer group keeps any position.
+
+Only records of committed transactions are read. The arrival of an event is the timestamp of its record: with
+``message.timestamp.type=LogAppendTime`` the broker's own clock (see `TopicSettings`).
+
+Offsets may have gaps (transaction markers). Once reading has begun, records that the topic no longer has are never
+skipped: a stored offset before its beginning or after its end is a StreamError, because the windows would have other
+contents than before. Nobody can notice what compaction removes, so a topic that is read must not be compacted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dp_transforms.checks import is_whole, on_one_line
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.log_chunk import EventFields, EventFileError
+from dp_transforms.logs.streams.kafka_reader import KafkaReader
+from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder
+from dp_transforms.stores import kafka_client
+from dp_transforms.stores.local_files import read_regular
+
+_OWN_SETTINGS: dict[str, object] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "check.crcs": True,
+}
+_RESERVED = (*_OWN_SETTINGS, "bootstrap.servers", "metadata.broker.list", "client.rack", "debug", "log_level")
+_PREFETCHED_KILOBYTES = "16384"  # per partition; the client's default is four times as much
+_ASK_SECONDS = 8.0
+_MAX_SCHEMA_BYTES = 1 << 20
+
+
+class TopicSettings(NamedTuple):
+    """What the broker reports about a topic; None: it does not tell this client.
+
+    append_times: whether the broker sets the times of records itself (``message.timestamp.type=LogAppendTime``). Where
+        producers set them, a producer with a wrong time decides in which windows the events of others count.
+    is_compacted: whether a newer record removes older ones of the same key (``cleanup.policy``).
+    """
+
+    append_times: bool | None
+    is_compacted: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class KafkaTopic:
+    """All partitions of a topic, as they are when the pipeline is built.
+
+    bootstrap_servers: ``host:port``, several with commas between.
+    record_format, avro_framing: see `record_formats`.
+    avro_schema: the schema that the records were written with: its JSON text, or the path of a file with it, which is
+        read at once.
+    avro_schema_id: with the Confluent framing, the only schema number of the registry that is accepted; None: any.
+    client_config: more settings of librdkafka, such as ``security.protocol``. They are pickled into the job graph,
+        which engines store and show: put no secret there.
+    client_config_file: a properties file (``key=value``) that each worker reads itself: the place for secrets.
+    unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
+    append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
+        still has such records from before. Give it with the arrival clock, unless no producer is a user's device:
+        one producer with a wrong time makes events of others late. `topic_rules.check_topic` asks the broker.
+    begin_offsets: where reading begins, by the number of the partition (`begun_at`); None: at the first record that can
+        count.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    fields: EventFields
+    record_format: str = "json"
+    avro_schema: str | None = dataclasses.field(default=None, repr=False)
+    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
+    avro_framing: str = "none"
+    avro_schema_id: int | None = None
+    client_config_file: str | None = None
+    unreachable_seconds: float = 120.0
+    append_times_only: bool = False
+    begin_offsets: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap_servers or not self.topic:
+            raise ValueError("a Kafka source needs bootstrap servers (host:port) and a topic.")
+        if not 1 <= self.unreachable_seconds <= 86_400:
+            raise ValueError(f"unreachable_seconds must be 1 to 86400, got {self.unreachable_seconds!r}.")
+        config = kafka_client.check_client_config(self.client_config, _RESERVED)
+        object.__setattr__(self, "client_config", config)
+        if self.avro_schema is not None and not self.avro_schema.lstrip().startswith("{"):
+            object.__setattr__(self, "avro_schema", _read_schema_file(self.avro_schema))
+        self.decoder()
+
+    def decoder(self) -> RecordDecoder:
+        """A decoder of the records' values. Raises ValueError for a schema that cannot serve."""
+        return record_decoder(self.record_format, self.fields, self.avro_schema, self.avro_framing, self.avro_schema_id)
+
+    def fingerprint(self) -> str:
+        """See `StreamSource`. Servers and clients may change; what is read from a record may not."""
+        parts = [self.topic, dataclasses.asdict(self.fields), self.append_times_only]
+        parts += [self.record_format, self.avro_schema, self.avro_framing, self.avro_schema_id]
+        return json.dumps(parts, sort_keys=True)
+
+    def beginning(self, since_micros: int) -> str:
+        """See `StreamSource`: the id of the topic, and an offset for each partition."""
+        offsets = []
+        for partition in dataclasses.replace(self, begin_offsets=None).partitions():
+            with contextlib.closing(partition.open(since_micros)) as reader:
+                offsets.append(reader.first_offset(_ASK_SECONDS))
+        return json.dumps({"topic_id": self.topic_id(), "offsets": offsets})
+
+    def begun_at(self, beginning: str) -> KafkaTopic:
+        """See `StreamSource`. What its retention has deleted meanwhile is noticed when it is read."""
+        try:
+            stored = json.loads(beginning)
+            topic_id, offsets = stored["topic_id"], tuple(stored["offsets"])
+            if not (isinstance(topic_id, str) and offsets and all(is_whole(each) and each >= 0 for each in offsets)):
+                raise ValueError
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StreamError("where the topic was begun is stored as something else. Use the same input.") from None
+        if topic_id != self.topic_id():
+            raise StreamError(
+                f"the Kafka topic {on_one_line(self.topic)} was created again since this part was begun: its records"
+                " are others. Bring the old one back; if that cannot be, this run ends here."
+            )
+        return dataclasses.replace(self, begin_offsets=offsets)
+
+    def topic_id(self) -> str:
+        """By which the cluster tells this topic from a later one of the same name. Raises StreamError."""
+        confluent_kafka = kafka_client.import_confluent_kafka()
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        try:
+            client = confluent_kafka.admin.AdminClient(settings, logger=kafka_client.silent_logger())
+            topics = confluent_kafka.TopicCollection([self.topic])
+            answer = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self.topic]
+            return str(answer.result(timeout=_ASK_SECONDS + 2).topic_id)
+        except confluent_kafka.KafkaException as error:
+            raise self.unreachable(error) from None
+        except ValueError as error:
+            raise kafka_client.refused_settings(settings, error) from None
+
+    def partitions(self) -> Sequence[KafkaPartition]:
+        """In the order of their numbers. Raises StreamError in about 10 s if no broker answers or there is no topic."""
+        confluent_kafka = kafka_client.import_confluent_kafka()
+        consumer = self.open_consumer()
+        try:
+            topics = consumer.list_topics(self.topic, timeout=_ASK_SECONDS).topics
+        except confluent_kafka.KafkaException as error:
+            raise self.unreachable(error) from None
+        finally:
+            consumer.close()
+        described = topics.get(self.topic)
+        if described is None or described.error is not None or not described.partitions:
+            reason = "" if described is None or described.error is None else kafka_client.error_name(described.error)
+            raise StreamError(
+                f"there is no Kafka topic {on_one_line(self.topic)!r} that can be read ({reason or 'no partitions'})."
+                " Create it, or allow this client to read it."
+            )
+        numbers = sorted(described.partitions)
+        if self.begin_offsets is not None and numbers != list(range(len(self.begin_offsets))):
+            raise StreamError(
+                f"the Kafka topic {on_one_line(self.topic)} had {len(self.begin_offsets)} partitions when this part was"
+                f" begun, and has {len(numbers)} now. A part is read from those that it was begun with: this run"
+                " ends here."
+            )
+        return [KafkaPartition(self, number) for number in numbers]
+
+    def settings(self) -> TopicSettings:
+        """Asks the broker. Raises StreamError if none answers."""
+        confluent_kafka = kafka_client.import_confluent_kafka()
+        admin = confluent_kafka.admin
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
+        try:
+            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())
+            answer = client.describe_configs([resource], request_timeout=_ASK_SECONDS)[resource]
+            entries = answer.result(timeout=_ASK_SECONDS + 2)
+        except confluent_kafka.KafkaException as error:
+            if "AUTHORIZATION" in kafka_client.error_name(error):
+                return TopicSettings(None, None)
+            raise self.unreachable(error) from None
+        except ValueError as error:
+            raise kafka_client.refused_settings(settings, error) from None
+        time_type, cleanup = entries.get("message.timestamp.type"), entries.get("cleanup.policy")
+        return TopicSettings(
+            append_times=None if time_type is None else time_type.value == "LogAppendTime",
+            is_compacted=None if cleanup is None else "compact" in cleanup.value,
+        )
+
+    def open_consumer(self, **callbacks: Any) -> Any:
+        """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
+        confluent_kafka = kafka_client.import_confluent_kafka()
+        settings = kafka_client.client_settings(
+            self.bootstrap_servers,
+            {
+                # The library requires a group, although nothing is ever stored for it.
+                "group.id": "shifting-heavy-hitters",
+                "queued.max.messages.kbytes": _PREFETCHED_KILOBYTES,
+                "reconnect.backoff.max.ms": "2000",
+                **self.client_config,
+            },
+            self.client_config_file,
+            _OWN_SETTINGS,
+        )
+        try:
+            return confluent_kafka.Consumer({**settings, **callbacks}, logger=kafka_client.silent_logger())
+        except (confluent_kafka.KafkaException, ValueError, TypeError) as error:
+            raise kafka_client.refused_settings(settings, error) from None
+
+    def unreachable(self, error: object) -> StreamError:
+        return StreamError(
+            f"no Kafka broker answers at {on_one_line(self.bootstrap_servers)} ({kafka_client.error_name(error)})."
+            " Check the address, the network and the security settings."
+        )
+
+
+def _read_schema_file(path: str) -> str:
+    try:
+        text = read_regular(path, _MAX_SCHEMA_BYTES).decode()
+    except (OSError, ValueError):
+        raise EventFileError(path, "the Avro schema cannot be read. Name a file with its JSON text.") from None
+    if len(text) > _MAX_SCHEMA_BYTES:
+        raise EventFileError(path, "the Avro schema has more than 1 MB.")
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class KafkaPartition:
+    """One partition of a topic."""
+
+    topic: KafkaTopic
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic.topic}:{self.number}"
+
+    def open(self, since_micros: int = 0) -> KafkaReader:
+        return KafkaReader(self, since_micros)

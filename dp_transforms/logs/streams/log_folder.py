@@ -1,0 +1,397 @@
+"""A folder as a stream source: log files are moved into it, and read one after the other.
+
+Files are taken in the order of (change time, name). The kernel sets the change time (``st_ctime``) when a file comes
+into the folder, and nobody else can set it forward or back. A file waits until it is `settle_seconds` old. So no file
+that belongs before a taken one can appear later, and a second reading from any position finds the same files in the
+same order. The change time is also the arrival of all events of the file.
+
+Programs that fill the folder must follow these rules:
+
+- Write a file elsewhere on the same file system (or under a hidden name, or a name that ends in ``.tmp`` or ``.part``)
+  and move it in by renaming. After that, never change it, and never use its name again.
+- The file system must set the change time when a file is renamed. File systems on local disks do. On a network file
+  system the server's clock sets it, so `settle_seconds` must be larger than the difference of the two clocks.
+- Do nothing else that gives a file a later change time: no new permissions or owner, no second link. A reader that is
+  opened later would find the file at that time, again or for the first time. If that changes an answer, the sink
+  refuses the answer.
+
+Rows are accepted or rejected one by one, as in a replay: by their own bytes and the declared options, with the same
+code. A file that cannot be read as a whole (damaged, or with another header or schema) is a StreamError and ends the
+run: if the run rejected the file and went on, one file would decide about the rows of all its users. Repair the file or
+move it out before the stream goes on; the same holds for a file that cannot be read for other reasons (permissions,
+disk). A file that changes or disappears while its events are read also ends the run.
+
+A file can come too late in the order only if the clock was set back by more than `settle_seconds`. It is then rejected
+and never read. This depends on its change time, which the kernel sets, and never on what is in the file, so it is the
+same with and without the rows of any one user. A reader that starts again from an earlier position would read the file
+in its order; the sink would then find a second answer for a window and stop.
+
+Only files directly in the folder count, with the endings of `logs`. Links are skipped, wherever they lead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import heapq
+import itertools
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.errors import StreamError
+from dp_transforms.logs import id_columns
+from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, ReadBlock
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition, is_wanted, position_at
+from dp_transforms.logs.streams.stream_source import NEVER, Polled
+from dp_transforms.logs.streams.taken_files import TakenFiles
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
+
+CAME_BEHIND = "file came after a later one was read: the clock was set back"
+
+# None: from Arrow's decoders. The others: from files whose content holds wrong offsets.
+_ERRORS_OF_CONTENT = (None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG)
+_LIST_AGAIN_SECONDS = 0.2  # between two listings while a poll waits
+# A folder's modification time is coarse: for this long after it, files may come without changing it again.
+_FOLDER_TIME_NANOS = 2_000_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFolder:
+    """A folder, which is one partition.
+
+    settle_seconds: how long ago a file must have come before it is taken, 0.1 to 3600. It must be longer than the
+        kernel needs between setting the change time and showing the file in the folder.
+    taken: where files are noted before they are used, for a part that may have to be taken again; None: nowhere.
+    """
+
+    path: str
+    fields: EventFields
+    settle_seconds: float = 1.0
+    taken: TakenFiles | None = None
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("a folder source needs the path of a folder.")
+        if not 0.1 <= self.settle_seconds <= 3600:
+            raise ValueError(f"settle_seconds must be 0.1 to 3600, got {self.settle_seconds!r}.")
+
+    def fingerprint(self) -> str:
+        """See `StreamSource`."""
+        return json.dumps(dataclasses.asdict(self.fields), sort_keys=True)
+
+    def beginning(self, since_micros: int) -> str:
+        """See `StreamSource`: a digest of the files that are there now. Those that come later `taken` holds."""
+        files = [file for file, *_ in self._files_since(since_micros * 1_000) if file is not None]
+        return json.dumps({"since": since_micros, "last": list(max(files)) if files else None, "files": _digest(files)})
+
+    def begun_at(self, beginning: str) -> LogFolder:
+        """See `StreamSource`."""
+        try:
+            stored = json.loads(beginning)
+            last = None if stored["last"] is None else FolderFile(*stored["last"])
+            files = self._files_since(stored["since"] * 1_000)
+            digest = _digest([file for file, *_ in files if file is not None and last is not None and file <= last])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StreamError("where the folder was begun is stored as something else. Use the same input.") from None
+        if digest != stored["files"] or not (self.taken is None or self.taken.agrees_with(files)):
+            raise StreamError(
+                f"the folder {on_one_line(self.path)} has lost or changed files since this part was begun. Bring them"
+                " back as they were; if that cannot be, this run ends here."
+            )
+        return self
+
+    def _files_since(self, since_ns: int) -> list[FolderPosition]:
+        """All that came since then, each as it is before it is read."""
+        try:
+            with os.scandir(self.path) as entries:
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if is_wanted(entry)]
+        except OSError:
+            raise _folder_error(self.path) from None
+        return [position_at(name, status) for name, status in found if status.st_ctime_ns >= since_ns]
+
+    def partitions(self) -> Sequence[FolderPartition]:
+        """The one partition. Raises StreamError if there is no such folder."""
+        partition = FolderPartition(dataclasses.replace(self, path=os.path.abspath(self.path)))
+        _folder_time(partition.folder.path)
+        return [partition]
+
+
+def _digest(files: list[FolderFile]) -> str:
+    return hashlib.sha256(json.dumps(sorted(files)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderPartition:
+    """All files of the folder."""
+
+    folder: LogFolder
+
+    @property
+    def name(self) -> str:
+        return f"folder:{on_one_line(self.folder.path)}"
+
+    def open(self, since_micros: int = 0) -> FolderReader:
+        return FolderReader(self.folder, since_micros)
+
+
+class FolderReader:
+    """Remembers the names that it has seen, so that a poll of a folder with many old files costs one listing.
+
+    since_micros: files that came before it are not opened.
+    """
+
+    def __init__(self, folder: LogFolder, since_micros: int = 0) -> None:
+        self._folder = folder
+        self._since_ns = since_micros * 1_000
+        self._asked_from = FolderPosition()
+        self._begin_at(FolderPosition())
+
+    def _begin_at(self, position: FolderPosition) -> None:
+        self._position = position
+        self._is_at_end = False
+        self._asked_ns: int | None = None  # wall clock when `confirm_passed` was first called
+        self._blocks: Iterator[ReadBlock] | None = None
+        self._seen: dict[str, int] = {}  # name -> inode, at the last listing
+        self._waiting: list[FolderFile] = []  # a heap
+        self._has_listed = False
+        self._complete_to_ns = 0  # wall clock before the last listing: all that came earlier is known
+        self._listed_folder_ns: int | None = None  # the folder's time at the last listing, None: list again
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        """See `PartitionReader`. A file comes in blocks of up to about a million records."""
+        at = self._asked_from = FolderPosition.of_text(position)
+        if at != self._position:
+            self._begin_at(at)
+        deadline = time.monotonic() + max_seconds
+        found, is_at_end = _Found(), False
+        while found.records < max_records:
+            if self._position.is_done:
+                self._list(found)
+                if not self._take(found):
+                    is_at_end = not self._is_settling()
+                    if found.records or time.monotonic() >= deadline:
+                        break
+                    time.sleep(min(_LIST_AGAIN_SECONDS, max(0.0, deadline - time.monotonic())))
+                    continue
+            is_at_end = False
+            self._give(found)
+            if time.monotonic() >= deadline:
+                break
+        self._is_at_end = is_at_end
+        return found.polled(self._position.to_text(), is_at_end)
+
+    def confirm_end(self) -> bool:
+        """See `PartitionReader`: a poll that finds the end has listed the folder itself."""
+        return self._is_at_end
+
+    def confirm_passed(self) -> bool:
+        """See `PartitionReader`. All files that had come by the first call are known `settle_seconds` later."""
+        if self._asked_ns is None:
+            self._asked_ns = time.time_ns()
+        if not self._position.is_done or self._settled_ns() < self._asked_ns:
+            return False
+        return not self._waiting or self._waiting[0].ctime_ns > self._asked_ns
+
+    def close(self) -> None:
+        self._begin_at(FolderPosition())
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder.path, name)
+
+    def _list(self, found: _Found) -> None:
+        """Puts new files into the heap, if the folder may have changed since the last listing."""
+        self._complete_to_ns = now_ns = time.time_ns()
+        folder_ns = _folder_time(self._folder.path)
+        if folder_ns == self._listed_folder_ns:
+            return
+        seen = {}
+        try:
+            with os.scandir(self._folder.path) as entries:
+                for entry in entries:
+                    name, inode = entry.name, entry.inode()
+                    seen[name] = inode
+                    if self._seen.get(name) != inode and is_wanted(entry):
+                        self._note(entry, found)
+        except OSError:
+            raise _folder_error(self._folder.path) from None
+        self._seen, self._has_listed = seen, True
+        self._listed_folder_ns = folder_ns if now_ns - folder_ns > _FOLDER_TIME_NANOS else None
+
+    def _note(self, entry: os.DirEntry[str], found: _Found) -> None:
+        try:
+            file = FolderFile(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
+        except OSError:
+            return  # it disappeared meanwhile
+        if file.ctime_ns < self._since_ns:
+            return
+        if self._has_listed or self._position.file is None or file > self._position.file:
+            self._wait_for(file, found)
+
+    def _wait_for(self, file: FolderFile, found: _Found) -> None:
+        if self._position.file is None or file > self._position.file:
+            heapq.heappush(self._waiting, file)
+        else:
+            found.reject(self._path(file.name), 1, CAME_BEHIND)
+
+    def _settled_ns(self) -> int:
+        """Files that came before this moment of the wall clock are all known."""
+        return self._complete_to_ns - int(self._folder.settle_seconds * 1e9)
+
+    def _take(self, found: _Found) -> bool:
+        """Begins the next file whose time has come. Returns whether there is one."""
+        settled_ns = self._settled_ns()
+        while self._waiting and self._waiting[0].ctime_ns <= settled_ns:
+            file = heapq.heappop(self._waiting)
+            if file == self._position.file:
+                continue  # another file took its name before it was read, and was noted twice
+            try:
+                status = os.lstat(self._path(file.name))
+            except OSError:
+                continue  # it disappeared before any of it was read
+            now = FolderFile(status.st_ctime_ns, file.name)
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            if now != file:  # it was still being written
+                self._wait_for(now, found)
+                continue
+            self._position = position_at(file.name, status)
+            if self._folder.taken is not None:
+                self._folder.taken.note(self._position)
+            self._blocks = None
+            return True
+        return False
+
+    def _give(self, found: _Found) -> None:
+        """The next block of the file at the position."""
+        at = self._position
+        assert at.file is not None
+        path = self._path(at.file.name)
+        self._check_unchanged(path)
+        try:
+            block = self._next_block(at, path)
+        except BaseException as error:
+            self._blocks = None  # a failed iterator has ended, which would look like the end of the file
+            if isinstance(error, ValueError):
+                self._check_unchanged(path)
+                _check_not_of_the_system(path, error)
+                problem = error.problem if isinstance(error, EventFileError) else "its name is not UTF-8. Rename it."
+                is_begun = self._asked_from.file == at.file and self._asked_from.blocks > 0
+                raise _unreadable_error(path, problem, is_begun=is_begun) from None
+            raise
+        self._check_unchanged(path)
+        if block is None:
+            self._position, self._blocks = at._replace(is_done=True), None
+            return
+        found.add(block, at.file.ctime_ns // 1_000)
+        self._position = at._replace(blocks=at.blocks + 1, events=at.events + len(block.batch))
+
+    def _next_block(self, at: FolderPosition, path: str) -> ReadBlock | None:
+        if self._blocks is None:
+            self._blocks = _blocks(path, self._folder.fields)
+            given = [len(block.batch) for block in itertools.islice(self._blocks, at.blocks)]
+            if (len(given), sum(given)) != (at.blocks, at.events):
+                raise _changed_error(path)
+        return next(self._blocks, None)
+
+    def _check_unchanged(self, path: str) -> None:
+        at = self._position
+        try:
+            status = os.lstat(path)
+        except OSError:
+            raise _changed_error(path) from None
+        if at.file is None or (status.st_mtime_ns, status.st_size) != (at.mtime_ns, at.size):
+            raise _changed_error(path)
+
+    def _is_settling(self) -> bool:
+        """Whether a file waits whose time comes soon; a file with a change time in the future does not count."""
+        return bool(self._waiting) and self._waiting[0].ctime_ns <= time.time_ns()
+
+
+class _Found:
+    """What a poll collects."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._batches: list[EventBatch] = []  # also those without events
+        self._arrivals: list[int] = []
+        self._rejected: list[RejectedEvents] = []
+
+    def add(self, block: ReadBlock, arrival_micros: int) -> None:
+        self.records += block.rows
+        if block.rows:
+            self._batches.append(block.batch)
+            self._arrivals.append(arrival_micros)
+        self._rejected += [part._replace(source=on_one_line(part.source)) for part in block.rejected]
+
+    def reject(self, path: str, position: int, reason: str) -> None:
+        self.records += 1
+        self._rejected.append(RejectedEvents(on_one_line(path), (position,), reason))
+
+    def polled(self, position: str, is_at_end: bool) -> Polled:
+        sizes = np.array([len(batch) for batch in self._batches], np.int64)
+        of_batches = np.array(self._arrivals, np.int64)
+        passed = np.full(int(sizes.sum()) + 1, NEVER, np.int64)
+        np.maximum.at(passed, np.cumsum(sizes)[sizes == 0], of_batches[sizes == 0])
+        full = [batch for batch in self._batches if len(batch)]
+        batch = concatenate(full) if full else id_columns.empty_batch()
+        return Polled(
+            batch, np.repeat(of_batches, sizes), position, self.records, is_at_end, tuple(self._rejected), passed
+        )
+
+
+def _blocks(path: str, fields: EventFields) -> Iterator[ReadBlock]:
+    for chunk in find_file_chunks(path, fields):
+        yield from read_log_chunk(chunk, fields)
+
+
+def _check_not_of_the_system(path: str, error: BaseException) -> None:
+    """Raises StreamError if the reason is not the content of the file: at another time the file could be read."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno not in _ERRORS_OF_CONTENT:
+            raise StreamError(
+                f"{on_one_line(path)}: it cannot be read ({os.strerror(cause.errno)}). Let every worker read it,"
+                " or move it out of the folder, and start the job again."
+            ) from None
+        cause = cause.__context__
+
+
+def _folder_time(path: str) -> int:
+    try:
+        status = os.stat(path)
+    except OSError:
+        raise _folder_error(path) from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise _folder_error(path)
+    return status.st_mtime_ns
+
+
+def _folder_error(path: str) -> StreamError:
+    return StreamError(
+        f"{on_one_line(path)}: it is not a folder that can be read. Make it on every worker, or check the name."
+    )
+
+
+def _unreadable_error(path: str, problem: str, *, is_begun: bool) -> StreamError:
+    remedy = (
+        "Its first events are already counted: start a new run with complete files."
+        if is_begun
+        else "Move it out of the folder, move a repaired one in, and start the job again."
+    )
+    return StreamError(f"{on_one_line(path)}: {on_one_line(problem)} {remedy}")
+
+
+def _changed_error(path: str) -> StreamError:
+    return StreamError(
+        f"{on_one_line(path)}: it changed or disappeared after its first events were read. Start a new run; move only"
+        " finished files into the folder, and leave them there."
+    )

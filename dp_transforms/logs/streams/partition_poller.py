@@ -1,0 +1,229 @@
+"""One step of one partition: read some records, or act on an intent, or close windows; and what to send.
+
+Messages to a shard of users of a window hold packed pairs. The last message that a partition sends there announces how
+many there were (`monitor.counted_messages`). Where the state of the run is handed over, the last one of all says
+that the part ends before its window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from dp_transforms.errors import StreamError
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.partition_progress import (
+    CLOCK_BEGIN,
+    CLOCK_END,
+    PartitionProgress,
+    StreamClock,
+    Taken,
+    TakenWindows,
+)
+from dp_transforms.logs.streams.stream_source import PartitionReader
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.counted_messages import ENDS, Key, Message, pair_messages
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.user_pairs import pairs_of_events
+
+MAX_RECORDS = 50_000
+MAX_SECONDS = 0.2
+_WINDOWS_AT_ONCE = 2_000
+_MOST_POSITIONS = 100_000  # of rejected rows in one element
+_TOO_FAR_AHEAD = "time is further ahead of its arrival than the clock of the stream allows"
+_BY_TIME = f"{_TOO_FAR_AHEAD} (position: its time in microseconds)"
+
+
+@dataclasses.dataclass
+class Step:
+    """The result of a step.
+
+    messages: ``((window, shard), message)``. marker: name of an intent that waits for its confirmation. is_busy:
+    whether to make the next step at once. counts: numbers for the operator, by name.
+    """
+
+    messages: list[tuple[Key, Message]] = dataclasses.field(default_factory=list)
+    rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
+    marker: str | None = None
+    is_busy: bool = False
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+class PartitionPoller:
+    """Steps partitions of one stream.
+
+    source: the fingerprint of the source. max_records: how many to read in one step; results do not depend on it.
+    taken: as in `PartitionProgress`.
+    confirm: whether an intent waits until it is confirmed. False only if nothing is ever restored from a stored state.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        keys: StreamKeys,
+        clock: StreamClock,
+        shards: int,
+        *,
+        domain: DomainTable | None,
+        confirm: bool,
+        source: str = "",
+        max_records: int = MAX_RECORDS,
+        taken: TakenWindows | None = None,
+    ) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._clock = clock
+        self._shards = shards
+        self._domain = domain
+        self._confirm = confirm
+        self._max_records = max_records
+        self._taken = taken or TakenWindows(0, settings.schedule.horizon)
+        self._run = _digest_of_run(settings, keys, clock, source, self._taken)
+
+    def start(self) -> PartitionProgress:
+        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards, self._taken)
+        progress.run = self._run
+        return progress
+
+    def restore(self, data: bytes) -> PartitionProgress:
+        """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
+        another key or user field, no user would be recognized, and each would have a new budget."""
+        try:
+            progress = PartitionProgress.from_bytes(
+                data, self._settings.schedule, self._clock, self._shards, self._taken
+            )
+        except ValueError as error:
+            raise StreamError(str(error)) from None
+        if progress.run != self._run:
+            raise StreamError(
+                "the stored state belongs to a run with another plan, clock, stream, run id, part or noise key, or with"
+                " other fields, formats or schemas of its records. Use the same ones, or start a new run."
+            )
+        return progress
+
+    def step(
+        self,
+        name: str,
+        progress: PartitionProgress,
+        reader: PartitionReader,
+        now_micros: int,
+        *,
+        find_stop: Callable[[], int | None] = lambda: None,
+        is_confirmed: bool = False,
+        open_since_micros: int = CLOCK_BEGIN,
+    ) -> Step:
+        """Changes ``progress``; store it together with what the step sends. Raises StreamError.
+
+        name: of the partition. find_stop: returns the last arrival that counts (`StreamClock.stop_micros`) if a stop
+        was requested, else None. is_confirmed: whether the pending intent is confirmed. open_since_micros: wall clock
+        when the reader was opened; before that nobody could see whether anything came.
+        """
+        step = Step()
+        if progress.intent is None and not progress.is_read:
+            self._read(name, progress, reader, now_micros, open_since_micros, find_stop, step)
+        if progress.intent is not None:
+            if self._confirm and not is_confirmed:
+                step.marker, step.is_busy = progress.intent.name, False
+            else:
+                progress.act()
+        self._close(progress, step)
+        return step
+
+    def _read(
+        self,
+        name: str,
+        progress: PartitionProgress,
+        reader: PartitionReader,
+        now_micros: int,
+        open_since_micros: int,
+        find_stop: Callable[[], int | None],
+        step: Step,
+    ) -> None:
+        polled = reader.poll(progress.position, max_records=self._max_records, max_seconds=MAX_SECONDS)
+        # After the poll, and before any of it is taken: if nobody has requested a stop by now, all of it counts.
+        if progress.stop_micros is None and (stop_micros := find_stop()) is not None:
+            step.counts["stops_seen_late"] += progress.has_arrived_after(stop_micros)
+            progress.intend_stop(stop_micros)
+            step.is_busy = True  # the same records are read again, with the stop
+            return
+        taken = progress.take(polled, now_micros)
+        step.is_busy = not polled.is_at_end
+        too_far_ahead = RejectedEvents(
+            name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
+        )
+        step.rejected = [part for rows in (*polled.rejected, too_far_ahead) for part in _in_parts(rows)]
+        step.counts.update(
+            records_read=polled.records,
+            events_read=len(polled.batch),
+            events_rejected=sum(len(rows.positions) for rows in polled.rejected),
+            events_from_the_future=len(taken.from_the_future),
+            events_late=taken.late,
+            events_after_stop=taken.after_stop,
+            events_outside_range=taken.outside,
+        )
+        self._pack(taken, progress, step)
+        if progress.stop_micros is not None:
+            if progress.shows_all_that_counts(now_micros) and reader.confirm_passed():
+                progress.intend_clock(CLOCK_END)
+        elif polled.is_at_end and not polled.records:
+            target = progress.idle_clock_micros(now_micros, open_since_micros)
+            if target is not None and reader.confirm_end():
+                progress.intend_clock(target)
+
+    def _pack(self, taken: Taken, progress: PartitionProgress, step: Step) -> None:
+        batch, first_open = taken.batch, taken.first_open
+        if self._domain is not None and len(batch):
+            is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
+                batch.item.indices.to_numpy()
+            ]
+            is_inside = self._settings.schedule.first_window(batch.time_micros) >= 0
+            step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
+            batch, first_open = batch.where(is_known), first_open[is_known]
+        schedule = self._settings.schedule
+        for window, shard, pairs in pairs_of_events(
+            batch,
+            schedule,
+            self._keys,
+            windows_per_slab=1,
+            shards=self._shards,
+            first_open=first_open,
+            end=progress.end,
+        ):
+            blobs = list(pair_messages(pairs))
+            step.messages += [((window, shard), Message(0, blob)) for blob in blobs]
+            progress.sent(window, shard, len(blobs))
+
+    def _close(self, progress: PartitionProgress, step: Step) -> None:
+        """Announces to all shards of the windows that close here, at most `_WINDOWS_AT_ONCE` of them."""
+        closed = progress.close_windows(_WINDOWS_AT_ONCE)
+        for window, sent in closed:
+            step.messages += [((window, shard), Message(messages + 1, b"")) for shard, messages in enumerate(sent)]
+        step.is_busy |= len(closed) == _WINDOWS_AT_ONCE
+        if self._taken.hands_over and progress.is_over:
+            sent = progress.sent_to_next()
+            step.messages += [
+                ((progress.end, shard), Message(messages + 1, ENDS)) for shard, messages in enumerate(sent)
+            ]
+
+
+def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
+    """In elements that engines accept; none for no rows."""
+    for start in range(0, len(rows.positions), _MOST_POSITIONS):
+        yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
+
+
+def _digest_of_run(
+    settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str, taken: TakenWindows
+) -> str:
+    """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
+    key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
+    parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
+    if taken.hands_over:
+        parts.append(str(tuple(taken)))
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,398 @@
+"""How far one partition is: its position, its clock, and which windows it has closed.
+
+Everything is decided row by row, so it does not depend on how the records are cut into polls. A record has a clock
+value, ``clock`` (the time when it reached the log, or the time of its event); ``latest`` is the largest one before it.
+The record is too late for a window that ends at ``end`` when ``max(clock, latest - out_of_order) > end +
+allowed_lateness``. A window is closed as soon as ``latest - out_of_order > end + allowed_lateness``: from then on every
+record is too late for it. A record whose time is further ahead of its arrival than ``max_ahead`` is refused and does
+not move the clock.
+
+An operator's stop is one moment of arrivals for the whole run: what arrived by then counts, and what arrived later does
+not, wherever the readers are at that time. From then on the log is read as if it ended after the last record that
+counts.
+
+A stop closes all windows that are left; but not in a part of a run that hands its state over: there it closes those
+that a clock at this moment closes, and leaves the others, whole, to the next part.
+
+A partition without new records has a clock that does not move: then the wall clock may close its windows. What the wall
+clock or the operator decides is not a function of the records. So it is an *intent* first: it is stored at this
+position while reading stops, and acted on when no restart can forget it (docs/guarantee.md, section 6).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import uuid
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.logs.streams.stream_source import NEVER, Polled
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
+
+ARRIVAL = "arrival"
+EVENT = "event"
+# Before and after every time that a log can hold, and far enough from the limits of int64 to be added to.
+CLOCK_BEGIN = NEVER
+CLOCK_END = 2**62
+_LONGEST_SECONDS = 366 * 86_400
+_STOP_SECONDS = 1.0  # the times of file systems are coarse
+_CLOCK, _STOP = "clock", "stop"  # kinds of intents
+_VERSION = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamClock:
+    """When a window is closed, and which events are too late for it.
+
+    kind: ``arrival``: the clock of a partition is the log's own, which sets a timestamp when an event arrives. Whether
+        an event is in time then depends on this event alone. ``event``: the times of the events themselves, to replay
+        history; then one event far ahead makes others late (docs/guarantee.md, section 7).
+    allowed_lateness_seconds: how long after the end of a window its events are still accepted.
+    out_of_order_seconds: how far clock values of one partition may step back.
+    max_ahead_seconds: an event further ahead of its arrival than this is refused.
+    idle_timeout_seconds: when nothing has come for so long, the wall clock minus this time closes windows.
+    shown_within_seconds: how long after its timestamp the log may show a record, by the clock of the worker that reads
+        it. A stop waits this long for what arrived before it. None: the idle timeout, which must not be shorter.
+    """
+
+    kind: str = ARRIVAL
+    allowed_lateness_seconds: float = 60
+    out_of_order_seconds: float = 10
+    max_ahead_seconds: float = 300
+    idle_timeout_seconds: float = 60
+    shown_within_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in (ARRIVAL, EVENT):
+            raise ValueError(f"the kind of a clock must be {ARRIVAL!r} or {EVENT!r}, got {self.kind!r}.")
+        for field in dataclasses.fields(self)[1:]:
+            name, value = field.name, getattr(self, field.name)
+            if value is None and name == "shown_within_seconds":
+                continue
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _LONGEST_SECONDS:
+                raise ValueError(f"{name} must be from 0 to {_LONGEST_SECONDS:,} seconds (a year), got {value!r}.")
+        if self.idle_timeout_seconds == 0:
+            raise ValueError("idle_timeout_seconds must be > 0, got 0. Use 60 for a minute.")
+        if self.shown_within_seconds is not None and self.shown_within_seconds > self.idle_timeout_seconds:
+            raise ValueError(
+                f"shown_within_seconds must be at most idle_timeout_seconds ({self.idle_timeout_seconds!r}), got"
+                f" {self.shown_within_seconds!r}: a partition is idle only when what arrived before is shown."
+            )
+
+    @property
+    def behind_micros(self) -> int:
+        """How far behind a partition's clock its windows close."""
+        return self.lateness_micros + _micros(self.out_of_order_seconds)
+
+    @property
+    def lateness_micros(self) -> int:
+        return _micros(self.allowed_lateness_seconds)
+
+    @property
+    def out_of_order_micros(self) -> int:
+        return _micros(self.out_of_order_seconds)
+
+    def first_arrival_micros(self, schedule: WindowSchedule, first: int = 0) -> int:
+        """Arrivals before this moment change nothing in the windows from ``first`` on: their events are before these,
+        or too far ahead of their arrival, and a clock that they set closes none (docs/guarantee.md, section 6)."""
+        start_micros = schedule.start_seconds * MICROS_PER_SECOND
+        return max(start_micros, schedule.window_start_micros(first)) - self.max_ahead_micros
+
+    @property
+    def max_ahead_micros(self) -> int:
+        return _micros(self.max_ahead_seconds)
+
+    @property
+    def idle_timeout_micros(self) -> int:
+        return _micros(self.idle_timeout_seconds)
+
+    @property
+    def shown_within_micros(self) -> int:
+        shown = self.shown_within_seconds
+        return self.idle_timeout_micros if shown is None else _micros(shown)
+
+    def stop_micros(self, asked_micros: int) -> int:
+        """The last arrival that counts if a stop was requested at this moment, by the clock of a file system.
+
+        It is later than the request, by as much as clocks may differ. So a reader that has read a record, and then sees
+        that nobody has requested a stop, knows that this record counts.
+        """
+        return asked_micros + self.out_of_order_micros + _micros(_STOP_SECONDS)
+
+
+def _micros(seconds: float) -> int:
+    return math.ceil(seconds * MICROS_PER_SECOND)
+
+
+@dataclasses.dataclass(frozen=True)
+class Intent:
+    """What the wall clock or the operator wants. name: unique.
+
+    kind: ``clock``: this partition's clock at ``micros``; ``stop``: ``micros`` as the last arrival that counts.
+    """
+
+    name: str
+    kind: str
+    micros: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taken:
+    """The result of a poll, in the order of the partition, without what was refused.
+
+    batch: the events. first_open: int64[len(batch)], the first window for which each event is in time.
+    from_the_future: int64[k], places of the events that were refused, or their times if they have no places.
+    late: how many events of the declared range come too late for at least one of their windows. outside: how many are
+    outside the range. after_stop: how many arrived after the stop, so that they do not count.
+    """
+
+    batch: EventBatch
+    first_open: npt.NDArray[np.int64]
+    from_the_future: npt.NDArray[np.int64]
+    late: int
+    outside: int
+    after_stop: int
+
+
+class TakenWindows(NamedTuple):
+    """The windows ``first .. end - 1``. hands_over: whether a stop leaves those that are open to somebody else."""
+
+    first: int
+    end: int
+    hands_over: bool = False
+
+
+class PartitionProgress:
+    """The state of one partition. Every method is a function of this state and its arguments alone.
+
+    position: where to read next; None at the beginning. clock_micros: the partition's clock. next_window: the first
+    window that is not closed here. stop_micros: the last arrival that counts; None if nobody has requested a stop.
+    intent: what must happen at this position before anything else is read.
+    read_at_micros: wall clock when the last record with a clock value was read; a hint. run: a digest of what must stay
+    the same during the run.
+    """
+
+    def __init__(
+        self, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
+    ) -> None:
+        """taken: None: all windows of the schedule."""
+        self._schedule = schedule
+        self._first, self._last_end, self._hands_over = taken or TakenWindows(0, schedule.horizon)
+        self._clock = clock
+        self._shards = shards
+        self.position: str | None = None
+        self.clock_micros = CLOCK_BEGIN
+        self.next_window = self._first
+        self.stop_micros: int | None = None
+        self.intent: Intent | None = None
+        self.read_at_micros = CLOCK_BEGIN
+        self.run = ""
+        self._sent: dict[int, list[int]] = {}  # window: messages sent, by shard
+
+    @property
+    def end(self) -> int:
+        """The first window that is not closed here. Where the state is handed over, a stop may bring it forward: to the
+        first window that a clock at the stop leaves open, or that is still open, if that is later."""
+        if not self._hands_over or self.stop_micros is None:
+            return self._last_end
+        ended_before = np.array([self.stop_micros - self._clock.behind_micros])
+        ended = int(self._schedule.windows_ended_before(ended_before)[0])
+        return min(self._last_end, max(self.next_window, ended))
+
+    @property
+    def windows_due(self) -> int:
+        """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the last one of the run."""
+        ended_before = np.array([self.clock_micros - self._clock.behind_micros])
+        return min(self.end, int(self._schedule.windows_ended_before(ended_before)[0]))
+
+    @property
+    def is_read(self) -> bool:
+        """Whether no other record could count, because all windows can be closed."""
+        return self.windows_due == self.end
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all windows are closed that are to be closed."""
+        return self.next_window == self.end
+
+    def take(self, polled: Polled, now_micros: int) -> Taken:
+        """Takes a poll that was made at this position, and moves to the position behind it. Raises ValueError while an
+        intent is pending."""
+        if self.intent is not None:
+            raise ValueError("nothing may be read while an intent is pending.")
+        self.position = polled.position
+        time, arrival = polled.batch.time_micros, _within_range(polled.arrival_micros)
+        stop = CLOCK_END if self.stop_micros is None else self.stop_micros
+        is_by_stop = arrival <= stop
+        is_present = time <= arrival + self._clock.max_ahead_micros
+        from_the_future = (time if polled.places is None else polled.places)[is_by_stop & ~is_present]
+        is_present &= is_by_stop
+        if self._clock.kind == ARRIVAL:
+            # Every arrival moves this clock: otherwise broken records could hold it, and every window, forever. What
+            # arrives after the stop moves it up to the stop, however the records are cut into polls.
+            value, refused = np.minimum(arrival, stop), polled.passed_micros
+        else:
+            # Not beyond the arrival: else an event of the future would say where a part of a run ends that is stopped.
+            value, refused = np.where(is_present, np.minimum(_within_range(time), arrival), CLOCK_BEGIN), None
+        # The clock before each row, and after the last one.
+        clock = np.concatenate([[self.clock_micros], value])
+        if refused is not None:
+            clock = np.maximum(clock, np.minimum(_within_range(refused), stop))
+        clock = np.maximum.accumulate(clock)
+        has_clock_values = (value > CLOCK_BEGIN).any() or (refused is not None and (refused > CLOCK_BEGIN).any())
+        if has_clock_values:
+            self.read_at_micros = now_micros
+        self.clock_micros = int(clock[-1])
+        batch, time = polled.batch.where(is_present), time[is_present]
+        value, clock = value[is_present], clock[:-1][is_present]
+        passed = np.maximum(value, clock - self._clock.out_of_order_micros) - self._clock.lateness_micros
+        first_open = np.maximum(self._schedule.windows_ended_before(passed), self._first)
+        first_window = self._schedule.first_window(time)
+        is_inside = (first_window >= 0) & (first_window < self._last_end)
+        is_inside &= first_window + self._schedule.windows_per_event > self._first
+        late = int((is_inside & (first_window < first_open)).sum())
+        after_stop = len(is_by_stop) - int(is_by_stop.sum())
+        return Taken(batch, first_open, from_the_future, late, int((~is_inside).sum()), after_stop)
+
+    def sent(self, window: int, shard: int, messages: int) -> None:
+        """Counts messages sent to one shard of an open window. Raises ValueError for a closed window."""
+        if window < self.next_window:
+            raise ValueError(f"window {window} is already closed here: nothing more may be sent for it.")
+        self._sent.setdefault(window, [0] * self._shards)[shard] += messages
+
+    def sent_to_next(self) -> list[int]:
+        """Messages sent by shard for the first window that is not closed."""
+        return self._sent.get(self.next_window, [0] * self._shards)
+
+    def close_windows(self, at_most: int) -> list[tuple[int, list[int]]]:
+        """Closes windows that are due, in order: ``(window, messages sent by shard)``."""
+        last = min(self.windows_due, self.next_window + at_most)
+        nothing = [0] * self._shards
+        closed = [(window, self._sent.pop(window, nothing)) for window in range(self.next_window, last)]
+        self.next_window = max(self.next_window, last)
+        return closed
+
+    def has_arrived_after(self, micros: int) -> bool:
+        """Whether something was taken that arrived later. False with the clock ``event``, which cannot know."""
+        return self._clock.kind == ARRIVAL and self.clock_micros > micros
+
+    def shows_all_that_counts(self, now_micros: int) -> bool:
+        """Whether a stop was requested, and the log now shows all that arrived by then."""
+        return self.stop_micros is not None and now_micros >= self.stop_micros + self._clock.shown_within_micros
+
+    def idle_clock_micros(self, now_micros: int, since_micros: int) -> int | None:
+        """What the wall clock may set this clock to. None unless it was idle for so long and a window could close."""
+        target = now_micros - self._clock.idle_timeout_micros
+        if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
+            return None
+        ended_before = np.array([target - self._clock.behind_micros])
+        ended = min(self.end, int(self._schedule.windows_ended_before(ended_before)[0]))
+        return target if ended > self.windows_due else None
+
+    def intend_clock(self, micros: int) -> Intent:
+        """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if an intent is
+        pending."""
+        return self._intend(_CLOCK, micros)
+
+    def intend_stop(self, micros: int) -> Intent:
+        """Binds this partition to count nothing that arrived after this moment, and stops reading until it acts. Raises
+        ValueError if an intent is pending, or if the partition already has a stop."""
+        if self.stop_micros is not None:
+            raise ValueError("the partition already has a stop, which cannot be changed.")
+        return self._intend(_STOP, micros)
+
+    def _intend(self, kind: str, micros: int) -> Intent:
+        if self.intent is not None:
+            raise ValueError("an intent is pending already.")
+        self.intent = Intent(uuid.uuid4().hex, kind, micros)
+        return self.intent
+
+    def act(self) -> None:
+        """Acts on the intent. Call it when no restart can forget the intent."""
+        if self.intent is None:
+            raise ValueError("no intent is pending.")
+        if self.intent.kind == _STOP:
+            self.stop_micros = self.intent.micros
+        else:
+            self.clock_micros = max(self.clock_micros, self.intent.micros)
+        self.intent = None
+
+    def to_bytes(self) -> bytes:
+        fields = {
+            "version": _VERSION,
+            "shards": self._shards,
+            "position": self.position,
+            "clock_micros": self.clock_micros,
+            "next_window": self.next_window,
+            "stop_micros": self.stop_micros,
+            "intent": None if self.intent is None else dataclasses.asdict(self.intent),
+            "read_at_micros": self.read_at_micros,
+            "run": self.run,
+            "sent": list(self._sent.items()),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(
+        cls, data: bytes, schedule: WindowSchedule, clock: StreamClock, shards: int, taken: TakenWindows | None = None
+    ) -> PartitionProgress:
+        """Inverse of `to_bytes`. Raises ValueError for another version or number of shards, and for damaged bytes."""
+        try:
+            fields = json.loads(data)
+            version, stored_shards = (_whole(fields[name], 0, 2**31) for name in ("version", "shards"))
+            if version != _VERSION:
+                raise ValueError(
+                    f"the stored state has version {version}, not {_VERSION}. Use the release that wrote it."
+                )
+            if stored_shards != shards:
+                raise ValueError(f"the run was started with {stored_shards} shards, got {shards}. Keep the number.")
+            progress = cls(schedule, clock, shards, taken)
+            progress._restore(fields)
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError, UnicodeDecodeError):
+            raise ValueError("the stored state is damaged. Use an older state, or start a new run.") from None
+        return progress
+
+    def _restore(self, fields: dict[str, Any]) -> None:
+        """Raises TypeError or KeyError for what `to_bytes` does not write."""
+        self.position = None if fields["position"] is None else _text(fields["position"])
+        self.clock_micros = _micros_within(fields["clock_micros"])
+        self.next_window = _whole(fields["next_window"], self._first, self._last_end)
+        self.stop_micros = None if fields["stop_micros"] is None else _micros_within(fields["stop_micros"])
+        if fields["intent"] is not None:
+            intent = Intent(**fields["intent"])
+            if intent.kind not in (_CLOCK, _STOP):
+                raise TypeError
+            self.intent = Intent(_text(intent.name), intent.kind, _micros_within(intent.micros))
+        self.read_at_micros = _micros_within(fields["read_at_micros"])
+        self.run = _text(fields["run"])
+        for window, sent in fields["sent"]:
+            if len(sent) != self._shards:
+                raise TypeError
+            messages = [_whole(count, 0, 2**62) for count in sent]
+            self._sent[_whole(window, self.next_window, self._last_end)] = messages
+
+
+def _whole(value: Any, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise TypeError
+    return value
+
+
+def _micros_within(value: Any) -> int:
+    return _whole(value, CLOCK_BEGIN, CLOCK_END)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _within_range(micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Clipped: a hostile time near the int64 limits must not wrap around."""
+    return np.clip(micros, CLOCK_BEGIN, CLOCK_END)

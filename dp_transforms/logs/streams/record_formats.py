@@ -1,0 +1,331 @@
+"""Values of records -> events, under the same rules as the lines and records of log files.
+
+A JSON value is one object, which may run over several lines. An Avro value is one record in its writer's schema, which
+is checked against the allow-list of `logs.avro_schema`; a header may come before it (see `AVRO_FRAMINGS`). Every
+value is judged alone: no value changes how another one is read. Rejected values are reported by position, with a reason
+that contains no part of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import fastavro.schema
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dp_transforms.logs import avro, id_columns, json_decoder
+from dp_transforms.logs.avro_records import decode_one_by_one
+from dp_transforms.logs.avro_schema import EventSchema, check_schema
+from dp_transforms.logs.line_blocks import MAX_LINE_BYTES
+from dp_transforms.logs.log_chunk import EventFields, EventFileError
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.event_batch import EventBatch
+
+RECORD_FORMATS = ("json", "avro")
+# none: the record alone. confluent: a zero byte and the schema's number in the registry, 4 bytes, before it.
+# single-object: the bytes C3 01 and the CRC-64-AVRO fingerprint of the schema, 8 bytes, before it.
+AVRO_FRAMINGS = ("none", "confluent", "single-object")
+
+MAX_VALUE_BYTES = MAX_LINE_BYTES
+_PIECE_BYTES = 1 << 16
+
+NO_VALUE = "no value"
+TOO_LARGE = f"value of more than {MAX_VALUE_BYTES >> 20} MB"
+BROKEN_RECORD = "broken record"
+NO_HEADER = "no header of the declared Avro framing"
+OTHER_SCHEMA = "header names another Avro schema"
+
+_FEW_LINES = 50  # fewer lines are faster one by one than in a call of Arrow's reader
+_END_MARK_BYTES = 16
+_ALONE_BELOW = 16  # if a value is broken, up to so many values are decoded one by one
+_SPLIT = 8
+_SMALL_SPAN = 128  # lines: if one of them is odd, up to so many are read one by one
+# After so many failed calls of Arrow's reader in one poll, the rest is read line by line. This limits the cost of
+# hostile records.
+_MAX_FAILED_SPANS = 100
+
+_Rows = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DecodedRecords:
+    """n values, decoded.
+
+    batch: the events, in the order of the values.
+    rows: int64[len(batch)], for each event the number of its value, from 0.
+    rejected: the values that are not events, by the positions given for them.
+    """
+
+    batch: EventBatch
+    rows: _Rows
+    rejected: tuple[RejectedEvents, ...]
+
+
+class RecordDecoder(Protocol):
+    """Decodes the values of records of one format."""
+
+    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+        """values: None for a record without a value. positions: int64[n], their places in ``source``, to report."""
+        ...
+
+
+def record_decoder(
+    record_format: str,
+    fields: EventFields,
+    avro_schema: str | None = None,
+    avro_framing: str = "none",
+    avro_schema_id: int | None = None,
+) -> RecordDecoder:
+    """The decoder of a format. avro_schema, avro_framing, avro_schema_id: see `KafkaTopic`.
+
+    Raises ValueError for unknown formats and for schemas in which no events can be read.
+    """
+    if record_format not in RECORD_FORMATS:
+        raise ValueError(f"--record-format must be one of {', '.join(RECORD_FORMATS)}, got {record_format!r}.")
+    if avro_framing not in AVRO_FRAMINGS:
+        raise ValueError(f"--avro-framing must be one of {', '.join(AVRO_FRAMINGS)}, got {avro_framing!r}.")
+    if avro_schema_id is not None and (avro_framing != "confluent" or not 0 <= avro_schema_id < 2**31):
+        raise ValueError("an Avro schema id must be 0 to 2147483647 and needs --avro-framing confluent.")
+    if record_format == "json":
+        if avro_schema is not None or avro_framing != "none":
+            raise ValueError("an Avro schema or framing was given for JSON records. Use --record-format avro.")
+        return JsonRecordDecoder(fields)
+    if avro_schema is None:
+        raise ValueError("Avro records need the schema they were written in. Give it with --avro-schema.")
+    return AvroRecordDecoder(fields, avro_schema, avro_framing, avro_schema_id)
+
+
+class JsonRecordDecoder:
+    """One JSON object per value. It remembers the types of the fields, which saves time and does not change results."""
+
+    def __init__(self, fields: EventFields) -> None:
+        self._fields = fields
+        self._schema: pa.Schema | None = None
+
+    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+        """See `RecordDecoder`. The values become lines, so that the same values are accepted as in a file of lines."""
+        reasons = _Reasons(len(values))
+        # A value of blanks only is not a value, as a line of blanks only is not a line.
+        lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
+        sizes = np.fromiter(map(len, lines), np.int64, len(lines))
+        reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
+        is_any_folded = b"\n" in b"".join(lines)
+        for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
+            joined = json_decoder.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
+            if joined is None:
+                reasons.add(BROKEN_RECORD, np.array([row]))
+            else:
+                lines[row] = joined
+        rows = reasons.good()
+        if len(rows) < len(lines):
+            lines = [lines[row] for row in rows.tolist()]
+        if not lines:
+            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions))
+        read = _JsonSpans(lines, self._schema, self._fields)
+        self._schema = read.schema
+        kept = np.concatenate(read.kept)
+        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), kept, assume_unique=True)])
+        return _assemble(source, id_columns.join_columns(read.parts), rows[kept], positions, reasons)
+
+
+class _JsonSpans:
+    """Reads lines by Arrow; if some line is odd, in smaller and smaller parts, and the smallest line by line.
+
+    parts, kept: columns, and the numbers of the lines that they hold. schema: one that fitted the lines, if any did.
+    """
+
+    def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
+        self._lines, self._fields = lines, fields
+        self._failed = 0
+        self.parts: list[json_decoder.Columns] = []
+        self.kept: list[_Rows] = []
+        self.schema = schema
+        if len(lines) < _FEW_LINES:
+            self._read_slowly(0, len(lines))
+            return
+        if schema is None or not self._read_fast(0, len(lines)):
+            self.schema = self._guess_schema() or schema
+            self._read(0, len(lines), is_known_odd=self.schema == schema)
+
+    def _guess_schema(self) -> pa.Schema | None:
+        """From the first lines; from later ones if an odd line is among the first."""
+        step = max(1, len(self._lines) // _SPLIT)
+        guesses = (
+            json_decoder.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
+            for begin in range(0, len(self._lines), step)
+        )
+        return next((guess for guess in guesses if guess is not None), None)
+
+    def _read(self, begin: int, end: int, *, is_known_odd: bool = False) -> None:
+        is_small = end - begin < _FEW_LINES
+        if self.schema is None or is_small or self._failed > _MAX_FAILED_SPANS:
+            self._read_slowly(begin, end)
+        elif is_known_odd or not self._read_fast(begin, end):
+            step = max(_SMALL_SPAN, -(-(end - begin) // _SPLIT))
+            if step >= end - begin:
+                self._read_slowly(begin, end)
+                return
+            for at in range(begin, end, step):
+                self._read(at, min(at + step, end))
+
+    def _read_fast(self, begin: int, end: int) -> bool:
+        part = json_decoder.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
+        if part is None:
+            self._failed += 1
+            return False
+        self.parts.append(part)
+        self.kept.append(np.arange(begin, end))
+        return True
+
+    def _read_slowly(self, begin: int, end: int) -> None:
+        part, kept, _ = json_decoder.read_one_by_one(self._lines[begin:end], self._fields)
+        self.parts.append(part)
+        self.kept.append(kept + begin)
+
+
+class AvroRecordDecoder:
+    """One Avro record per value, behind a header where the framing has one."""
+
+    def __init__(self, fields: EventFields, schema: str, framing: str, schema_id: int | None) -> None:
+        self._schema = _check_avro_schema(schema, fields)
+        self._header = _expected_header(schema, framing, schema_id)
+        # New in each process, so that no writer of records can know it.
+        self._end_mark = os.urandom(_END_MARK_BYTES)
+        self._many = avro.BlockDecoder(self._schema, self._end_mark)
+        self._one = avro.BlockDecoder(self._schema)
+        self._whole_bytes = avro.whole_block_bytes(self._schema)
+
+    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+        """See `RecordDecoder`."""
+        reasons = _Reasons(len(values))
+        sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
+        reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
+        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
+        header = self._header
+        if header.size:
+            reasons.add(NO_HEADER, np.flatnonzero((sizes >= 0) & (sizes < header.size)))
+            reasons.add(NO_HEADER, _without(values, header.magic))
+            reasons.add(OTHER_SCHEMA, _without(values, header.known))
+        rows = reasons.good()
+        bodies = [value[header.size :] for row in rows.tolist() if (value := values[row]) is not None]
+        parts: list[avro.ArrowColumns] = []
+        kept: list[_Rows] = []
+        self._decode_span(bodies, 0, len(bodies), parts, kept)
+        read = np.concatenate(kept) if kept else np.zeros(0, np.int64)
+        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), read)])
+        if not parts:
+            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions))
+        return _assemble(source, avro.to_columns(parts, self._schema), rows[read], positions, reasons)
+
+    def _decode_span(
+        self, bodies: list[bytes], begin: int, end: int, parts: list[avro.ArrowColumns], kept: list[_Rows]
+    ) -> None:
+        """All in one call if none is broken, else in smaller and smaller parts."""
+        if begin == end:
+            return
+        span = bodies[begin:end]
+        try:
+            if sum(map(len, span)) <= self._whole_bytes:
+                data = self._end_mark.join([*span, b""])
+                parts.append(self._many.decode(len(span), data))
+                kept.append(np.arange(begin, end))
+                return
+        except Exception:  # the decoder may raise anything on hostile bytes, and its words may contain them
+            pass
+        if end - begin > _ALONE_BELOW:
+            step = -(-(end - begin) // _SPLIT)
+            for at in range(begin, end, step):
+                self._decode_span(bodies, at, min(at + step, end), parts, kept)
+            return
+        for row in range(begin, end):
+            try:
+                part = self._decode_alone(bodies[row])
+            except Exception:  # as above: this record is the broken one
+                continue
+            parts.append(part)
+            kept.append(np.array([row]))
+
+    def _decode_alone(self, body: bytes) -> avro.ArrowColumns:
+        """Raises some exception, of any type, unless the value is one record."""
+        if len(body) <= self._whole_bytes:
+            return self._one.decode(1, body)
+        pieces = (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
+        (records,) = decode_one_by_one(pieces, 1, self._schema, self._whole_bytes)
+        return avro.to_arrow(records, self._schema)
+
+
+class _Reasons:
+    """Why each of n values is rejected: the first reason given counts."""
+
+    def __init__(self, count: int) -> None:
+        self._codes = np.zeros(count, np.uint8)
+        self._texts: list[str] = []
+
+    def add(self, text: str, rows: _Rows) -> None:
+        new = rows[self._codes[rows] == 0]
+        if not len(new):
+            return
+        if text not in self._texts:
+            self._texts.append(text)
+        self._codes[new] = self._texts.index(text) + 1
+
+    def good(self) -> _Rows:
+        return np.flatnonzero(self._codes == 0)
+
+    def report(self, source: str, positions: _Rows) -> tuple[RejectedEvents, ...]:
+        return tuple(
+            RejectedEvents(source, tuple(positions[self._codes == code].tolist()), text)
+            for code, text in enumerate(self._texts, 1)
+        )
+
+
+def _assemble(
+    source: str, read: json_decoder.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
+) -> DecodedRecords:
+    """rows_read: for each row of the columns the number of its value."""
+    block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
+    return DecodedRecords(
+        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions), *block.rejected)
+    )
+
+
+def _check_avro_schema(schema: str, fields: EventFields) -> EventSchema:
+    return check_schema("the Avro schema", schema.encode("utf-8", "surrogatepass"), fields)
+
+
+def _without(values: Sequence[bytes | None], prefix: bytes) -> _Rows:
+    lacks = (value is not None and not value.startswith(prefix) for value in values)
+    return np.flatnonzero(np.fromiter(lacks, np.bool_, len(values)))
+
+
+class _Header(NamedTuple):
+    """magic: marks the framing. known: bytes with which each value must begin. size: bytes of the whole header."""
+
+    magic: bytes
+    known: bytes
+    size: int
+
+
+def _expected_header(schema: str, framing: str, schema_id: int | None) -> _Header:
+    if framing == "none":
+        return _Header(b"", b"", 0)
+    if framing == "confluent":
+        return _Header(b"\0", b"\0" + (b"" if schema_id is None else schema_id.to_bytes(4, "big")), 5)
+    return _Header(b"\xc3\x01", b"\xc3\x01" + schema_fingerprint(schema), 10)
+
+
+def schema_fingerprint(schema: str) -> bytes:
+    """The CRC-64-AVRO fingerprint of a checked schema, as in a single-object header."""
+    try:
+        canonical = fastavro.schema.to_parsing_canonical_form(json.loads(schema))
+        return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+    except Exception:  # fastavro documents no errors, and raises many
+        raise EventFileError("the Avro schema", "no fingerprint can be computed for it. Use another framing.") from None

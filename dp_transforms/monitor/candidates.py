@@ -1,0 +1,22 @@
+"""The parallel front of the monitor: the first stage of every draw (docs/guarantee.md, section 5.4).
+
+An item has at most as many active holders as holders. So if its full count plus noise stays below the threshold, it is
+not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn here. The sequential stage
+draws the noise conditioned on that bit. The transcript has exactly the sequential algorithm's
+distribution. Release mode ``kms21`` has no such bit: there every cell is a candidate.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.hit_settings import HitSettings
+from dp_transforms.monitor.item_holders import ItemHolders
+
+
+def find_candidates(cells: ItemHolders, settings: HitSettings, keys: StreamKeys) -> ItemHolders:
+    """The cells that may be published. ``cells`` must contain all holders of its items."""
+    if not len(cells):
+        return cells
+    return cells.select(np.flatnonzero(settings.query_noise(keys).may_pass(cells)))

@@ -1,0 +1,137 @@
+"""Messages that are gathered by counting: how a sender announces them, and how a receiver knows that all have come.
+
+What belongs to one shard of one window travels in messages of bounded size, because engines refuse values of 80 MB and
+copy each one several times. The last message of a sender announces how many the sender sends, itself included. A group
+is complete when all its senders have announced and as many messages have come. No watermark and no timer decides it,
+so the content of a group does not depend on the engine, on the order of delivery or on restarts.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.user_pairs import UserPairs
+
+MOST_MESSAGE_BYTES = 8_000_000
+# In the place of what a window holds: a part of a run ends before this window. No packed content is so short.
+ENDS = b"ends"
+
+Key = tuple[int, int]  # window and shard: where a message goes
+Sent = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
+Group = tuple[Key, list[bytes]]  # all that came for one key
+
+
+class Message(NamedTuple):
+    """From one sender to one shard of one window.
+
+    announced: on the last message of its sender, how many messages this sender sends there, this one included; 0 on all
+        others.
+    blob: packed content; empty for none.
+    """
+
+    announced: int
+    blob: bytes
+
+
+def messages_of(blobs: list[bytes]) -> list[Message]:
+    """All that one sender has for one shard of one window, as messages. The last one announces them."""
+    *first, last = blobs or [b""]
+    return [*(Message(0, blob) for blob in first), Message(len(first) + 1, last)]
+
+
+def ending_messages(window: int, shards: int) -> Iterator[tuple[Key, Message]]:
+    """What one sender sends to each shard in the place of this window, with which the next part begins."""
+    for shard in range(shards):
+        yield (window, shard), Message(1, ENDS)
+
+
+class GatheredCount:
+    """How much of a group has come: a few bytes, which are read and written for each message."""
+
+    _FIELDS = struct.Struct("<qqq")
+    SIZE = _FIELDS.size
+
+    def __init__(self, data: bytes | None = None) -> None:
+        """data: from `to_bytes`; None: nothing has come yet."""
+        self.received: int
+        self.expected: int
+        self.senders: int
+        self.received, self.expected, self.senders = self._FIELDS.unpack(data or bytes(self.SIZE))
+
+    def add(self, announced: int) -> None:
+        """Counts one message."""
+        self.received += 1
+        self.expected += announced
+        self.senders += announced > 0
+
+    def is_complete(self, senders: int) -> bool:
+        """senders: how many senders the group has."""
+        return self.senders == senders and self.received == self.expected
+
+    def has_too_many(self, senders: int) -> bool:
+        """Whether more senders announced than there are, or more messages came than all senders announced."""
+        return self.senders > senders or (self.senders == senders and self.received > self.expected)
+
+    def to_bytes(self) -> bytes:
+        return self._FIELDS.pack(self.received, self.expected, self.senders)
+
+
+def pair_messages(pairs: UserPairs, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
+    """Packed parts of ``pairs``, each with at least one row. `UserPairs.merge` joins them again. None for no pairs."""
+    if not len(pairs):
+        return
+    data = pairs.to_bytes()
+    if len(data) <= most_bytes or len(pairs) == 1:
+        yield data
+        return
+    codes, middle = pairs.user_codes(), len(pairs) // 2
+    for rows in (slice(0, middle), slice(middle, len(pairs))):
+        windows, items = pairs.windows[rows], pairs.items[rows]
+        yield from pair_messages(
+            UserPairs.from_sorted_codes(pairs.users, codes[rows], windows, items, pairs.table), most_bytes
+        )
+
+
+def holder_messages(cells: ItemHolders, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
+    """Packed parts of ``cells``. `ItemHolders.merge` joins them again. None for no cells.
+
+    A cell with very many holders is cut too, so two parts may hold the same cell.
+    """
+    if not len(cells):
+        return
+    data = cells.to_bytes()
+    if len(data) <= most_bytes or (len(cells) == 1 and len(cells.holders) <= 1):
+        yield data
+        return
+    if len(cells) > 1:
+        middle = len(cells) // 2
+        parts = [cells.select(np.arange(middle)), cells.select(np.arange(middle, len(cells)))]
+    else:
+        middle = len(cells.holders) // 2
+        parts = [_with_holders(cells, slice(0, middle)), _with_holders(cells, slice(middle, len(cells.holders)))]
+    for part in parts:
+        yield from holder_messages(part, most_bytes)
+
+
+def _with_holders(cell: ItemHolders, rows: slice) -> ItemHolders:
+    """One cell with these of its holders."""
+    holders, terms = cell.holders[rows], None if cell.terms is None else cell.terms[rows]
+    return ItemHolders(cell.windows, cell.items, np.array([0, len(holders)]), holders, cell.table, terms)
+
+
+def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:
+    """The blobs in order, in batches that engines accept; no blob is cut. One empty batch for no blobs."""
+    batches: list[list[bytes]] = [[]]
+    size = 0
+    for blob in blobs:
+        if batches[-1] and size + len(blob) > most_bytes:
+            batches.append([])
+            size = 0
+        batches[-1].append(blob)
+        size += len(blob)
+    return batches

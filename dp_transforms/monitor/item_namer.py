@@ -1,0 +1,113 @@
+"""Which items of one shard are named in which windows: the noisy sums against their thresholds.
+
+Guarantee: with the weights, units and thresholds of a plan, what is named in all windows together is
+(epsilon, delta)-DP for adding or removing one user with all its events. Condition: what the weights of each user cost
+together never exceeds its purse. Source: docs/purse.md, sections 1, 2 and 4.
+
+A cell with a sum above 0 is looked at. In an open domain a known item is looked at in every window, whether anybody
+adds to it or not: were it looked at only while somebody does, the threshold of known items would betray a lone holder.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.priced_weights import stated_users
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.followed_items import NO_ROW, Passes, follow
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.look_draws import LookDraws
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.naming_settings import NamingSettings
+
+Whole = npt.NDArray[np.int64]
+
+
+class ItemNamer:
+    """Names the items of one shard. Holds no state: windows are a function of their sums and of what was known."""
+
+    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
+        self._settings = settings
+        self._draws = LookDraws(settings, keys)
+
+    def name_windows(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
+        """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
+
+        sums: all cells of these windows in one shard of items. known: what is known of the shard before window
+        ``first``; `KnownItems.after` then tells what is known in window ``end``.
+
+        Raises ValueError for cells of other windows, and for empty items in an open domain.
+        """
+        if not 0 <= first < end <= self._settings.schedule.horizon:
+            raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
+        if len(sums) and not first <= sums.windows[0] <= sums.windows[-1] < end:
+            raise ValueError(f"the sums must be of the windows {first} .. {end - 1}.")
+        if self._settings.domain_size:
+            return self._name_in_domain(sums)
+        if len(sums) and not sums.sums.min() > 0:
+            raise ValueError("a cell without a sum belongs to a known domain, and the domain is open.")
+        return self._name_in_open_domain(sums, known, first, end)
+
+    def _name_in_domain(self, sums: ItemSums) -> NamedItems:
+        """All items are known for ever. A cell with sum 0 is an empty item, of which is known that it passes."""
+        table, threshold = self._draws.table, self._settings.known_threshold
+        uniforms = self._draws.of_sums(sums)
+        is_empty = sums.sums == 0
+        named = np.flatnonzero(is_empty | table.passes(uniforms, threshold - sums.sums))
+        uniforms, is_empty = uniforms[named], is_empty[named]
+        noise = np.empty(len(named), dtype=np.int64)
+        noise[~is_empty] = table.sample(uniforms[~is_empty])
+        noise[is_empty] = table.sample_given_pass(uniforms[is_empty], np.full(int(is_empty.sum()), threshold))
+        noisy_sums = sums.sums[named] + noise
+        return self._named(
+            sums.windows[named], sums.items[named], noisy_sums, np.full(len(named), threshold), sums.table
+        )
+
+    def _name_in_open_domain(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
+        table, settings = self._draws.table, self._settings
+        uniforms = self._draws.of_sums(sums)
+        names_anew = table.passes(uniforms, settings.threshold - sums.sums)
+        if not len(known) and not names_anew.any():
+            return NamedItems.none()
+        items, (of_sums, of_known) = ItemTable.merge([sums.table, known.table])
+        is_followed = np.zeros(len(items), dtype=np.bool_)
+        is_followed[of_sums[sums.items[names_anew]]] = is_followed[of_known] = True
+        cells = np.flatnonzero(is_followed[of_sums[sums.items]])
+        cells = cells[np.argsort(of_sums[sums.items[cells]], kind="stable")]  # by item, then window
+        item, window = of_sums[sums.items[cells]], sums.windows[cells]
+        reached = table.passes(uniforms[cells], settings.known_threshold - sums.sums[cells])
+        held = Passes(item, window, names_anew[cells], cells, window).take(reached)
+        is_known = np.ones(len(known), dtype=np.bool_)
+        earlier = Passes(
+            of_known, known.last_named, is_known, np.full(len(known), NO_ROW), np.full(len(known), first - 1)
+        )
+
+        def draw_nobody(items_of_draws: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
+            drawn = self._draws.of_nobody(windows, items.hashes.take(items_of_draws, axis=0))
+            return table.passes(drawn, np.full(len(windows), settings.known_threshold))
+
+        with_seeds = held.joined(earlier)
+        named, was_known = follow(with_seeds, (item, window), end, settings.forget_after, draw_nobody)
+        is_here = named.windows >= first
+        named, was_known = named.take(is_here), was_known[is_here]
+        noisy_sums = np.empty(len(named), dtype=np.int64)
+        has_sum = named.rows != NO_ROW
+        rows, nobody = named.rows[has_sum], named.take(~has_sum)
+        noisy_sums[has_sum] = sums.sums[rows] + table.sample(uniforms[rows])
+        noisy_sums[~has_sum] = table.sample(self._draws.of_nobody(nobody.windows, items.hashes[nobody.items]))
+        thresholds = np.where(was_known, settings.known_threshold, settings.threshold)
+        return self._named(named.windows, named.items, noisy_sums, thresholds, items)
+
+    def _named(
+        self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable
+    ) -> NamedItems:
+        """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
+        settings = self._settings
+        levels = 1 + (noisy_sums - thresholds) // settings.spacing
+        boundaries = thresholds + (levels - 1) * settings.spacing
+        at_least_users = stated_users(boundaries, settings.likely_noise, settings.weights[-1])
+        used, items = np.unique(items, return_inverse=True)
+        return NamedItems(windows, items.reshape(-1), levels, at_least_users, table.take(used))

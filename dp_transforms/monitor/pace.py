@@ -1,0 +1,90 @@
+"""The weights of a stream: each user spends its purse at its own pace, without knowing its future.
+
+A rule of a user's own events and of declared numbers. It is public, and no privacy hangs on it: `purses` checks that
+each look can be paid before it counts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.priced_weights import PricedWeights
+from dp_transforms.monitor.naming_settings import NamingSettings
+
+Whole = npt.NDArray[np.int64]
+
+LEAST_EXPECTED = 10  # looks that every user is expected to have later
+MOST_LOOKS = 2**32 - 1  # that one purse pays for; times a number of windows they stay below 2^63
+_DAY_SECONDS = 86_400
+
+
+class Chosen(NamedTuple):
+    """For u users. weights, units: of each of their looks in a window, and what one costs. payable: how many of their
+    looks are paid; the other ones do not count. All int64[u]."""
+
+    weights: Whole
+    units: Whole
+    payable: Whole
+
+
+class Pace:
+    """Chooses the weights of a window, in whole numbers."""
+
+    def __init__(self, settings: NamingSettings) -> None:
+        if settings.purse // settings.units[0] > MOST_LOOKS:
+            raise ValueError(
+                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make"
+                " a plan for fewer looks of a user."
+            )
+        self._looks_list, self._hits_list = settings.looks_list, settings.hits_list
+        self._units_of_all_hits, self._hits_from = settings.units_of_all_hits, settings.hits_from
+        self._horizon = settings.schedule.horizon
+        self._windows_of_a_day = -(-_DAY_SECONDS // settings.schedule.slide_seconds)
+
+    def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
+        """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
+        these included, who can pay for all hits and then for these looks. Arguments as of `choose`. Returns bool[u]."""
+        if not self._hits_from:
+            return np.zeros(len(looks), dtype=np.bool_)
+        joins: npt.NDArray[np.bool_] = np.minimum(looks_before + looks, MOST_LOOKS) >= self._hits_from
+        joins &= (left - self._units_of_all_hits) // self._hits_list.units[0] >= looks
+        return joins
+
+    def choose(
+        self,
+        looks: Whole,
+        left: Whole,
+        looks_before: Whole,
+        first_windows: Whole,
+        window: int,
+        pays_hits: npt.NDArray[np.bool_] | None = None,
+    ) -> Chosen:
+        """looks: of each user in this window, at least 1. left: units in its purse. looks_before: paid in the windows
+        before. first_windows: where it paid its first look; this one if it has paid none. All int64[u].
+        pays_hits: who is on the hits list, bool[u]; None: nobody.
+
+        A purse is spread over the looks of this window and those that are expected later: in each window as many as in
+        those so far, this one included, counted over at least a day; in the last window none. A user gets the largest
+        weight that costs no more than its share, and at least the smallest one of the list.
+        """
+        windows_left = self._horizon - 1 - window
+        windows_so_far = np.maximum(window - first_windows + 1, self._windows_of_a_day)
+        # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
+        looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
+        least = LEAST_EXPECTED if windows_left else 0
+        expected = np.maximum(least, looks_so_far * windows_left // windows_so_far)
+        # If there are more looks than units, the share is 0, however many more.
+        shares = left // (np.minimum(expected, left) + looks)
+        weights, units = _largest_or_smallest(self._looks_list, shares)
+        if pays_hits is not None:
+            hit_weights, hit_look_units = _largest_or_smallest(self._hits_list, shares)
+            weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
+        return Chosen(weights, units, np.minimum(looks, left // units))
+
+
+def _largest_or_smallest(listed: PricedWeights, shares: Whole) -> tuple[Whole, Whole]:
+    """The largest weights that cost at most these shares, and at least the smallest one; and what they cost."""
+    return listed.largest(np.maximum(shares, listed.units[0]))

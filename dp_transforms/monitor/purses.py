@@ -1,0 +1,250 @@
+"""What each user of a stream has left to pay for looks with.
+
+Guarantee: a user never pays more than one purse for all its looks and hits together, wherever its events fall and
+however often a run is restored. Hits are paid for all at once, when the user goes over to the hits list. What a window
+costs is checked before the looks, and what cannot be paid does not count. A user's weights and its list depend on its
+own events and on declared numbers, and on nothing else. Condition: windows come in order, each once. Unit: a look, one
+item of one user in one window with a positive weight. With sliding windows an event counts in several windows, and each
+one is paid. Source: docs/purse.md, section 2; `pace` chooses the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.equal_rows import group_starts
+from dp_transforms.monitor.item_holders import terms_of, weights_of
+from dp_transforms.monitor.kept_pairs import keep_by_hash
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.pace import Pace
+from dp_transforms.monitor.packed_arrays import (
+    BYTES,
+    HASHES,
+    WHOLE,
+    WORDS,
+    Packed,
+    check_unpacked,
+    count_of_packed,
+    pack_arrays,
+    unpack_arrays,
+)
+from dp_transforms.monitor.user_pairs import UserPairs
+
+Whole = npt.NDArray[np.int64]
+
+ENTRY_BYTES = 24
+_USERS_PER_CELL = 400_000  # a cell stays under 10 MB
+_SPARE_CELLS = 64
+_NEVER = 2**32 - 1  # above the number of every window
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PurseEntries:
+    """The purses of u users, 24 bytes each; with hits 25.
+
+    users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
+    were paid. first_windows: uint32[u], the window of the first one. pays_hits: uint8[u], 1 on the hits list; None
+    where there is no such list.
+    """
+
+    users: npt.NDArray[np.uint64]
+    left: npt.NDArray[np.int64]
+    looks: npt.NDArray[np.uint32]
+    first_windows: npt.NDArray[np.uint32]
+    pays_hits: npt.NDArray[np.uint8] | None = None
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @classmethod
+    def none(cls) -> PurseEntries:
+        words = np.zeros(0, dtype=np.uint32)
+        return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), words, words)
+
+    @classmethod
+    def join(cls, parts: Sequence[PurseEntries]) -> PurseEntries:
+        """The newest entry of each user: the one with the least left.
+
+        A look costs at least one unit, so from entry to entry less is left, and looks rise; and who is on the hits list
+        stays there. The result depends neither on the order of the parts nor on how often one is there. So an engine
+        need not keep the order of what is stored, and an entry that is stored twice is not paid twice, as charges that
+        add up would be.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        if not any(len(part) for part in parts):
+            return cls.none()
+        users = np.concatenate([part.users for part in parts])
+        order = np.argsort(users, kind="stable")  # fast, since the parts are sorted
+        users = users[order]
+        starts = group_starts(users)
+        return cls(
+            users[starts],
+            np.minimum.reduceat(np.concatenate([part.left for part in parts])[order], starts),
+            np.maximum.reduceat(np.concatenate([part.looks for part in parts])[order], starts),
+            np.minimum.reduceat(np.concatenate([part.first_windows for part in parts])[order], starts),
+            cls._joined_lists(parts, order, starts),
+        )
+
+    @staticmethod
+    def _joined_lists(parts: Sequence[PurseEntries], order: Whole, starts: Whole) -> npt.NDArray[np.uint8] | None:
+        columns = [part.pays_hits for part in parts if part.pays_hits is not None]
+        check_unpacked(not columns or sum(map(len, columns)) == len(order))
+        return np.maximum.reduceat(np.concatenate(columns)[order], starts) if columns else None
+
+    def take(self, rows: npt.NDArray[np.integer]) -> PurseEntries:
+        """These rows, ascending."""
+        return PurseEntries(
+            self.users[rows],
+            self.left[rows],
+            self.looks[rows],
+            self.first_windows[rows],
+            None if self.pays_hits is None else self.pays_hits[rows],
+        )
+
+    def to_cells(self) -> list[bytes]:
+        """Byte strings under 10 MB, none for no user."""
+        of_list = () if self.pays_hits is None else (self.pays_hits,)
+        columns = (self.users, self.left, self.looks, self.first_windows, *of_list)
+        return [
+            pack_arrays(*(column[low : low + _USERS_PER_CELL] for column in columns))
+            for low in range(0, len(self), _USERS_PER_CELL)
+        ]
+
+    @classmethod
+    def from_cell(cls, cell: Packed) -> PurseEntries:
+        """Raises ValueError for bytes in which a purse has no user, or less than nothing."""
+        kinds = (HASHES, WHOLE, WORDS, WORDS)
+        has_lists = count_of_packed(cell) > len(kinds)
+        users, left, looks, first_windows, *of_list = unpack_arrays(cell, *kinds, *([BYTES] if has_lists else []))
+        check_unpacked(all(len(users) == len(column) for column in (left, looks, first_windows, *of_list)))
+        check_unpacked((users[1:] > users[:-1]).all() and (left >= 0).all())
+        check_unpacked(not has_lists or (of_list[0] <= 1).all())
+        return cls(users, left, looks, first_windows, *of_list)
+
+
+class Purses:
+    """The purses of all users that ever paid for a look; all others are full. They are kept as long as the run lasts.
+
+    Stored as cells, byte strings under 10 MB. A user may be in several cells, and its newest entry counts
+    (`PurseEntries.join`). So what a window changes is appended, without rewriting what is there. A window looks up its
+    own users in each cell; the cells are put together only when they are rewritten.
+    """
+
+    def __init__(self, settings: NamingSettings, keys: StreamKeys, cells: Iterable[bytes] = ()) -> None:
+        """cells: what was stored so far, in any order. Raises ValueError for other bytes."""
+        self._pace = Pace(settings)
+        self._purse = settings.purse
+        self._has_hits, self._units_of_all_hits = settings.hits_per_user > 0, settings.units_of_all_hits
+        self._keys = keys
+        self._stored = [PurseEntries.from_cell(cell) for cell in cells]
+        check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
+        self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
+
+    @classmethod
+    def of_entries(cls, settings: NamingSettings, keys: StreamKeys, entries: PurseEntries, window: int) -> Purses:
+        """The purses of some users before this window, of a state that was stored. Raises ValueError for entries that
+        no run of these settings can have made: with more than a purse, or paid in this window or later."""
+        check_unpacked(bool((entries.left <= settings.purse).all() and (entries.first_windows < window).all()))
+        purses = cls(settings, keys)
+        check_unpacked(not len(entries) or (entries.pays_hits is not None) == purses._has_hits)
+        purses._stored = [entries] if len(entries) else []
+        return purses
+
+    def spend(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
+        """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it.
+
+        Returns the weight of each pair, 0 for one that cannot be paid: int64[len(pairs)]. Raises ValueError for pairs
+        of other windows, and for a window before the first one that one of these users has paid.
+        """
+        return weights_of(self.spend_on_lists(pairs, window))
+
+    def spend_on_lists(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
+        """The same, but returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that
+        cannot be paid."""
+        if (pairs.windows != window).any():
+            raise ValueError(f"all pairs must lie in window {window}.")
+        looks = np.diff(pairs.splits)
+        before = self._entries_of(pairs.users, window)
+        if (before.first_windows > window).any():
+            raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
+        looks_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
+        left, pays_hits = before.left, None
+        if before.pays_hits is not None:
+            joins = (before.pays_hits == 0) & self._pace.joins_hits_list(looks, left, looks_before)
+            left, pays_hits = left - joins * self._units_of_all_hits, joins | (before.pays_hits == 1)
+        chosen = self._pace.choose(looks, left, looks_before, first_windows, window, pays_hits)
+        paid = np.flatnonzero(chosen.payable)
+        self._append(
+            PurseEntries(
+                pairs.users[paid],
+                (left - chosen.payable * chosen.units)[paid],
+                (before.looks + chosen.payable)[paid].astype(np.uint32),
+                before.first_windows[paid],
+                None if pays_hits is None else pays_hits[paid].astype(np.uint8),
+            )
+        )
+        kept = keep_by_hash(pairs, chosen.payable, self._keys)
+        terms = terms_of(chosen.weights, np.zeros(len(looks), dtype=np.bool_) if pays_hits is None else pays_hits)
+        return np.where(kept, np.repeat(terms, looks), 0)
+
+    @property
+    def entries(self) -> int:
+        """How many entries there are; some users may have several."""
+        return sum(len(entries) for entries in (*self._stored, *self._changed))
+
+    @property
+    def entry_bytes(self) -> int:
+        """What all entries take: `ENTRY_BYTES` each, and one more for the list where users may pay for hits."""
+        return (ENTRY_BYTES + self._has_hits) * self.entries
+
+    def changed_cells(self) -> list[bytes]:
+        """What was spent since the cells were read, as cells to append to them."""
+        return PurseEntries.join(self._changed).to_cells()
+
+    def rewritten_cells(self) -> list[bytes]:
+        """All purses in as few cells as possible, to replace those that were read. `entries` is then that of users."""
+        self._stored, self._changed = [PurseEntries.join([*self._stored, *self._changed])], []
+        return self._stored[0].to_cells()
+
+    def is_scattered(self, entries_when_rewritten: int) -> bool:
+        """Whether it is time to rewrite all cells. This costs no more than a bounded share of what is read.
+
+        entries_when_rewritten: how many entries there were after the last time.
+        """
+        is_large = self.entries > 2 * entries_when_rewritten + _USERS_PER_CELL
+        return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // _USERS_PER_CELL))
+
+    def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
+        """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""
+        left = np.full(len(users), self._purse, dtype=np.int64)
+        looks = np.zeros(len(users), dtype=np.uint32)
+        first_windows = np.full(len(users), _NEVER, dtype=np.uint32)
+        pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None
+        for entries in (*self._stored, *self._changed):
+            if not len(entries):
+                continue
+            low = int(np.searchsorted(users, entries.users[0]))
+            high = int(np.searchsorted(users, entries.users[-1], side="right"))
+            at = np.searchsorted(entries.users, users[low:high])
+            found = entries.users[at] == users[low:high]
+            rows, at = low + np.flatnonzero(found), at[found]
+            left[rows] = np.minimum(left[rows], entries.left[at])
+            looks[rows] = np.maximum(looks[rows], entries.looks[at])
+            first_windows[rows] = np.minimum(first_windows[rows], entries.first_windows[at])
+            if pays_hits is not None and entries.pays_hits is not None:
+                pays_hits[rows] = np.maximum(pays_hits[rows], entries.pays_hits[at])
+        first_windows[first_windows == _NEVER] = window
+        return PurseEntries(users, left, looks, first_windows, pays_hits)
+
+    def _append(self, entries: PurseEntries) -> None:
+        """Joins what has at most twice the length, so that there are few parts, and each entry is seldom joined."""
+        while self._changed and len(self._changed[-1]) <= 2 * len(entries):
+            entries = PurseEntries.join([self._changed.pop(), entries])
+        if len(entries):
+            self._changed.append(entries)

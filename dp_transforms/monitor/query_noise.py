@@ -1,0 +1,124 @@
+"""The noise of one count in each release mode: which cells are tested at all, and what is drawn for them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
+from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_integer, upper_tail_integers
+from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
+from dp_transforms.monitor.item_holders import ItemHolders
+
+
+class Draw(Protocol):
+    """The noise of items of one window."""
+
+    def __call__(self, hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """hashes: uint64[n, 2], of items. digests: uint64[n, 2], of their active holders. sums: int64[n], of the
+        weights of all their holders, as in the first stage. Returns int64[n]."""
+        ...
+
+
+class QueryNoise(Protocol):
+    """What a release mode adds to a count, or to a sum of weights, as a function of window, item and holders.
+
+    A cell without holders is an item of a known domain. Its noise is known to reach the threshold by itself.
+    """
+
+    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
+        """First stage: False only for cells that are not published whichever holders are active. bool[c]."""
+        ...
+
+    def draws_of(self, window: int) -> Draw:
+        """Second stage: the noise of items that may pass, in one window."""
+        ...
+
+    def zero_item_tail(self) -> int:
+        """``floor(2^128 Pr[noise >= threshold])``: an item that nobody holds is published with this probability."""
+        ...
+
+
+class SingleNoise:
+    """One discrete Laplace variable Z of scale ``1 / epsilon_per_query``: modes ``labels`` and ``counts``.
+
+    It decides everything about an item in a window, so it can be drawn in two stages (docs/guarantee.md, section 5.4):
+    the bit "the full count plus Z reaches the threshold", and later Z given that bit.
+    """
+
+    def __init__(self, epsilon_per_query: float, threshold: int, keys: StreamKeys) -> None:
+        self._epsilon_per_query = epsilon_per_query
+        self._noise = discrete_laplace(epsilon_per_query)
+        self._threshold = threshold
+        self._keys = keys
+
+    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
+        counts = cells.counts
+        digests = digests_of_groups(cells.members(self._keys), cells.splits)
+        hashes = cells.table.hashes[cells.items]
+        passed: npt.NDArray[np.bool_] = counts == 0
+        for window, part in cells.by_window():
+            uniforms = self._keys.pass_uniforms(window).of_pairs(hashes[part], digests[part])
+            passed[part] |= self._noise.passes(uniforms, self._threshold - counts[part])
+        return passed
+
+    def draws_of(self, window: int) -> Draw:
+        function = self._keys.noise_uniforms(window)
+
+        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            return self._noise.sample_given_pass(function.of_pairs(hashes, digests), self._threshold - sums)
+
+        return draw
+
+    def zero_item_tail(self) -> int:
+        tails = upper_tail_integers(self._epsilon_per_query)
+        return tails[self._threshold - 1] if self._threshold <= len(tails) else 0
+
+
+class CappedSumNoise:
+    """``W + min(V, cap)``, two independent discrete Laplace variables: mode ``kms21`` ([KMS21] Algorithm 5).
+
+    Drawn in one stage, for the active holders: every item that somebody holds must be tested.
+    """
+
+    def __init__(
+        self, threshold: int, keys: StreamKeys, *, wide_epsilon: float, narrow_epsilon: float, cap: int
+    ) -> None:
+        self._tail = functools.partial(
+            capped_sum_tail_integer, wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap
+        )
+        self._wide = wide_discrete_laplace(wide_epsilon)
+        self._narrow = wide_discrete_laplace(narrow_epsilon)
+        self._cap = cap
+        self._threshold = threshold
+        self._keys = keys
+
+    def may_pass(self, cells: ItemHolders) -> npt.NDArray[np.bool_]:
+        return np.ones(len(cells), dtype=np.bool_)
+
+    def draws_of(self, window: int) -> Draw:
+        each = WideDiscreteLaplace.UNIFORMS
+        functions = [self._keys.noise_pair_uniforms(window, number) for number in range(2 * each)]
+
+        def draw(hashes: Words, digests: Words, sums: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+            uniforms = np.stack([function.of_pairs(hashes, digests) for function in functions], axis=1)
+            wide, narrow = self._wide.sample(uniforms[:, :each]), self._narrow.sample(uniforms[:, each:])
+            # An item that nobody holds is known to pass; the value of its noise is never published.
+            return np.where(sums > 0, wide + np.minimum(narrow, self._cap), self._threshold)
+
+        return draw
+
+    def zero_item_tail(self) -> int:
+        return self._tail(self._threshold)
+
+
+def digests_of_groups(members: Words, splits: npt.NDArray[np.int64]) -> Words:
+    """The digest of each group of widened users. members: uint64[n, 2]. splits: int64[k + 1]. Returns uint64[k, 2]."""
+    digests = np.zeros((len(splits) - 1, 2), dtype=np.uint64)
+    starts, is_held = splits[:-1], splits[1:] > splits[:-1]
+    if is_held.any():
+        digests[is_held] = sum_modulo_2_128(members, starts[is_held])
+    return digests

@@ -1,0 +1,166 @@
+"""What is released: the only types whose contents may leave the pipeline as results.
+
+Every field is a released value, a declared parameter, or a number computed from these (docs/guarantee.md, section 7).
+No field can carry a raw count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dp_transforms.checks import exact
+from dp_transforms.html_tables import html_table
+from dp_transforms.plan.window_schedule import format_utc
+
+ABOVE = "above"
+BETWEEN = "between"
+
+
+class HeavyHitter(NamedTuple):
+    """One item that many users hold in one window.
+
+    item: its label, as the log spells it.
+    zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
+        None in counts and kms21.
+    noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
+        theorem. In names of the `counts_for` largest items of a window alone, at least 0.
+    level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; with a price for hits
+        1 (a hit) or 2. Else None.
+    at_least_users: in names at least so many users hold it; 0 says nothing. That any of these numbers of a run is
+        wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
+    """
+
+    item: str
+    zone: str | None
+    noisy_count: int | None
+    level: int | None = None
+    at_least_users: int | None = None
+
+    @property
+    def in_words(self) -> str:
+        """Its size as far as it is published, then its label as the log spells it."""
+        if self.noisy_count is not None:
+            return f"about {self.noisy_count:,}: {self.item}"
+        size = f"at least {self.at_least_users:,}" if self.at_least_users else self.zone
+        return f"{size}: {self.item}" if size else self.item
+
+
+class WindowReport(NamedTuple):
+    """The heavy hitters of one window of one stream. Windows without any are not reported.
+
+    stream: name of the stream.
+    window_start, window_end: microseconds since 1970 UTC; the end is exclusive.
+    heavy_hitters: sorted by released values only (`release_order`).
+    epsilon_total, delta: the guarantee of the whole run, for each user, over all its windows.
+    epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, section 7).
+        In names epsilon_total: a user may have spent all of it, and what is published does not tell.
+    """
+
+    stream: str
+    window_start: int
+    window_end: int
+    heavy_hitters: Sequence[HeavyHitter]
+    epsilon_total: float
+    delta: float
+    epsilon_spent: float
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        caption = (
+            f"{self.stream}: {format_utc(self.window_start)} to {format_utc(self.window_end)};"
+            f" ({exact(self.epsilon_total)}, {exact(self.delta)})-DP for each user, over all windows of the run"
+            " together"
+        )
+        return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
+
+
+class RunEnded(NamedTuple):
+    """Says that a run has released everything, and nothing about why: whether a stop by the operator mattered depends
+    on data that is never released (docs/guarantee.md, section 7).
+
+    stream: name of the stream.
+    windows: the number of windows that were closed, with and without heavy items.
+    reports: the number of windows with heavy items. `RunEnded` can overtake the last of their reports; from the number
+        a reader knows when all have come.
+    """
+
+    stream: str
+    windows: int
+    reports: int = 0
+
+
+def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
+    """Sort key of the heavy hitters of a report: above first, then by falling level, falling at_least_users and falling
+    noisy count, then by label. A function of released values only."""
+    return (
+        heavy_hitter.zone != ABOVE,
+        -(heavy_hitter.level or 0),
+        -(heavy_hitter.at_least_users or 0),
+        -(heavy_hitter.noisy_count or 0),
+        heavy_hitter.item,
+    )
+
+
+WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "WindowReport",
+    "namespace": "shh",
+    "doc": "Items held by many users in one window, differentially private for each user over the whole run.",
+    "fields": [
+        {"name": "stream", "type": "string", "doc": "Name of the stream."},
+        {
+            "name": "window_start",
+            "type": {"type": "long", "logicalType": "timestamp-micros"},
+            "doc": "Start of the window (inclusive), UTC.",
+        },
+        {
+            "name": "window_end",
+            "type": {"type": "long", "logicalType": "timestamp-micros"},
+            "doc": "End of the window (exclusive), UTC.",
+        },
+        {
+            "name": "heavy_hitters",
+            "doc": "Items found heavy; above first, then by falling level, at_least_users, noisy_count; by label.",
+            "type": {
+                "type": "array",
+                "items": {
+                    "type": "record",
+                    "name": "HeavyHitter",
+                    "fields": [
+                        {"name": "item", "type": "string", "doc": "Label of the item."},
+                        {
+                            "name": "zone",
+                            "type": ["null", "string"],
+                            "doc": "labels mode: above (free of charge) or between (charged); else null.",
+                        },
+                        {
+                            "name": "noisy_count",
+                            "type": ["null", "long"],
+                            "doc": "Users that hold it, with discrete Laplace noise; null for above, kms21 and names.",
+                        },
+                        {
+                            "name": "level",
+                            "type": ["null", "long"],
+                            "default": None,
+                            "doc": "names mode: boundaries that the noisy sum of weights reaches, from 1; else null.",
+                        },
+                        {
+                            "name": "at_least_users",
+                            "type": ["null", "long"],
+                            "default": None,
+                            "doc": "names mode: at least so many users hold it, or 0: not stated; else null.",
+                        },
+                    ],
+                },
+            },
+        },
+        {"name": "epsilon_total", "type": "double", "doc": "Epsilon of the whole run, for each user."},
+        {"name": "delta", "type": "double", "doc": "Delta of the whole run, for each user."},
+        {
+            "name": "epsilon_spent",
+            "type": "double",
+            "doc": "Running estimate of the part of epsilon_total used so far, from public output alone.",
+        },
+    ],
+}

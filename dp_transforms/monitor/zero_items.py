@@ -1,0 +1,148 @@
+"""Items of a known domain that are published although nobody holds them, drawn without visiting the others.
+
+In a known domain an item that nobody holds is tested like every other: it is published with the probability p that the
+noise alone reaches the threshold. In a window with n items that is n independent coins. So their number is drawn from
+Binomial(n, p), and then that many different items, with equal probability for every subset: the same law, at a cost
+that grows with what is published and not with the domain (docs/guarantee.md, section 3).
+
+The draws do not depend on the data. An item that has holders in the window is tested by a draw of its own instead:
+`ItemHolders.merge` then drops the one that was drawn here.
+"""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.discrete_laplace import Inversion
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
+from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.hit_settings import HitSettings
+from dp_transforms.monitor.item_holders import ItemHolders
+
+_ONE = 1 << UNIFORM_BITS
+_WINDOWS_AT_ONCE = 1 << 16
+_DIGITS = 100  # relative errors of the sums below stay under 2^-200
+
+
+def draw_zero_items(
+    domain: DomainTable,
+    settings: HitSettings,
+    keys: StreamKeys,
+    *,
+    windows_per_slab: int,
+    shards: int,
+    first: int = 0,
+    end: int | None = None,
+) -> Iterator[tuple[int, int, ItemHolders]]:
+    """All zero items of a run as cells without holders, by slab and shard of items: ``(slab, shard, cells)``.
+
+    first, end: of the windows ``first .. end - 1`` alone; by default of all.
+    """
+    draws = ZeroItemDraws(len(domain), settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
+    for slab, group in itertools.groupby(
+        draws.by_window(settings.schedule.horizon if end is None else end, first),
+        key=lambda drawn: drawn[0] // windows_per_slab,
+    ):
+        drawn = list(group)
+        windows = np.repeat([window for window, _ in drawn], [len(items) for _, items in drawn])
+        items = np.concatenate([items for _, items in drawn])
+        cells = ItemHolders.without_holders(windows, items, domain.items).select(np.arange(len(items)))
+        for shard, part in cells.shard_by_item(shards):
+            yield slab, shard, part
+
+
+class ZeroItemsOfWindows:
+    """The same cells, one window and shard of items at a time."""
+
+    def __init__(self, domain: DomainTable, settings: HitSettings, keys: StreamKeys, shards: int) -> None:
+        tail, uniforms = settings.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms()
+        self._draws = ZeroItemDraws(len(domain), tail, uniforms)
+        self._items = domain.items
+        self._shards = shards
+
+    def cells(self, window: int, shard: int) -> ItemHolders | None:
+        """The zero items of this window in this shard; None if there are none."""
+        items = self._draws.of_window(window)
+        if not len(items):
+            return None
+        cells = ItemHolders.without_holders(np.full(len(items), window), items, self._items)
+        return dict(cells.select(np.arange(len(items))).shard_by_item(self._shards)).get(shard)
+
+
+class ZeroItemDraws:
+    """Subsets of ``0 .. domain_size - 1``, one a window: each position is in it with the same probability.
+
+    tail: that probability in units of 2^-128. uniforms: keyed function of pairs (window, number): number 0 decides how
+    many positions there are, and 1, 2, ... which. The distance from the exact law is at most
+    ``zero_items_total_variation``, of `discrete_laplace_law`, a window.
+    """
+
+    def __init__(self, domain_size: int, tail: int, uniforms: BlockFunction) -> None:
+        self._domain_size = domain_size
+        self._uniforms = uniforms
+        self._count = Inversion(binomial_integers(domain_size, tail))
+
+    def by_window(self, end: int, first: int = 0) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """The windows ``first .. end - 1`` with a subset that is not empty, each with its positions, ascending."""
+        if not len(self._count):
+            return  # the probability is too small for any 128-bit number
+        for low in range(first, end, _WINDOWS_AT_ONCE):
+            windows = np.arange(low, min(end, low + _WINDOWS_AT_ONCE))
+            counts = self._count.count_not_above(self._draw(windows, np.zeros_like(windows)))
+            for at in np.flatnonzero(counts):
+                yield int(windows[at]), self._positions(int(windows[at]), int(counts[at]))
+
+    def of_window(self, window: int) -> npt.NDArray[np.int64]:
+        """The subset of one window: the positions, ascending."""
+        if not len(self._count):
+            return np.zeros(0, dtype=np.int64)
+        number = np.zeros(1, dtype=np.int64)
+        count = int(self._count.count_not_above(self._draw(np.array([window]), number))[0])
+        return self._positions(window, count) if count else number[:0]
+
+    def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
+        """A uniform subset of `count` positions: the first different ones in a sequence of uniform positions."""
+        if 2 * count > self._domain_size:
+            left_out = self._positions(window, self._domain_size - count)
+            return np.setdiff1d(np.arange(self._domain_size), left_out)
+        # High words above the largest multiple of the domain's size are skipped: what is left is exactly uniform.
+        largest = np.uint64((1 << 64) // self._domain_size * self._domain_size - 1)
+        drawn = 2 * count + 8
+        while True:
+            numbers = np.arange(1, drawn + 1)
+            high = self._draw(np.full(drawn, window), numbers)[:, 0]
+            positions = (high[high <= largest] % np.uint64(self._domain_size)).astype(np.int64)
+            _, first = np.unique(positions, return_index=True)
+            if len(first) >= count:
+                return np.sort(positions[np.sort(first)[:count]])
+            drawn *= 2
+
+    def _draw(self, windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        return self._uniforms(np.stack([windows, numbers], axis=1).astype(np.uint64))
+
+
+def binomial_integers(trials: int, tail: int) -> list[int]:
+    """``floor(2^128 Pr[N <= k])`` for k = 0, 1, ... and N ~ Binomial(trials, tail / 2^128), until it is 2^128.
+
+    The number of entries at most a uniform 128-bit integer is then N, up to one unit of 2^-128 an entry.
+    """
+    context = decimal.Context(prec=_DIGITS, Emin=-(10**15), Emax=10**15)
+    success, failure = decimal.Decimal(tail), decimal.Decimal(_ONE - tail)
+    odds = context.divide(success, failure)
+    mass = context.power(context.divide(failure, decimal.Decimal(_ONE)), trials)
+    total, entries = mass, []
+    for successes in range(trials):
+        entry = int(context.multiply(total, decimal.Decimal(_ONE)))
+        if entry >= _ONE - 1:
+            break
+        entries.append(entry)
+        mass = context.multiply(mass, odds)
+        mass = context.divide(context.multiply(mass, decimal.Decimal(trials - successes)), successes + 1)
+        total = context.add(total, mass)
+    return entries

@@ -1,0 +1,377 @@
+"""What a run costs its users for ever, and the filter that adds runs up: whole numbers on a grid, rounded up.
+
+Guarantee: let all runs over one population be admitted by one `BudgetRule`, each before it draws anything. Plans, data
+and times may be chosen by what earlier runs published, and runs may go on side by side. Then all that they publish,
+together, is (max_epsilon, max_delta)-DP for adding or removing one user with all events in all of them. Proof:
+docs/guarantee.md, section 10.
+
+- ``basic``: epsilons and deltas add up. This holds for plans that are chosen as one goes (Rogers, Roth, Ullman, Vadhan,
+  *Privacy odometers and filters*, 2016), for runs side by side (Haney et al., *Concurrent composition for interactive
+  differential privacy with adaptive privacy-loss parameters*, 2023) and for data that are (Henzinger, Safavi, Vadhan,
+  *Concurrent composition for differentially private continual mechanisms*, arXiv 2411.03299).
+- ``renyi``, of one order that is fixed when the population is declared: divergences of this order add up (Feldman,
+  Zrnic, *Individual privacy accounting via a Renyi filter*, 2021; Lecuyer, *Practical privacy filters and odometers
+  with Renyi differential privacy*, 2021), beside the deltas of events that are outside of it.
+
+The first plan chooses, by which of them admits more runs like it. No run is charged more by ``renyi`` than by
+``basic``: a run of `names` for whose sampled noise there is no room left is charged as any other run. So ``renyi``
+refuses no more than its constants, `BudgetRule.base` and `BudgetRule.sampling`.
+
+**Why not the best of several rules later.** The shares of max_delta, the order and the rule are constants: fixed by the
+first plan, before anything is published. If the rule were chosen at the end, as whichever total is smallest, what was
+published would choose it, and only the sum of the deltas of all rules would be proved (each rule on the transcripts
+where it was the smallest). Nor are privacy profiles of plans composed (PLD): for plans that are chosen as one goes, to
+compose profiles until they exceed the caps is not a filter in general (Honkela, Koskela, Tran, Räisä, *f-Differential
+privacy filters*, arXiv 2602.06756; *Natural privacy filters are not always free*, arXiv 2602.15815).
+
+**The grid.** Epsilons and divergences are multiples of 10^-15, deltas of 10^-30, all rounded up; caps are rounded down.
+The epsilon and delta of a plan stand for the decimal numbers that they print as, so that ten runs of 0.1 fit into 1.
+Such a number is within 2^-53 of the float, relatively; the proofs behind a plan round by 10^-12 or more toward more
+noise (`ROUNDING` of `accounting`), so they hold for the decimal number too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import math
+import sys
+from decimal import Decimal
+from typing import Any
+
+from dp_transforms.checks import check_whole, shown
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+
+EPSILON_DIGITS = 15
+DELTA_DIGITS = 30
+_DISTANCE_DIGITS = 45
+LARGEST_MAX_EPSILON = Decimal(1000)
+LARGEST_MAX_DELTA = Decimal("0.01")
+LARGEST_ORDER = 10**6  # with which e^(order max_epsilon) is within the exponents of `_MATH`
+BASIC, RENYI = "basic", "renyi"
+RULES = (BASIC, RENYI)
+# For the distances of sampled noise these parts are set aside: of the first delta at least, and of max_delta at most.
+_SAMPLING_SHARE, _LARGEST_SHARE = 10**12, 1000
+# 60 digits, each operation correctly rounded; results are moved by 10^-50 in the safe direction before they are used.
+_MATH = decimal.Context(prec=60, Emin=-(10**9), Emax=10**9, rounding=decimal.ROUND_HALF_EVEN)
+_SLACK = Decimal(1).scaleb(-50)
+
+
+def epsilon_units(name: str, value: object) -> int:
+    """An epsilon or a divergence in units of 10^-15, rounded up. Raises ValueError; see `_decimal`."""
+    return _up(_decimal(name, value), EPSILON_DIGITS)
+
+
+def delta_units(name: str, value: object) -> int:
+    """A delta in units of 10^-30, rounded up. Raises ValueError; see `_decimal`."""
+    return _up(_decimal(name, value), DELTA_DIGITS)
+
+
+def cap_units(max_epsilon: object, max_delta: object) -> tuple[int, int]:
+    """Caps in units of 10^-15 and 10^-30, rounded down. Raises ValueError for what is no amount, or rounds to 0."""
+    caps = []
+    for name, value, digits in (("max_epsilon", max_epsilon, EPSILON_DIGITS), ("max_delta", max_delta, DELTA_DIGITS)):
+        units = -_up(_decimal(name, value).copy_negate(), digits)  # exact, unlike a minus
+        if not units:
+            raise ValueError(f"{name} must be at least 1e-{digits}, got {shown(value)}.")
+        caps.append(units)
+    return caps[0], caps[1]
+
+
+def from_epsilon_units(units: int) -> Decimal:
+    """The exact number that so many units of 10^-15 stand for."""
+    return _MATH.scaleb(Decimal(units), -EPSILON_DIGITS)
+
+
+def from_delta_units(units: int) -> Decimal:
+    """The exact number that so many units of 10^-30 stand for."""
+    return _MATH.scaleb(Decimal(units), -DELTA_DIGITS)
+
+
+@dataclasses.dataclass(frozen=True)
+class LifetimeCost:
+    """What one run of a plan costs each user, once, over its whole declared range. Build it with `of_plan`.
+
+    epsilon, delta: the guarantee of the run, in units; with the histogram of activity that its plan was made from.
+    release: the release mode. The rest is of release mode ``names`` alone, else "" and 0.
+    order: the Renyi order as text. divergence: of this order, of all looks and counts, in units of epsilon.
+    delta_events: of items that one user alone holds, and of collisions of hashes, in units. distance: of the sampled
+    noise from its law in one world, in units of 10^-45. activity: the epsilon of the histogram of activity, in units.
+    """
+
+    epsilon: int
+    delta: int
+    release: str
+    order: str = ""
+    divergence: int = 0
+    delta_events: int = 0
+    distance: int = 0
+    activity: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("epsilon", self.epsilon, 1)
+        for name in ("delta", "divergence", "delta_events", "distance", "activity"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < (name == "delta"):
+                raise ValueError(
+                    f"{name} must be a whole number of units >= {int(name == 'delta')}, got {shown(value)}."
+                )
+        if bool(self.order) != bool(self.divergence):
+            raise ValueError("order and divergence must be given together.")
+
+    @classmethod
+    def of_plan(cls, plan: ReleasePlan) -> LifetimeCost:
+        """The cost of a run of this plan."""
+        delta = delta_units("delta", plan.delta)
+        if not isinstance(plan, NamesPlan):
+            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.release)
+        activity = epsilon_units("activity_epsilon", plan.activity_epsilon) if plan.activity_epsilon else 0
+        with decimal.localcontext(_MATH):
+            events = _exactly("delta_open", plan.delta_open) + _exactly("delta_hash", plan.delta_hash) + _SLACK
+            # delta_sampling is (1 + e^epsilon) d, or more with a histogram: d is at most this.
+            distance = _exactly("delta_sampling", plan.delta_sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
+        return cls(
+            epsilon=epsilon_units("epsilon", plan.epsilon) + activity,
+            delta=delta,
+            release=plan.release,
+            order=_order_text(plan.order),
+            divergence=_up(_exactly("budget", plan.budget), EPSILON_DIGITS),
+            delta_events=_up(events, DELTA_DIGITS),
+            distance=_up(distance, _DISTANCE_DIGITS),
+            activity=activity,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Price:
+    """What a rule charges for a run, in units: each sum over the runs of a population stays below its own limit."""
+
+    epsilon: int
+    delta: int
+    sampling: int
+
+    def __add__(self, other: Price) -> Price:
+        return Price(self.epsilon + other.epsilon, self.delta + other.delta, self.sampling + other.sampling)
+
+    def times(self, count: int) -> Price:
+        """Of so many runs."""
+        return Price(count * self.epsilon, count * self.delta, count * self.sampling)
+
+    def __sub__(self, other: Price) -> Price:
+        return Price(self.epsilon - other.epsilon, self.delta - other.delta, self.sampling - other.sampling)
+
+
+NOTHING = Price(0, 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetRule:
+    """How the runs of one population add up, and what they may cost together. Build it with `declare`; see the module.
+
+    kind: ``basic`` or ``renyi``. max_epsilon, max_delta: in units, what a user may ever lose.
+    order: the Renyi order, as text; "" in ``basic``, where the fields below are 0.
+    base: what the conversion to (epsilon, delta) takes, once, with the first run.
+    sampling: this much of max_delta is set aside for distances of sampled noise. Runs after it is used up are charged
+    as runs of which only epsilon and delta are known.
+    """
+
+    kind: str
+    max_epsilon: int
+    max_delta: int
+    order: str = ""
+    base: Price = NOTHING
+    sampling: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in RULES:
+            raise ValueError(f"the rule must be one of {', '.join(RULES)}, got {shown(self.kind)}.")
+        largest = _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS), _up(LARGEST_MAX_DELTA, DELTA_DIGITS)
+        if not (0 < self.max_epsilon <= largest[0] and 0 < self.max_delta <= largest[1]):
+            raise ValueError("the caps of the rule are out of range.")
+        if bool(self.order) != (self.kind == RENYI):
+            raise ValueError("the rule renyi, and no other, has an order.")
+        if self.kind == RENYI and not 1 < Decimal(self.order) <= LARGEST_ORDER:
+            raise ValueError(f"the order of the rule renyi must be at most {LARGEST_ORDER:,}. Use basic.")
+        if self.kind == RENYI and self.base.epsilon < _conversion_loss(self.order, self.base.delta):
+            raise ValueError("the base of the rule does not pay for the conversion at its order.")
+
+    @classmethod
+    def declare(
+        cls, max_epsilon: object, max_delta: object, first: LifetimeCost, kind: str | None = None
+    ) -> BudgetRule:
+        """The rule of a new population, from its caps and its first plan, before anything is published.
+
+        kind: None for the one that admits more runs of the first plan; ``renyi`` if both admit as many, or ``basic`` if
+        the plan has no order. In ``renyi`` the first plan costs its epsilon and delta, and at most a thousandth of
+        max_delta more; a further one of the same order costs its divergence, about half of its epsilon. Raises
+        ValueError for caps that are not numbers in range, and for ``renyi`` with a plan that it cannot begin with.
+        """
+        largest_epsilon, largest_delta = cap_units(max_epsilon, max_delta)
+        if largest_epsilon > _up(LARGEST_MAX_EPSILON, EPSILON_DIGITS):
+            raise ValueError(f"max_epsilon must be at most {LARGEST_MAX_EPSILON}, got {shown(max_epsilon)}.")
+        if largest_delta > _up(LARGEST_MAX_DELTA, DELTA_DIGITS):
+            raise ValueError(
+                f"max_delta must be at most {LARGEST_MAX_DELTA}, got {shown(max_delta)}. Use one such as 1e-8."
+            )
+        if kind is not None:
+            return cls._of_kind(kind, largest_epsilon, largest_delta, first)
+        basic = cls(BASIC, largest_epsilon, largest_delta)
+        if not first.order:
+            return basic
+        try:
+            renyi = cls._of_kind(RENYI, largest_epsilon, largest_delta, first)
+        except ValueError:
+            return basic
+        return renyi if renyi.runs_that_fit(first) >= basic.runs_that_fit(first) else basic
+
+    @classmethod
+    def _of_kind(cls, kind: str, max_epsilon: int, max_delta: int, first: LifetimeCost) -> BudgetRule:
+        if kind != RENYI:
+            return cls(kind, max_epsilon, max_delta)
+        if not first.order:
+            raise ValueError("the rule renyi needs a first plan of release mode names. Use basic.")
+        events, delta = first.delta_events, min(first.delta, max_delta)
+        # Enough for as many runs like the first as the caps allow, unless that is a large share of max_delta.
+        distances = _sampling_units(first.distance, max_epsilon)
+        by_epsilon = max(0, max_epsilon - first.epsilon) // max(1, first.divergence + first.activity)
+        by_delta = (max_delta - delta) // max(1, events)
+        share = min((1 + min(by_epsilon, by_delta)) * distances, max_delta // _LARGEST_SHARE)
+        sampling = max(delta // _SAMPLING_SHARE, distances, share)
+        if sampling > max_delta // 10:
+            raise ValueError("max_epsilon is too large for the rule renyi and this plan. Use basic.")
+        # What is left of the first plan's delta pays for the conversion, for all runs together.
+        own = _sampling_units(first.distance, first.epsilon)
+        conversion = min(delta - events - own, max_delta - events - sampling)
+        if conversion <= 0:
+            raise ValueError("max_delta must be larger than the delta of the first plan. Use a larger one.")
+        loss = max(_conversion_loss(first.order, conversion), first.epsilon - first.activity - first.divergence)
+        return cls(RENYI, max_epsilon, max_delta, first.order, Price(loss, conversion, 0), sampling)
+
+    def price(self, cost: LifetimeCost, spent: Price = NOTHING) -> Price:
+        """What a run of this cost takes in addition to `base`. spent: what the runs before it took."""
+        if self.kind == BASIC:
+            return Price(cost.epsilon, cost.delta, 0)
+        # Divergences do not fall with the order (van Erven, Harremoes 2014, Theorem 3): a larger one covers this one.
+        if cost.order and Decimal(cost.order) >= Decimal(self.order):
+            sampling = _sampling_units(cost.distance, self.max_epsilon)
+            looks = cost.divergence + cost.activity
+            if spent.sampling + sampling <= self.sampling and looks <= cost.epsilon:
+                return Price(looks, cost.delta_events, sampling)
+        # A histogram costs all of its epsilon: it may have been published before the order was chosen, and told which.
+        return Price(pure_divergence(self.order, cost.epsilon - cost.activity) + cost.activity, cost.delta, 0)
+
+    def kept_by_release(self, cost: LifetimeCost, price: Price) -> Price:
+        """How much of its price a run keeps that is given back before it drew anything: what its histogram took.
+
+        The histogram is published, and the plan that declared the rule chose the constants of the rule by it. Its noise
+        and its hashes are within the distance of the cost of their law.
+        """
+        if not cost.activity:
+            return NOTHING
+        if price.sampling:
+            return Price(cost.activity, 0, price.sampling)
+        return Price(cost.activity, _sampling_units(cost.distance, cost.epsilon), 0)
+
+    def runs_that_fit(self, cost: LifetimeCost) -> int:
+        """How many runs of this cost the rule admits, one after another."""
+        runs, prices = 0, NOTHING
+        while self.allows(self.total(prices + (price := self.price(cost, prices)), runs + 1)):
+            # As many of this price as fit at once.
+            before = self.total(prices, 1)
+            limits = self.max_epsilon, self.max_delta - self.sampling, self.sampling
+            left = (limit - took for limit, took in zip(limits, dataclasses.astuple(before), strict=True))
+            count = min(room // each for room, each in zip(left, dataclasses.astuple(price), strict=True) if each)
+            runs, prices = runs + count, prices + price.times(count)
+        return runs
+
+    def total(self, prices: Price, runs: int) -> Price:
+        """What runs of these prices, added up, took; the base included."""
+        return prices + self.base if runs else NOTHING
+
+    def allows(self, total: Price) -> bool:
+        """Whether this total is within the caps."""
+        return (
+            total.epsilon <= self.max_epsilon
+            and total.delta <= self.max_delta - self.sampling
+            and total.sampling <= self.sampling
+        )
+
+    def to_fields(self) -> dict[str, Any]:
+        """As plain fields, amounts as whole numbers; `from_fields` reads them."""
+        base = {"base_epsilon": self.base.epsilon, "base_delta": self.base.delta}
+        fields = {name: getattr(self, name) for name in ("kind", "max_epsilon", "max_delta", "order", "sampling")}
+        return fields | base
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> BudgetRule:
+        plain = {name: fields[name] for name in ("kind", "max_epsilon", "max_delta", "order", "sampling")}
+        return cls(base=Price(fields["base_epsilon"], fields["base_delta"], 0), **plain)
+
+
+def pure_divergence(order: str, epsilon: int) -> int:
+    """The Renyi divergence of this order that an epsilon-DP run cannot exceed, in units, rounded up; never above
+    epsilon.
+
+    It is that of randomized response: a run that is (epsilon, delta)-DP, and interactive, is a function of one
+    randomized response with epsilon that fails with probability delta (Lyu, *Composition theorems for interactive
+    differential privacy*, 2022; Vadhan, Zhang 2023, arXiv 2207.08335; [KOV15] for one answer).
+    """
+    with decimal.localcontext(_MATH):
+        alpha, e = Decimal(order), from_epsilon_units(epsilon)
+        # p^alpha (1-p)^(1-alpha) + (1-p)^alpha p^(1-alpha), with p = e^eps / (1 + e^eps).
+        moment = ((alpha * e).exp() + ((1 - alpha) * e).exp()) / (1 + e.exp())
+        divergence = moment.ln() / (alpha - 1) + _SLACK / (alpha - 1)
+    return min(epsilon, _up(divergence, EPSILON_DIGITS))
+
+
+def _conversion_loss(order: str, delta: int) -> int:
+    """epsilon less the divergence that proves it with this delta, in units, rounded up.
+
+    Canonne, Kamath, Steinke (2020), Proposition 12: ``delta = e^((order-1)(B-epsilon)) (1-1/order)^order / (order-1)``.
+    """
+    with decimal.localcontext(_MATH):
+        alpha = Decimal(order)
+        factor = alpha * (1 - 1 / alpha).ln() - (alpha - 1).ln()
+        loss = (factor - from_delta_units(delta).ln() + _SLACK) / (alpha - 1)
+    return max(0, _up(loss, EPSILON_DIGITS))
+
+
+def _sampling_units(distance: int, max_epsilon: int) -> int:
+    """``(1 + e^max_epsilon) d`` in units of delta, rounded up: both directions, as in docs/guarantee.md section 3."""
+    with decimal.localcontext(_MATH):
+        factor = (1 + from_epsilon_units(max_epsilon).exp()) * (1 + _SLACK)
+        return _up(Decimal(distance).scaleb(-_DISTANCE_DIGITS) * factor, DELTA_DIGITS)
+
+
+def _order_text(order: float) -> str:
+    """The exact value of a float, as decimal text: the order of the prices, and not one beside it."""
+    return str(Decimal(order))
+
+
+def _decimal(name: str, value: object) -> Decimal:
+    """What a number prints as. Raises ValueError unless it is finite, > 0 and no subnormal float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
+        raise ValueError(f"{name} must be a number, got {shown(value)}.")
+    try:
+        number = Decimal(str(value))
+    except decimal.InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite() or number <= 0:
+        raise ValueError(f"{name} must be a finite number > 0, got {shown(value)}.")
+    if number < Decimal(sys.float_info.min) or number > Decimal(sys.float_info.max) or len(str(number)) > 400:
+        raise ValueError(f"{name} must be a normal number, not too small and not too large, got {shown(value)}.")
+    return number
+
+
+def _exactly(name: str, value: float) -> Decimal:
+    """A share of a plan: 0, or a normal float, as the exact number."""
+    if value != 0 and not (math.isfinite(value) and value >= sys.float_info.min):
+        raise ValueError(f"{name} must be 0 or a normal number > 0, got {shown(value)}.")
+    return Decimal(value)
+
+
+def _up(value: Decimal, digits: int) -> int:
+    """In units of ``10^-digits``, rounded up; exact, whatever the number of digits."""
+    sign, figures, exponent = value.as_tuple()
+    return math.ceil(Decimal((sign, figures, int(exponent) + digits)))

@@ -1,0 +1,293 @@
+"""The release plan: a privacy budget turned into the plain numbers that the mechanisms run on.
+
+Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events, over
+the whole declared schedule; with a known domain, provided the list of items is public and was not made from the log. A
+plan that breaks the first part cannot be built: construction checks it again. Every rounding goes toward more noise.
+
+`ReleasePlan` is what all plans share, and the way to make and read one. `ChargingPlan` and `NamesPlan` are the two
+kinds; each is in a module of its name.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import importlib
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+
+from dp_transforms.checks import exact, shown
+from dp_transforms.html_tables import html_table
+from dp_transforms.plan.plan_checks import as_float, check_budget, check_declared_ids
+from dp_transforms.plan.plan_json import PlanForm, fingerprint_of, read_fields, write_fields
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+
+DEFAULT_RELEASE = "names"
+_RELEASE_IF_NONE_IS_STORED = "labels"  # whatever the default is: a stored plan does not change its meaning
+DEFAULT_MAX_USERS = 10**8
+DEFAULT_MAX_ITEMS = 10**9
+
+# Module and name of the class of plans for each release mode. They import this module, so they are looked up by name.
+_CHARGING = ("charging_plan", "ChargingPlan")
+_CLASS_OF = {
+    "labels": _CHARGING,
+    "counts": _CHARGING,
+    "kms21": _CHARGING,
+    "names": ("names_plan", "NamesPlan"),
+}
+RELEASES = tuple(_CLASS_OF)
+
+_Plan = TypeVar("_Plan", bound="ReleasePlan")
+
+
+@runtime_checkable
+class KnownDomain(Protocol):
+    """What a plan needs of an `ItemDomain`: the number of its items, and the hash of the list."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+class _DeclaredDomain(NamedTuple):
+    size: int
+    fingerprint: str
+
+
+class Budget(NamedTuple):
+    """What every plan is calibrated for; already checked. Names as in `ReleasePlan.calibrate`."""
+
+    epsilon: float
+    delta: float
+    schedule: WindowSchedule
+    domain: KnownDomain | None
+    max_users: int
+    max_items: int
+
+    @property
+    def domain_size(self) -> int:
+        return 0 if self.domain is None else self.domain.size
+
+    @property
+    def domain_fingerprint(self) -> str:
+        return "" if self.domain is None else self.domain.fingerprint
+
+
+class ReleasePlan(abc.ABC):
+    """One calibrated run: what is promised, and the numbers that keep the promise. Build it with `calibrate`.
+
+    epsilon, delta: the guarantee for one user over the whole schedule.
+    schedule: the declared windows; its horizon is the number of windows that may be published.
+    release: the release mode, one of `RELEASES`.
+    threshold: noisy sums of at least this are reported; what is summed, the kind of plan says.
+    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
+    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
+    delta_open, delta_sampling, delta_hash: shares of delta, for items with one holder alone (0 in a known domain), for
+        the distance of the sampled noise from the exact law, and for collisions of keyed hashes. What is left pays for
+        what is published; the kind of plan names it.
+    """
+
+    epsilon: float
+    delta: float
+    schedule: WindowSchedule
+    release: str
+    threshold: int
+    domain_size: int
+    domain_fingerprint: str
+    max_users: int
+    max_items: int
+    delta_open: float
+    delta_sampling: float
+    delta_hash: float
+
+    DEFAULT_RELEASE: ClassVar[str] = DEFAULT_RELEASE  # of `calibrate`
+    CHOICES: ClassVar[frozenset[str]]  # arguments of `calibrate` beside those of every plan
+    FLOATS: ClassVar[tuple[str, ...]]  # the fields that are floats
+
+    @classmethod
+    def calibrate(
+        cls: type[_Plan],
+        *,
+        epsilon: float,
+        delta: float,
+        schedule: WindowSchedule,
+        release: str | None = None,
+        domain: KnownDomain | None = None,
+        max_users: int = DEFAULT_MAX_USERS,
+        max_items: int = DEFAULT_MAX_ITEMS,
+        hits_per_user: int | None = None,
+        max_items_per_user: int | None = None,
+        threshold: int | None = None,
+        accountant: str | None = None,
+        usual_looks: tuple[int, int] | None = None,
+        most_looks: int | None = None,
+        known_items: bool | None = None,
+        forget_after: int | None = None,
+        known_error: float | None = None,
+        size_error: float | None = None,
+        counts_for: int | None = None,
+        activity_epsilon: float | None = None,
+    ) -> _Plan:
+        """The plan that finds most for this budget: a `ChargingPlan`, or a `NamesPlan` for release ``names``.
+
+        release defaults to names; of a `ChargingPlan` to labels. domain: the public list of all items, an `ItemDomain`;
+        None for an open one. None stands for the default of the release mode everywhere else.
+
+        For labels, counts and kms21:
+
+        hits_per_user: 3 in labels, 10 in counts, 20 in kms21 by default. max_items_per_user: 3 by default. threshold
+        defaults to the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger one
+        leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the smallest at
+        which the whole run is expected to publish at most 0.05 items that nobody holds. accountant defaults to the
+        tightest one.
+
+        For names:
+
+        usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up
+        to most_looks if that is less. The noise is chosen for them; other users are served too. most_looks: a user's
+        further pairs do not count, 3,000 by default. known_items: items that were named are followed down to a lower
+        threshold, by default True. forget_after: until they were not named for so many windows, 168 by default.
+        known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
+        domain as small as 0.05 false names in the whole run need. size_error: the probability that any size that the
+        run states is too large, 0.01 by default. counts_for: so many of the largest named items of a window have a
+        noisy count of their users, 0 by default. Users pay for counts out of the same purse, so less is named.
+        Replays alone. activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the
+        usual looks are from (`shh plan --from-log`); in addition to epsilon, 0 by default.
+
+        Raises ValueError for an argument of another release mode, and if the budget is too small for any noise that can
+        be sampled.
+        """
+        release = cls.DEFAULT_RELEASE if release is None else release
+        kind = plan_class(release)
+        if not issubclass(kind, cls):
+            raise ValueError(f"release must be one of a {cls.__name__}, got {release!r}. Use ReleasePlan.calibrate.")
+        arguments = {
+            "hits_per_user": hits_per_user,
+            "max_items_per_user": max_items_per_user,
+            "threshold": threshold,
+            "accountant": accountant,
+            "usual_looks": usual_looks,
+            "most_looks": most_looks,
+            "known_items": known_items,
+            "forget_after": forget_after,
+            "known_error": known_error,
+            "size_error": size_error,
+            "counts_for": counts_for,
+            "activity_epsilon": activity_epsilon,
+        }
+        choices = {name: value for name, value in arguments.items() if value is not None}
+        for name in choices:
+            if name not in kind.CHOICES:
+                others = ", ".join(other for other in RELEASES if name in plan_class(other).CHOICES)
+                raise ValueError(
+                    f"{name} cannot be used with release {release!r}: it belongs to {others}. Leave it out."
+                )
+        epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
+        check_budget(epsilon, delta, schedule)
+        check_declared_ids(max_users, max_items)
+        if domain is not None and not isinstance(domain, KnownDomain):
+            raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
+        return kind.of_budget(release, Budget(epsilon, delta, schedule, domain, max_users, max_items), **choices)
+
+    @classmethod
+    @abc.abstractmethod
+    def of_budget(cls: type[_Plan], release: str, budget: Budget, *args: Any, **choices: Any) -> _Plan:
+        """The plan of `calibrate`. choices: of the arguments in `CHOICES` those that were given."""
+
+    @property
+    @abc.abstractmethod
+    def expected_false_reports(self) -> float:
+        """How many items that nobody holds the run publishes on average; rounded up. 0 in an open domain."""
+
+    @abc.abstractmethod
+    def smallest_detectable(self, probability: float = 0.95) -> int:
+        """The smallest number of users from which an item is reported in a window with at least this probability."""
+
+    @property
+    def known_for(self) -> int:
+        """For so many windows an item is known after it was named; 0 where known items are not followed."""
+        return 0
+
+    @property
+    def pays_at_the_end(self) -> bool:
+        """Whether users pay for something only when all windows are answered: such a run has one part."""
+        return False
+
+    @property
+    def domain(self) -> KnownDomain | None:
+        """The domain as far as the plan knows it; None for an open one."""
+        return _DeclaredDomain(self.domain_size, self.domain_fingerprint) if self.domain_size else None
+
+    @property
+    def guarantee(self) -> str:
+        """One sentence: what the plan promises, and for a known domain on which condition."""
+        condition = ", provided the list of items is public and was not made from the log" if self.domain_size else ""
+        return (
+            f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
+            f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
+            f"{condition}."
+        )
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
+        return fingerprint_of(self._fields(), self.FLOATS)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
+        schedule = self.schedule
+        declared = [
+            ("start", format_utc(schedule.start_seconds * MICROS_PER_SECOND)),
+            ("end", format_utc(schedule.end_seconds * MICROS_PER_SECOND)),
+            ("window", f"{schedule.window_seconds:,} s"),
+            ("slide", f"{schedule.slide_seconds:,} s"),
+        ]
+        rows = [(name, value) for name, value in self._fields().items() if not isinstance(value, (tuple, dict))]
+        return html_table(self.guarantee, (), [*declared, *rows])
+
+    def to_json(self) -> str:
+        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back."""
+        return write_fields(self._fields(), self.FLOATS)
+
+    def _fields(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in _field_names(type(self))}
+        return {**fields, "schedule": self.schedule.to_dict()}
+
+    @classmethod
+    def from_json(cls: type[_Plan], text: str | bytes) -> _Plan:
+        """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
+
+        The fingerprint finds accidental changes. It is not a signature: anybody can compute it again, and so change
+        anything that the other checks let pass.
+        """
+        kind: type[ReleasePlan] = plan_class(_RELEASE_IF_NONE_IS_STORED)
+
+        def form_of(fields: dict[str, Any]) -> PlanForm:
+            nonlocal kind
+            kind = plan_class(fields.get("release", _RELEASE_IF_NONE_IS_STORED))
+            return PlanForm(_field_names(kind), kind.FLOATS)
+
+        fields = read_fields(text, form_of)
+        try:
+            schedule = WindowSchedule.from_dict(fields.pop("schedule"))
+        except TypeError:
+            raise ValueError("the schedule of the plan has missing or unknown fields.") from None
+        plan: ReleasePlan = cast(Any, kind)(schedule=schedule, **fields)
+        if not isinstance(plan, cls):
+            raise ValueError(f"the plan is a {kind.__name__}, not a {cls.__name__}. Use ReleasePlan.from_json.")
+        return plan
+
+
+def plan_class(release: object) -> type[ReleasePlan]:
+    """The class of the plans of a release mode. Raises ValueError for another name."""
+    if not isinstance(release, str) or release not in _CLASS_OF:
+        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {shown(release)}.")
+    module, name = _CLASS_OF[release]
+    found: type[ReleasePlan] = getattr(importlib.import_module(f"dp_transforms.plan.{module}"), name)
+    return found
+
+
+def _field_names(kind: type[ReleasePlan]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]

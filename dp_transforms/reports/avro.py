@@ -1,0 +1,141 @@
+"""Reports as an Avro object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
+
+`avro_container` reads the container, not fastavro, which trusts the file: a 5 KB schema can end the process, and a
+small block can unpack to any size. fastavro only decodes fields and heavy hitters, by our schema.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import fastavro
+
+from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.reports.records import (
+    HEADER_KEY,
+    MAX_HEADER_BYTES,
+    MAX_HEAVY_HITTERS,
+    MAX_RECORD_BYTES,
+    ReportFileError,
+    ReportHeader,
+    check_report,
+    parse_header,
+    parse_json,
+    plain_fields,
+    too_many_heavy_hitters,
+)
+from dp_transforms.stores import avro_container
+from dp_transforms.stores.avro_container import (
+    BlockTooLargeError,
+    DamagedContainerError,
+    HeaderTooLargeError,
+    read_long,
+)
+
+_SYNC_BYTES = 16
+# The schema, and the header of a report.
+_MAX_CONTAINER_HEADER_BYTES = MAX_HEADER_BYTES + (1 << 16)
+# A record takes at least a byte for each of its 4 variable-length fields and 8 for each of its 3 doubles.
+_MIN_RECORD_BYTES = 28
+# A writer puts records into a block until it has 16,000 bytes: the last of them may be of any size.
+_MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
+
+
+def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
+    """reports: of `check_report`, in order."""
+    records = [plain_fields(report) for report in reports]
+    metadata = {HEADER_KEY: header.to_json()}
+    # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
+    sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
+    # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
+    fastavro.writer(handle, WINDOW_REPORT_AVRO_SCHEMA, records, codec="deflate", metadata=metadata, sync_marker=sync)
+
+
+def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
+    try:
+        container = avro_container.read_header(handle, _MAX_CONTAINER_HEADER_BYTES)
+    except HeaderTooLargeError:
+        raise ReportFileError(
+            f"the header of the Avro file has more than {_MAX_CONTAINER_HEADER_BYTES} bytes."
+        ) from None
+    except DamagedContainerError:
+        raise ReportFileError("the file is not an Avro object container file, or its header is damaged.") from None
+    header = parse_header(container.metadata.get(HEADER_KEY.encode()))  # first, since it has the version
+    if _shape(parse_json(container.schema or b"null")) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
+        raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
+    if container.codec not in ("null", "deflate"):
+        raise ReportFileError("the Avro codec of a report file must be null or deflate.")
+    return header, _records(handle, container)
+
+
+def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[WindowReport]:
+    try:
+        for count, begin, length in avro_container.iter_frames(handle, container):
+            block = avro_container.read_block(handle, container, begin, length, _MAX_BLOCK_BYTES)
+            if count > len(block) // _MIN_RECORD_BYTES:
+                raise ReportFileError("a block of the Avro file does not hold as many records as it claims.")
+            stream = io.BytesIO(block)
+            for _ in range(count):
+                yield read_datum(stream)
+            if stream.tell() != len(block):
+                raise ReportFileError("a block of the Avro file holds more than its records.")
+    except BlockTooLargeError:
+        raise ReportFileError(f"a block of the Avro file unpacks to more than {_MAX_BLOCK_BYTES} bytes.") from None
+    except DamagedContainerError:
+        raise ReportFileError("the Avro file is truncated or damaged: write it again.") from None
+
+
+def read_datum(stream: IO[bytes]) -> WindowReport:
+    """The report at the position of a stream. Heavy hitters are counted before they are decoded.
+
+    Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
+    """
+    before, heavy_hitter, behind = _parts()
+    fields: Any = fastavro.schemaless_reader(stream, before, None)
+    entries: list[Any] = []
+    while (count := read_long(stream)) != 0:
+        if count < 0:  # a negative count is followed by the size of the block in bytes
+            count = -count
+            read_long(stream)
+        if len(entries) + count > MAX_HEAVY_HITTERS:
+            raise too_many_heavy_hitters()
+        entries.extend(fastavro.schemaless_reader(stream, heavy_hitter, None) for _ in range(count))
+    rest: Any = fastavro.schemaless_reader(stream, behind, None)
+    return check_report({**fields, "heavy_hitters": entries, **rest})
+
+
+@functools.cache
+def _parts() -> tuple[Any, Any, Any]:
+    """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields after them."""
+    schema = without_logical_types(WINDOW_REPORT_AVRO_SCHEMA)
+    fields = schema["fields"]
+    place = [field["name"] for field in fields].index("heavy_hitters")
+    before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
+    parts = (before, fields[place]["type"]["items"], behind)
+    return tuple(fastavro.parse_schema(part) for part in parts)
+
+
+def _shape(schema: Any) -> Any:
+    """A schema without what decoding does not need, to compare. Its nesting is bounded by `parse_json`."""
+    if isinstance(schema, list):
+        return [_shape(branch) for branch in schema]
+    if isinstance(schema, dict):
+        kept = {key: _shape(value) for key, value in schema.items() if key not in ("doc", "namespace", "default")}
+        if isinstance(name := kept.get("name"), str):
+            kept["name"] = name.rpartition(".")[2]
+        return kept
+    return schema
+
+
+def without_logical_types(schema: Any) -> Any:
+    """The same schema with times as plain microseconds: a long may hold times that datetime cannot."""
+    if isinstance(schema, list):
+        return [without_logical_types(branch) for branch in schema]
+    if isinstance(schema, dict):
+        return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+    return schema

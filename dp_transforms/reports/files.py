@@ -1,0 +1,178 @@
+"""Report files by path: written to exactly one path, and read as hostile input."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import BinaryIO
+
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order
+from dp_transforms.stores.local_files import Path, create_new, open_regular
+from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored
+
+_ENDINGS = {
+    ".avro": "avro",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_MODULES = {"avro": "avro", "json": "json_lines", "parquet": "parquet"}
+
+
+def report_format(path: Path) -> str:
+    """``avro``, ``json`` or ``parquet``, by the ending."""
+    ending = pathlib.Path(path).suffix.lower()
+    if ending not in _ENDINGS:
+        raise ReportFileError(f"{_quoted(path)} must end in one of {', '.join(_ENDINGS)} to say its format.")
+    return _ENDINGS[ending]
+
+
+def _module_of(file_format: str) -> ModuleType:
+    """Loads the libraries of this format alone."""
+    return importlib.import_module(f"dp_transforms.reports.{_MODULES[file_format]}")
+
+
+def write_report_file(
+    path: Path, header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str | None = None
+) -> None:
+    """Writes the reports, sorted by stream and window, to exactly this path, and on to the disk.
+
+    file_format: ``avro``, ``json`` or ``parquet`` if the ending of the path does not say it.
+    Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
+    that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
+    """
+    report_writer = _module_of(file_format or report_format(path))
+    ordered = in_file_order(map(checked_report, reports))
+    try:
+        handle = create_new(path)
+    except OSError as error:
+        raise write_error(path, error) from error
+    try:
+        with handle:
+            report_writer.write(handle, header, ordered)
+            handle.flush()
+            os.fsync(handle.fileno())
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        if isinstance(error, OSError):
+            raise write_error(path, error) from error
+        raise
+
+
+def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
+    """What `write_report_file` would write. For ``avro`` and ``json``, the same reports always make the same bytes."""
+    handle = io.BytesIO()
+    _module_of(file_format).write(handle, header, in_file_order(map(checked_report, reports)))
+    return handle.getvalue()
+
+
+def read_report_file(path: Path) -> tuple[ReportHeader, Iterator[WindowReport]]:
+    """The header and, one by one, the reports, of a local file or a URL. Every record is checked.
+
+    Raises ReportFileError: at once for a fault of the file or its header, and while iterating for one of a record.
+    """
+    report_reader = _module_of(report_format(path))
+    try:
+        handle = _open(path)
+    except UrlError as error:
+        raise ReportFileError(str(error)) from None
+    except OSError as error:
+        raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}. Check the path.") from error
+    stack = contextlib.ExitStack()
+    stack.enter_context(handle)
+    try:
+        with _hostile(path):
+            header, reports = report_reader.read(handle)
+    except BaseException:
+        stack.close()
+        raise
+
+    def checked() -> Iterator[WindowReport]:
+        with stack, _hostile(path):
+            yield from reports
+
+    return header, checked()
+
+
+def report_files_in(folder: Path) -> list[str]:
+    """The paths of the report files of a folder, by their endings. Hidden ones are drafts. Raises ReportFileError."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ReportFileError(f"cannot read {_quoted(folder)}: {error.strerror}. Check the path.") from error
+    found = [name for name in names if pathlib.Path(name).suffix.lower() in _ENDINGS and not name.startswith(".")]
+    return [os.path.join(folder, name) for name in found]
+
+
+def read_report_files(paths: Sequence[Path]) -> tuple[ReportHeader, list[WindowReport]]:
+    """The report of a run whose parts are in files of their own.
+
+    Raises ReportFileError as `read_report_file` does, and for a file of another run or a window that two files have.
+    """
+    headers: list[ReportHeader] = []
+    owners: dict[tuple[str, int, int], int] = {}
+    found: list[WindowReport] = []
+    for number, path in enumerate(paths):
+        header, reports = read_report_file(path)
+        headers.append(header)
+        both = f"{_quoted(paths[0])} and {_quoted(path)}"
+        if (header.run_id, header.stream) != (headers[0].run_id, headers[0].stream):
+            raise ReportFileError(f"{both} are of different runs. Only the parts of one run make one report.")
+        if header.plan != headers[0].plan:
+            raise ReportFileError(f"{both} have one run id and different plans. One of them is not of this run.")
+        for report in reports:
+            first = owners.setdefault((report.stream, report.window_start, report.window_end), number)
+            if first != number:
+                raise ReportFileError(
+                    f"{_quoted(paths[first])} and {_quoted(path)} both have the window that begins at"
+                    f" {format_utc(report.window_start)}. Name each part of a run once."
+                )
+            found.append(report)
+    return headers[0], in_file_order(found)
+
+
+def _open(path: Path) -> BinaryIO:
+    """A local regular file, or what a URL names."""
+    if is_remote(path):
+        return io.BufferedReader(open_stored(look_at(os.fspath(path))))
+    return open_regular(path)
+
+
+@contextlib.contextmanager
+def _hostile(path: Path) -> Iterator[None]:
+    """Replaces any error of a parser by one line that contains nothing of the file."""
+    try:
+        yield
+    except ReportFileError as error:
+        raise ReportFileError(f"{_quoted(path)}: {error}") from error
+    except RemoteFileError as error:
+        raise ReportFileError(f"cannot read {_quoted(path)}: {error.strerror}.") from error
+    except Exception as error:
+        raise ReportFileError(
+            f"{_quoted(path)} is damaged or not a report file ({type(error).__name__}). Write it again."
+        ) from error
+
+
+def write_error(path: Path, error: OSError) -> ReportFileError:
+    """The error for a file that could not be written, in one line. path: as the user named it."""
+    if isinstance(error, FileExistsError):
+        return ReportFileError(
+            f"{_quoted(path)} exists and is never overwritten. Name another output, or move it away."
+        )
+    remedy = "" if isinstance(error, RemoteFileError) else " Check the folder and its free space."
+    return ReportFileError(f"cannot write {_quoted(path)}: {error.strerror}.{remedy}")
+
+
+def _quoted(path: Path) -> str:
+    """The path on one line, whatever it contains."""
+    return repr(os.fspath(path))

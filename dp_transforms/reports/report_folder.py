@@ -1,0 +1,283 @@
+"""Reports as a folder: one report file per window with heavy items, which appears whole and is never replaced.
+
+A file is written under a hidden name, synced to the disk, and linked to its own name. The link fails if that name is
+taken: so one of two workers is first, and a reader sees a whole file or none. A worker that dies leaves at most a
+hidden file, which `open` removes when it is old.
+
+    header.json                              the run, and the format of the reports
+    2017-10-01T030000Z-1f0c2a9b.jsonl        a window, by its start and a digest of the name of the stream
+    ended.json                               the run has ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import time
+import uuid
+from collections.abc import Container, Iterator
+from typing import Any
+
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports.files import read_report_file, report_file_bytes
+from dp_transforms.reports.records import (
+    MAX_HEADER_BYTES,
+    ReportFileError,
+    ReportHeader,
+    checked_report,
+    in_file_order,
+    parse_json,
+)
+from dp_transforms.reports.report_writer import (
+    StreamContents,
+    check_end,
+    check_not_over,
+    check_same_run,
+    check_stream,
+    end_key,
+    ended_fields,
+    parse_ended,
+    report_key,
+    second_answer,
+    second_end,
+)
+from dp_transforms.reports.window_follower import WindowFollower
+from dp_transforms.stores.local_files import create_new, open_regular, read_regular, sync_folder
+
+FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
+_HEADER, _ENDED = "header.json", "ended.json"
+_WINDOW = re.compile(r"\d{4}-\d\d-\d\dT\d{6}(\.\d{6})?Z-[0-9a-f]{8}\.(jsonl|avro)")
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_STALE_SECONDS = 3600  # nobody needs an hour between writing a file and linking it
+_MODE = 0o644
+_MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFolder:
+    """A folder that all workers see under one path, on a file system with hard links.
+
+    path: created if it is missing; holds one run of one stream.
+    file_format: ``jsonl`` or ``avro``.
+    """
+
+    path: str
+    file_format: str = "jsonl"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, os.PathLike)) or not os.fspath(self.path):
+            raise ValueError(f"path of a report folder must be a path that is not empty, got {self.path!r}.")
+        if self.file_format not in FILE_FORMATS:
+            raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {self.file_format!r}.")
+        object.__setattr__(self, "path", os.fspath(self.path))
+
+    def open(self, header: ReportHeader) -> ReportFolderWriter:
+        """Starts the run, or continues it. Raises StreamError if the folder holds another run, or other files."""
+        folder = pathlib.Path(self.path)
+        with _folder_errors(folder):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _remove_stale(folder)
+            if not self.is_begun:
+                _check_empty(folder)
+                fields = {"header": json.loads(header.to_json()), "file_format": self.file_format}
+                _put_first(folder / _HEADER, _line(fields))
+            found, file_format = _read_header(folder)
+        check_same_run(f"the folder {self.path!r}", found, header)
+        if file_format != self.file_format:
+            raise StreamError(
+                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}. Use the same format."
+            )
+        # The header of the folder goes into all files: a later release may word the guarantee in another way.
+        return ReportFolderWriter(folder, found, file_format)
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a run has begun to write into it."""
+        return (pathlib.Path(self.path) / _HEADER).exists()
+
+    def read(self, run_id: str | None = None) -> StreamContents:
+        """The content of the folder. Raises StreamError if it is another run than ``run_id``, or damaged."""
+        header, found, ended = self.read_new((), run_id)
+        return header, in_file_order(found.values()), ended
+
+    def follow(self, run_id: str | None = None) -> WindowFollower[str]:
+        """Reads what is new, again and again. run_id: None for whichever run is there."""
+        return WindowFollower(lambda known: self.read_new(known, run_id))
+
+    def read_new(
+        self, known: Container[str], run_id: str | None = None
+    ) -> tuple[ReportHeader | None, dict[str, WindowReport], RunEnded | None]:
+        """As `read`, without the windows whose files are `known`: for who follows a run. Windows by the name of their
+        file, in the order of time. No file is ever replaced, so what was read once need not be read again."""
+        folder = pathlib.Path(self.path)
+        with _folder_errors(folder):
+            if not self.is_begun:
+                return None, {}, None
+            header, _ = _read_header(folder)
+            _check_run_id(folder, header, run_id)
+            ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
+            names = [name for name in _window_names(folder) if name not in known]
+            return header, {name: _read_window(folder / name, header) for name in names}, ended
+
+    def ended(self, run_id: str | None = None) -> RunEnded | None:
+        folder = pathlib.Path(self.path)
+        with _folder_errors(folder):
+            ended = _read_ended(folder)
+            if ended is not None:
+                _check_run_id(folder, _read_header(folder)[0], run_id)
+            return ended
+
+
+def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
+    """The run of a folder, whichever it is. Raises StreamError if there is none."""
+    header, reports, ended = ReportFolder(os.fspath(path)).read()
+    if header is None:
+        raise StreamError(f"{os.fspath(path)!r} holds no reports of a stream: it has no {_HEADER}. Check the path.")
+    return header, reports, ended
+
+
+class ReportFolderWriter:
+    """Every file is on the disk when `write` returns, so there is nothing to commit."""
+
+    def __init__(self, folder: pathlib.Path, header: ReportHeader, file_format: str) -> None:
+        self._folder = folder
+        self._place = f"the folder {str(folder)!r}"
+        self._header = header
+        self._file_format = file_format
+
+    def write(self, report: WindowReport) -> str:
+        """Raises StreamError for a second answer, and ReportFileError for a report that must not be published."""
+        check_stream(report.stream, self._header)
+        content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
+        path = self._folder / _window_name(report, self._file_format)
+        with _folder_errors(self._folder):
+            if not path.exists() and (ended := _read_ended(self._folder)) is not None:
+                check_not_over(self._place, ended, len(_window_names(self._folder)))
+            # Other bytes can be the same report, encoded by another release of a library.
+            if _put_first(path, content) != content and [_read_window(path, self._header)] != [checked_report(report)]:
+                raise second_answer(self._place, report_key(report))
+        return report_key(report)
+
+    def end(self, ended: RunEnded) -> str:
+        check_stream(ended.stream, self._header)
+        content = _line({"ended": ended_fields(ended)})
+        with _folder_errors(self._folder):
+            if not (self._folder / _ENDED).exists():
+                check_end(self._place, ended, len(_window_names(self._folder)))
+            if _put_first(self._folder / _ENDED, content) != content:
+                raise second_end(self._place)
+        return end_key(ended.stream)
+
+    def commit(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _put_first(path: pathlib.Path, content: bytes) -> bytes:
+    """Makes the file unless it exists. Returns its content; the content and the name are then on the disk."""
+    if not path.exists():
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with create_new(temporary, _MODE) as handle:
+                os.fchmod(handle.fileno(), _MODE)
+                handle.write(content)
+                handle.flush()
+                os.fsync(handle.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    sync_folder(path)  # also after another worker, which may have died before it did
+    with open_regular(path) as handle:
+        return handle.read()
+
+
+def _window_name(report: WindowReport, file_format: str) -> str:
+    stream = hashlib.sha256(report.stream.encode()).hexdigest()[:8]
+    return f"{format_utc(report.window_start).replace(':', '')}-{stream}.{file_format}"
+
+
+def _window_names(folder: pathlib.Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if _WINDOW.fullmatch(name))
+
+
+def _read_window(path: pathlib.Path, header: ReportHeader) -> WindowReport:
+    found, reports = read_report_file(path)
+    held = list(reports)
+    is_own = found == header and len(held) == 1 and held[0].stream == header.stream
+    if not is_own or path.name != _window_name(held[0], path.suffix[1:]):
+        raise ReportFileError(f"{str(path)!r} is not a window of this run. Move it away.")
+    return held[0]
+
+
+def _read_header(folder: pathlib.Path) -> tuple[ReportHeader, str]:
+    fields = _read_fields(folder / _HEADER, {"header", "file_format"})
+    if fields["file_format"] not in tuple(FILE_FORMATS):  # the field may be a list or an object, without a hash
+        raise ReportFileError(
+            f"{str(folder / _HEADER)!r} does not name the format of its files. Start a new run in another folder."
+        )
+    return ReportHeader.from_fields(fields["header"]), fields["file_format"]
+
+
+def _read_ended(folder: pathlib.Path) -> RunEnded | None:
+    if not (folder / _ENDED).exists():
+        return None
+    return parse_ended(_read_fields(folder / _ENDED, {"ended"})["ended"])
+
+
+def _read_fields(path: pathlib.Path, names: set[str]) -> dict[str, Any]:
+    data = read_regular(path, _MAX_FIELDS_BYTES)
+    fields = parse_json(data) if len(data) <= _MAX_FIELDS_BYTES else None
+    if not isinstance(fields, dict) or set(fields) != names:
+        raise ReportFileError(f"{str(path)!r} was not written by shh. Start a new run in another folder.")
+    return fields
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _check_run_id(folder: pathlib.Path, header: ReportHeader, run_id: str | None) -> None:
+    if run_id is not None and header.run_id != run_id:
+        raise StreamError(
+            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, and this run has"
+            f" {run_id!r}. Name another folder."
+        )
+
+
+def _check_empty(folder: pathlib.Path) -> None:
+    """Raises StreamError if the folder has other files. A header that another worker has just written is not one."""
+    names = set(os.listdir(folder))
+    if _HEADER not in names and any(not _TEMPORARY.fullmatch(name) for name in names):
+        raise StreamError(f"the folder {str(folder)!r} holds other files. Name a new or an empty folder.")
+
+
+def _remove_stale(folder: pathlib.Path) -> None:
+    """Removes files of workers that died while they wrote."""
+    for name in os.listdir(folder):
+        if _TEMPORARY.fullmatch(name):
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(folder / name).st_mtime < time.time() - _STALE_SECONDS:
+                    os.unlink(folder / name)
+
+
+@contextlib.contextmanager
+def _folder_errors(folder: pathlib.Path) -> Iterator[None]:
+    """Turns errors of files into a StreamError of one line."""
+    try:
+        yield
+    except ReportFileError as error:
+        raise StreamError(f"the folder {str(folder)!r} cannot be used: {error}") from error
+    except OSError as error:
+        raise StreamError(
+            f"the folder {str(folder)!r} cannot be used: {error.strerror}. All workers must be able to write to"
+            " it, and its file system must have hard links and free space."
+        ) from error

@@ -1,0 +1,285 @@
+"""Reports as a Kafka topic: one record per window with heavy items, written in transactions.
+
+When a writer of a run is opened, Kafka from then on refuses all earlier writers of the same run, and drops what they
+had not committed. Then the topic is read to its end, so the writer knows all earlier answers before it writes. If two
+workers both believe that they own the run, only the one that opened later can write, and it contradicts no answer.
+
+All records of a run are in one partition, in order: header, reports, end. Read them with
+``isolation.level=read_committed``. The key of a record is ``RUN|STREAM|START``, so compaction keeps every report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports.records import ReportHeader, checked_report, in_file_order
+from dp_transforms.reports.report_writer import (
+    ReportFollower,
+    StreamContents,
+    check_end,
+    check_not_over,
+    check_same_run,
+    check_stream,
+    end_key,
+    ended_fields,
+    parse_ended,
+    report_key,
+    second_answer,
+    second_end,
+)
+from dp_transforms.reports.topic_records import RECORD_FORMATS, TopicRecord, encode_record
+from dp_transforms.reports.topic_run import (
+    CONSUMER,
+    RUN_ID_FIELD,
+    WAIT_SECONDS,
+    TopicRun,
+    answer_of,
+    kafka_errors,
+    read_from_beginning,
+    run_id_of,
+)
+from dp_transforms.stores.kafka_client import (
+    check_client_config,
+    client_settings,
+    error_name,
+    import_confluent_kafka,
+    refused_settings,
+    silent_logger,
+)
+
+_TRANSACTION_SECONDS = 60  # Kafka aborts a transaction that nobody ends after this time
+_SHARED = {"allow.auto.create.topics": False}
+_PRODUCER = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
+    "compression.type": "zstd",
+    "message.max.bytes": 1_000_000_000,  # the client's most: the broker decides, after compression
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportTopic:
+    """A topic, which must exist. Several runs and streams can share it.
+
+    bootstrap_servers: host:port, several with commas.
+    record_format: ``json`` or ``avro``. A run may change it when it goes on.
+    client_config: settings of librdkafka, such as security.protocol. They travel in the job graph: no passwords.
+    client_config_file: further settings, one NAME=VALUE a line, in a file that every worker has at this path.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    record_format: str = "json"
+    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
+    client_config_file: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("bootstrap_servers", "topic"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name} of a report topic must be text that is not empty.")
+        if self.record_format not in RECORD_FORMATS:
+            raise ValueError(f"record_format must be one of {', '.join(RECORD_FORMATS)}, got {self.record_format!r}.")
+        reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *CONSUMER, "transactional.id"}
+        object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
+
+    def open(self, header: ReportHeader) -> ReportTopicWriter:
+        """Starts the run, or continues it, and shuts out its earlier writers. Raises StreamError."""
+        header.to_json()
+        with kafka_errors(self.topic):
+            producer = self._client("Producer", {**_PRODUCER, "transactional.id": _transactional_id(header)})
+            # First, so that an error distinguishes a broker that does not answer from one that refuses.
+            self.partitions(producer)
+            producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
+            held = TopicRun(header.run_id, header.stream)
+            partitions = self._read(held, to_last_record=True)
+        if held.header is not None:
+            check_same_run(f"the topic {self.topic!r}", held.header, header)
+        partition = held.partition if held.partition is not None else _partition(header, partitions)
+        return ReportTopicWriter(producer, self, header, held, partition)
+
+    def follow(self, run_id: str) -> ReportFollower:
+        """Reads what is new, again and again, over one connection."""
+        from dp_transforms.reports.topic_follower import TopicFollower
+
+        return TopicFollower(self, run_id)
+
+    def read(self, run_id: str) -> StreamContents:
+        """What is committed of this run, in order. Records of other runs in the topic are skipped."""
+        held = TopicRun(run_id, keep=True)
+        with kafka_errors(self.topic):
+            self._read(held, to_last_record=False)
+        return held.header, in_file_order(held.reports), held.ended
+
+    def ended(self, run_id: str) -> RunEnded | None:
+        return self.read(run_id)[2]
+
+    def run_ids(self) -> list[str]:
+        """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""
+        found: set[bytes] = set()
+        with kafka_errors(self.topic):
+            self._read_all(lambda message: found.add(run_id_of(message) or b""), to_last_record=False)
+        return sorted(each.decode(errors="replace") for each in found - {b""})
+
+    def consumer(self, own: Mapping[str, object]) -> tuple[Any, list[Any]]:
+        """A consumer that reads nothing yet, and the partitions of the topic. own: settings besides `CONSUMER`."""
+        consumer = self._client("Consumer", {**CONSUMER, **own})
+        try:
+            partition = import_confluent_kafka().TopicPartition
+            return consumer, [partition(self.topic, index) for index in range(self.partitions(consumer))]
+        except BaseException:
+            consumer.close()
+            raise
+
+    def _read(self, held: TopicRun, *, to_last_record: bool) -> int:
+        """Takes the committed records of the topic; returns the number of its partitions.
+
+        to_last_record: waits until open transactions of others have ended, because readers do not see past them.
+        """
+        return self._read_all(held.take, to_last_record=to_last_record)
+
+    def _read_all(self, take: Callable[[Any], None], *, to_last_record: bool) -> int:
+        consumer, places = self.consumer({})
+        with contextlib.closing(consumer):
+            ends = self._last_offsets(places) if to_last_record else {}
+            read_from_beginning(consumer, places, take, ends)
+        return len(places)
+
+    def _last_offsets(self, places: Sequence[Any]) -> dict[int, int]:
+        """The offset of the next record, of any writer, by partition."""
+        admin = importlib.import_module("confluent_kafka.admin")
+        client = self._client("admin.AdminClient", {})  # kept until its answers are there: without it they never come
+        found = client.list_offsets(
+            dict.fromkeys(places, admin.OffsetSpec.latest()),
+            isolation_level=import_confluent_kafka().IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=30.0,
+        )
+        return {place.partition: answer.result(timeout=WAIT_SECONDS).offset for place, answer in found.items()}
+
+    def partitions(self, client: Any, seconds: float = 15.0) -> int:
+        """How many the topic has. Raises StreamError if there is no such topic, and KafkaException if no broker answers
+        in so many seconds."""
+        found = client.list_topics(self.topic, timeout=seconds).topics[self.topic]
+        if found.error is not None or not found.partitions:
+            raise StreamError(
+                f"the topic {self.topic!r} cannot be used ({error_name(found.error)}). Create it first, with the"
+                " replication and the retention that the reports should have."
+            )
+        return len(found.partitions)
+
+    def _client(self, name: str, own: Mapping[str, object]) -> Any:
+        kafka = import_confluent_kafka()
+        settings = client_settings(
+            self.bootstrap_servers, self.client_config, self.client_config_file, {**_SHARED, **own}
+        )
+        try:
+            return operator.attrgetter(name)(kafka)(settings, logger=silent_logger())
+        except (kafka.KafkaException, ValueError, TypeError) as error:
+            raise refused_settings(settings, error) from None
+
+
+class ReportTopicWriter:
+    """Collects records in a transaction; nobody reads them before `commit`."""
+
+    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: TopicRun, partition: int) -> None:
+        self._producer = producer
+        self._sink = sink
+        self._place = f"the topic {sink.topic!r}"
+        self._run = header
+        self._held = held
+        self._partition = partition
+        self._in_transaction = False
+        if held.header is None:
+            self._produce(f"{header.stream}|header", header)
+            self.commit()
+
+    def write(self, report: WindowReport) -> str:
+        """Raises StreamError for a second answer, and ReportFileError for a report that must not be published."""
+        check_stream(report.stream, self._run)
+        report = checked_report(report)
+        key = report_key(report)
+        known = self._held.answers.get(key)
+        if known is None:
+            check_not_over(self._place, self._held.ended, len(self._held.answers))
+            self._produce(key, report)
+            self._held.answers[key] = answer_of(report)
+        elif known != answer_of(report):
+            raise second_answer(self._place, key)
+        return key
+
+    def end(self, ended: RunEnded) -> str:
+        check_stream(ended.stream, self._run)
+        ended = parse_ended(ended_fields(ended))
+        key = end_key(ended.stream)
+        if self._held.ended is None:
+            check_end(self._place, ended, len(self._held.answers))
+            self._produce(key, ended)
+            self._held.ended = ended
+        elif self._held.ended != ended:
+            raise second_end(self._place)
+        return key
+
+    def commit(self) -> None:
+        """Raises StreamError; then nobody knows whether the records were written. Open the sink again to find out."""
+        if self._in_transaction:
+            with self._errors():
+                self._producer.commit_transaction(WAIT_SECONDS)
+            self._in_transaction = False
+
+    def close(self) -> None:
+        if self._in_transaction:
+            self._in_transaction = False
+            with contextlib.suppress(import_confluent_kafka().KafkaException):
+                self._producer.abort_transaction(10.0)
+        self._producer.purge()
+
+    def _produce(self, key: str, record: TopicRecord) -> None:
+        kafka = import_confluent_kafka()
+        value = encode_record(record, self._run.run_id, self._sink.record_format)
+        with self._errors():
+            if not self._in_transaction:
+                self._producer.begin_transaction()
+                self._in_transaction = True
+            while True:
+                try:
+                    self._producer.produce(
+                        self._sink.topic,
+                        value,
+                        f"{self._run.run_id}|{key}".encode(),
+                        self._partition,
+                        headers={RUN_ID_FIELD: self._run.run_id.encode()},
+                    )
+                    return
+                except BufferError:  # the buffer of the client is full: wait until some records are sent
+                    self._producer.poll(0.1)
+                except kafka.KafkaException as error:
+                    if error.args[0].code() == kafka.KafkaError._STATE:
+                        # The transaction has failed. To commit it raises the cause, and commits nothing.
+                        self._producer.commit_transaction(WAIT_SECONDS)
+                    raise
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return kafka_errors(self._sink.topic)
+
+
+def _transactional_id(header: ReportHeader) -> str:
+    """Begins with ``shh-``, which a broker's access list can name."""
+    return f"shh-{_digest(header)[:32]}"
+
+
+def _partition(header: ReportHeader, partitions: int) -> int:
+    return int(_digest(header)[32:48], 16) % partitions
+
+
+def _digest(header: ReportHeader) -> str:
+    """Of run id and stream. The length separates the one from the other."""
+    run_id = header.run_id.encode()
+    return hashlib.sha256(b"%d|%s|%s" % (len(run_id), run_id, header.stream.encode())).hexdigest()

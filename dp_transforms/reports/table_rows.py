@@ -1,0 +1,254 @@
+"""The statements on the tables of reports, each within a transaction of the caller; knows no rule of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import stat
+from collections.abc import Iterator, Sequence, Set
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports.records import ReportFileError, ReportHeader, check_report, parse_header
+from dp_transforms.reports.report_table import ReportTable
+from dp_transforms.reports.report_writer import parse_ended
+from dp_transforms.reports.table_schema import ReportTables
+from dp_transforms.stores.local_files import create_new
+from dp_transforms.stores.sql_engines import READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
+from dp_transforms.stores.sql_urls import POSTGRESQL
+
+DAMAGED = "was changed by another program, or is damaged. Start a new run, with another --output-table"
+_WAIT_SECONDS = 60.0  # for another worker
+_FILE_MODE = 0o644
+_WINDOWS_AT_ONCE = 500  # a database takes so many values in a statement, and more
+_ITEMS_AT_ONCE = 20_000
+
+
+class StoredRun(NamedTuple):
+    """The row of a run. ended: None as long as its end is not written."""
+
+    header: ReportHeader
+    ended: RunEnded | None
+
+
+class TableRows:
+    """The tables in their database, by statements within a transaction of the caller."""
+
+    def __init__(self, sink: ReportTable, *, writes: bool = False) -> None:
+        self.sink = sink
+        self.tables = ReportTables.of_name(sink.table)
+        self._file = None if sink.file is None else pathlib.Path(sink.file).absolute()
+        self._writes = writes
+        self._made: sa.Engine | None = None
+
+    @classmethod
+    def to_write(cls, sink: ReportTable) -> TableRows:
+        return cls(sink, writes=True)
+
+    def check_names(self, header: ReportHeader) -> None:
+        if "\0" in header.run_id + header.stream:
+            raise StreamError(f"{self.sink.place}: names of runs and streams must not hold U+0000. Choose others.")
+        header.to_json()
+
+    def find_file(self) -> bool:
+        """Whether the database is there, if it is a file. Raises OSError for anything but a regular file."""
+        if self._file is None:
+            return True
+        try:
+            mode = os.lstat(self._file).st_mode
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISREG(mode):
+            raise StreamError(f"{str(self._file)!r} is not a regular file. Name another one.")
+        return True
+
+    def prepare(self, run_id: str) -> StoredRun | None:
+        """Makes what is missing of the database. Returns the run, None if it has not begun."""
+        if self._file is not None and not self.find_file():
+            with contextlib.suppress(FileExistsError):  # another worker was first
+                create_new(self._file, _FILE_MODE).close()
+        with self.transaction() as connection:
+            if self.sink.database == POSTGRESQL and (name := self._encoding(connection)) != "UTF8":
+                raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
+            if self.tables.exist(connection):
+                return self.run(connection, run_id)
+        with self.transaction() as connection:
+            self.tables.create(connection)
+            return self.run(connection, run_id)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Committed at the end, unless an error is raised. One that writes to a file has it for itself."""
+        engine = self._engine()
+        options: dict[str, Any] = {READS: not self._writes}
+        if self.sink.database == POSTGRESQL and not self._writes:
+            options["isolation_level"] = "REPEATABLE READ"  # one snapshot for all statements
+        with engine.connect().execution_options(**options) as connection, connection.begin():
+            if self.sink.database == POSTGRESQL:
+                connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
+            yield connection
+
+    def run(self, connection: sa.Connection, run_id: str, *, locks: bool = False) -> StoredRun | None:
+        """None if it has not begun. locks: until the end of the transaction nobody else may write of this run."""
+        runs = self.tables.runs
+        query = sa.select(runs).where(runs.c.run_id == run_id)
+        if locks and self.sink.database == POSTGRESQL:  # elsewhere the whole file is locked
+            query = query.with_for_update()
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        header = parse_header(row.header)
+        if (header.run_id, header.stream) != (run_id, row.stream):
+            raise ReportFileError("the header of a run is that of another one.")
+        if row.ended_windows is None:
+            return StoredRun(header, None)
+        fields = {"stream": row.stream, "windows": row.ended_windows, "reports": row.ended_reports}
+        return StoredRun(header, parse_ended(fields))
+
+    def begin_run(self, connection: sa.Connection, header: ReportHeader) -> None:
+        values = {"run_id": header.run_id, "stream": header.stream, "header": header.to_json()}
+        connection.execute(sa.insert(self.tables.runs).values(**values))
+
+    def run_ids(self, connection: sa.Connection) -> list[str]:
+        return sorted(connection.execute(sa.select(self.tables.runs.c.run_id)).scalars())
+
+    def only_run(self, connection: sa.Connection) -> str:
+        found = self.run_ids(connection)
+        if len(found) > 1:
+            shown = ", ".join(map(repr, found[:5])) + (", ..." if len(found) > 5 else "")
+            raise StreamError(f"{self.sink.place} has {len(found)} runs: {shown}. Choose one with --run-id.")
+        return found[0] if found else ""
+
+    def count(self, connection: sa.Connection, run_id: str) -> int:
+        """How many reports there are of the run."""
+        windows = self.tables.windows
+        query = sa.select(sa.func.count()).select_from(windows).where(windows.c.run_id == run_id)
+        return int(connection.execute(query).scalar_one())
+
+    def end_run(self, connection: sa.Connection, run_id: str, ended: RunEnded) -> None:
+        runs = self.tables.runs
+        values = {"ended_windows": ended.windows, "ended_reports": ended.reports}
+        connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(**values))
+
+    def insert(self, connection: sa.Connection, run_id: str, reports: Sequence[WindowReport]) -> None:
+        """reports: of windows that are not there."""
+        for some in _pieces(reports):
+            windows, items = [], []
+            for report in some:
+                of_both = {name: getattr(report, name) for name in ("stream", "window_start", "window_end")}
+                spent = {name: getattr(report, name) for name in ("epsilon_total", "delta", "epsilon_spent")}
+                held = report.heavy_hitters
+                windows.append({"run_id": run_id, **of_both, "heavy_items": len(held), **spent})
+                items += [{"run_id": run_id, **of_both, **_item_row(*ranked)} for ranked in enumerate(held, start=1)]
+            for table, rows in ((self.tables.windows, windows), (self.tables.items, items)):
+                if rows:
+                    connection.execute(sa.insert(table), rows)
+
+    def report(self, connection: sa.Connection, run_id: str, window_start: int) -> WindowReport | None:
+        """That of a window; None if it is not there."""
+        windows = self.tables.windows
+        query = sa.select(windows.c.heavy_items).where(windows.c.run_id == run_id)
+        if connection.execute(query.where(windows.c.window_start == window_start)).one_or_none() is None:
+            return None
+        (found,) = self.reports(connection, run_id, {window_start})
+        return found
+
+    def window_starts(self, connection: sa.Connection, run_id: str) -> set[int]:
+        windows = self.tables.windows
+        return set(connection.execute(sa.select(windows.c.window_start).where(windows.c.run_id == run_id)).scalars())
+
+    def reports(self, connection: sa.Connection, run_id: str, starts: Set[int] | None = None) -> list[WindowReport]:
+        """All of a run in order, or those of some windows. Raises ReportFileError for what shh did not write."""
+        if starts is None:
+            return self._reports(connection, run_id, None)
+        asked = sorted(starts)
+        parts = (asked[place : place + _WINDOWS_AT_ONCE] for place in range(0, len(asked), _WINDOWS_AT_ONCE))
+        return [report for part in parts for report in self._reports(connection, run_id, part)]
+
+    def _reports(self, connection: sa.Connection, run_id: str, starts: list[int] | None) -> list[WindowReport]:
+        windows, items = self.tables.windows, self.tables.items
+        of_windows = sa.select(windows).where(windows.c.run_id == run_id).order_by(windows.c.window_start)
+        of_items = sa.select(items).where(items.c.run_id == run_id).order_by(items.c.window_start, items.c.rank)
+        if starts is not None:
+            of_windows = of_windows.where(windows.c.window_start.in_(starts))
+            of_items = of_items.where(items.c.window_start.in_(starts))
+        found: dict[int, list[HeavyHitter]] = {}
+        for row in connection.execute(of_items):
+            held = found.setdefault(row.window_start, [])
+            held.append(_heavy_hitter(row))
+            if row.rank != len(held):
+                raise ReportFileError("an item of a window is missing.")
+        reports = []
+        for row in connection.execute(of_windows):
+            held = found.pop(row.window_start, [])
+            if len(held) != row.heavy_items:
+                raise ReportFileError("an item of a window is missing.")
+            fields = {name: getattr(row, name) for name in WindowReport._fields if name != "heavy_hitters"}
+            reports.append(check_report({**fields, "heavy_hitters": held}))
+        if found:
+            raise ReportFileError("there are items without their window.")
+        return reports
+
+    def _engine(self) -> sa.Engine:
+        if self._made is None:
+            if self._file is None:
+                self._made = postgres_engine(sa.make_url(self.sink.url), _WAIT_SECONDS)
+            else:
+                self._made = sqlite_engine(self._file, _WAIT_SECONDS)
+        return self._made
+
+    def _encoding(self, connection: sa.Connection) -> str:
+        return str(connection.exec_driver_sql("SHOW server_encoding").scalar_one())
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Errors of the database as a StreamError of one line, without a password and without values."""
+        place = self.sink.place
+        try:
+            yield
+        except StreamError:
+            raise
+        except NoDriverError as error:
+            raise StreamError(f"{place}: {error}") from None
+        except ReportFileError as error:
+            raise StreamError(f"{place} {DAMAGED}: {error}") from error
+        except sa.exc.ArgumentError:
+            raise StreamError(f"{place}: this is not a URL of a database. Check it.") from None
+        except sa.exc.DBAPIError as error:
+            raise StreamError(
+                f"{place} cannot be used ({reason_of(error)}). Check the database, and what its user may do."
+            ) from None
+        except OSError as error:
+            raise StreamError(f"{place} cannot be used ({error.strerror}). Check its folder.") from None
+        except (sa.exc.SQLAlchemyError, ValueError, TypeError, OverflowError):  # values that shh did not write
+            raise StreamError(f"{place} {DAMAGED}.") from None
+
+
+def _item_row(rank: int, held: HeavyHitter) -> dict[str, Any]:
+    if "\0" not in held.item:
+        return {"rank": rank, **held._asdict(), "item_utf8": None}
+    shown = held.item.replace("\0", "\ufffd")
+    return {"rank": rank, **held._asdict(), "item": shown, "item_utf8": held.item.encode()}
+
+
+def _heavy_hitter(row: Any) -> HeavyHitter:
+    item = row.item if row.item_utf8 is None else bytes(row.item_utf8).decode()
+    return HeavyHitter(item, row.zone, row.noisy_count, row.level, row.at_least_users)
+
+
+def _pieces(reports: Sequence[WindowReport]) -> Iterator[list[WindowReport]]:
+    """In their order: as many as one statement takes, and at least one."""
+    piece: list[WindowReport] = []
+    items = 0
+    for report in reports:
+        items += len(report.heavy_hitters)
+        if piece and (len(piece) == _WINDOWS_AT_ONCE or items > _ITEMS_AT_ONCE):
+            yield piece
+            piece, items = [], len(report.heavy_hitters)
+        piece.append(report)
+    if piece:
+        yield piece

@@ -1,0 +1,26 @@
+"""A run over many nights: its state, which is what one part of it hands to the next, in one private file; its noise
+key; and `ledger`, a package: which runs drew on whose budget.
+
+A run covers the whole declared range of a plan. It may be taken in parts, one after the other: each covers the windows
+``first .. end - 1``, where ``first`` is the end of the part before. What windows pass on to later ones travels in a
+state file: what each user has left, what is known, how far the run is closed, and which run it is.
+
+    noise_key_file the noise key in a private file
+    state_header   StateHeader, PartRecord: which run, how far, what was meant to be published next; StateError
+    state_cells    Kind: what users and items carry on; split by bucket, joined, so that parts and shards do not matter
+    state_file     StateFile: the container, checked; write_state: a new one, in one step
+    state_lock     hold_state: one process at a time works on a state
+    fingerprints   of the noise key, and of the files of a log; the key that seals states
+    run_part       RunPart: the windows of a part and the state before them, as workers need it
+
+Guarantee: a range that is taken in parts publishes what the same range publishes in one part, with the same key and run
+id (docs/guarantee.md, section 6: a window is a function of its events, of the key and of what earlier windows pass on).
+So all parts of a run together cost what the plan says, once. Condition: each window is taken once, with one input. The
+state refuses what would break it, as long as nobody goes back to an older copy of the file. Nobody makes another state
+without the noise key: each is sealed with it.
+
+Users are keyed hashes here, and the key is not in the file. Items are labels: those that were named lately, and with
+prices for hits also those that were near it. So the file is as private as the log.
+
+Nothing here imports Beam.
+"""

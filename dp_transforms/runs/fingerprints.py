@@ -1,0 +1,122 @@
+"""What a run derives from its noise key beside noise: by what it knows its key, its states and its input again.
+
+None of it says what is in the key or in the input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable, Mapping
+from typing import BinaryIO, cast
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.mechanisms.randomness import derive_key
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.stores.local_files import open_regular
+from dp_transforms.stores.remote_files import StoredFile, look_at, open_stored
+
+_PIECE_BYTES = 1 << 20
+
+
+def key_fingerprint(secret: bytes) -> str:
+    """Hex, 256 bits: the keyed hash of a constant, by a key of its own. It reveals the secret to nobody who could not
+    guess it, and is the same for the same secret alone (HMAC-SHA256 as a pseudo-random function)."""
+    return derive_key(secret, "fingerprint of the noise key").hex()
+
+
+def sealing_key(secret: bytes) -> bytes:
+    """The key by which the states of a run are sealed (`state_file`)."""
+    return derive_key(secret, "seal of a state")
+
+
+def input_key(secret: bytes) -> bytes:
+    """The key of the input fingerprints of a run: who does not have the noise key cannot try guesses of the log."""
+    return derive_key(secret, "fingerprint of an input")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What tells that a file was exchanged or written to: device, number, size, and the times of the last change of
+    its content and of its entry. A program can set the first of these times back, but not the second."""
+
+    device: int
+    number: int
+    size: int
+    content_nanos: int
+    entry_nanos: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> _Seen:
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class InputFingerprint:
+    """The files of a log and how they are read, as 64 hex digits: `text`.
+
+    The names and the order of the files do not matter, nor where they are; how each is read does, which its ending
+    says. Each file is read once here, and again by the run: `check_unchanged` tells afterwards that nobody wrote to it
+    in between.
+
+    files: of each its path, and in words how it is read (`logs.ending_of_log`); they are read when `text` is
+    asked for first. reading: all options on which it depends what the rows mean. key: `input_key`; None where the noise
+    key is drawn for the run and forgotten: then who guesses the whole log can tell that the guess is right. stored: the
+    versions of those whose path is a URL. They are read too: what a store says of a content is not a hash that nobody
+    can forge.
+    """
+
+    def __init__(
+        self,
+        files: Iterable[tuple[str, str]],
+        reading: Iterable[str],
+        key: bytes | None = None,
+        stored: Mapping[str, StoredFile] | None = None,
+    ) -> None:
+        self._files = tuple(dict.fromkeys(files))
+        self._reading = tuple(reading)
+        self._key = key
+        self._stored = dict(stored or {})
+        self._seen: dict[str, _Seen] = {}
+
+    @functools.cached_property
+    def text(self) -> str:
+        """Raises StateError for a file that cannot be read."""
+        digests = sorted(self._digest(*file) for file in self._files)
+        parts = [f"shh input 2, {len(digests)} files".encode(), *digests]
+        parts += [hashlib.sha256(option.encode("utf-8", "surrogateescape")).digest() for option in self._reading]
+        content = b"".join(parts)
+        if self._key is None:
+            return hashlib.sha256(content).hexdigest()
+        return hmac.digest(self._key, content, "sha256").hex()
+
+    def _digest(self, path: str, read_as: str) -> bytes:
+        content = hashlib.sha256(read_as.encode() + b"\n")
+        try:
+            with self._open(path) as file:
+                while piece := file.read(_PIECE_BYTES):
+                    content.update(piece)
+                if path not in self._stored:
+                    self._seen[path] = _Seen.of(os.fstat(file.fileno()))
+        except OSError as error:
+            raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
+        return content.digest()
+
+    def _open(self, path: str) -> BinaryIO:
+        return cast(BinaryIO, open_stored(self._stored[path])) if path in self._stored else open_regular(path)
+
+    def check_unchanged(self) -> None:
+        """Raises StateError if a file is not the one that was read here: a part must have one input."""
+        seen: dict[str, _Seen | StoredFile] = {**self._seen, **self._stored}
+        for path, before in seen.items():
+            try:
+                found = look_at(path) if path in self._stored else _Seen.of(os.stat(path))
+            except OSError:
+                found = None
+            if found != before:
+                raise StateError(
+                    f"{on_one_line(path)} was changed while it was replayed; nothing was published. Replay files that"
+                    " nobody writes to any more."
+                )

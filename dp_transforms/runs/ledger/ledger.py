@@ -1,0 +1,275 @@
+"""`Ledger`: reserve before a part reads its events, start before it draws, finish when its report is published."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from dp_transforms.checks import check_whole
+from dp_transforms.plan.lifetime_cost import NOTHING, Price
+from dp_transforms.runs.ledger import rows
+from dp_transforms.runs.ledger.actor import Actor, is_gone
+from dp_transforms.runs.ledger.database import Database
+from dp_transforms.runs.ledger.doctor import Finding, examine, repair
+from dp_transforms.runs.ledger.errors import RunRefusedError
+from dp_transforms.runs.ledger.judgement import check_same_run, judge
+from dp_transforms.runs.ledger.records import (
+    Balance,
+    Caps,
+    Part,
+    PartRequest,
+    Run,
+    StateMark,
+    Status,
+    Verdict,
+    VerdictKind,
+)
+from dp_transforms.runs.ledger.reserving import check_fits, declared_population, known_run, new_run, note
+
+DEFAULT_WAIT_SECONDS = 30.0
+
+
+class Ledger:
+    """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
+
+    Guarantee: that of the package. Raises `LedgerError`, whose text is one line with the remedy; nothing has changed
+    then, but by `start`. Each method may be repeated: after a crash the same call finds what was done.
+    """
+
+    def __init__(self, database: Database, actor: Actor) -> None:
+        self._database = database
+        self._actor = actor
+
+    @classmethod
+    def open(
+        cls,
+        place: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        wait_seconds: float = DEFAULT_WAIT_SECONDS,
+        actor: Actor | None = None,
+        rebuild: bool = False,
+    ) -> Ledger:
+        """place: the path of an SQLite file, or ``postgresql://...``. create: make it if it is not there.
+
+        wait_seconds: how long to wait for another process. actor: who writes; None for this process. rebuild: where the
+        file was deleted and its counter file was not, make an empty one, which is good for `repair` alone.
+        """
+        spent = rows.read_spent
+        database = Database.open(place, create=create, wait_seconds=wait_seconds, spent=spent, rebuild=rebuild)
+        return cls(database, actor or Actor.here())
+
+    @property
+    def name(self) -> str:
+        """Where it is, without a password."""
+        return self._database.name
+
+    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> None:
+        """Raises what `reserve` would raise now for a new run that does not fit. For when its input is not known yet.
+
+        request: its windows and fingerprints are not looked at. Changes nothing, so `reserve` may still refuse.
+        """
+        with self._database.read() as connection:
+            check_fits(connection, request, caps)
+
+    def reserve(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
+        """Whether a part may run; a new run is charged at once, for its whole declared range.
+
+        caps: needed for a population that the ledger does not know, and compared with those of one that it knows.
+        Raises BudgetExceededError if the run does not fit into what is left, RunRefusedError if the part does not fit
+        to its run, LedgerBusyError if another process has this part.
+        """
+        with self._database.write(self._actor) as transaction:
+            population = declared_population(transaction, request, caps)
+            run_id = request.run_id or secrets.token_hex(16)
+            run = rows.read_run(transaction.connection, run_id)
+            if run is None:
+                return new_run(transaction, population, run_id, request)
+            parts = rows.read_parts(transaction.connection, run_id)
+            decision = judge(run, parts, request, self._actor.process, is_gone)
+            return known_run(transaction, population, run, request, decision)
+
+    def reserve_run(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
+        """Charges a run without a part: an operator sets its budget aside. The run id is then used by its parts.
+
+        The verdict is NEW, or CONTINUES if the run was charged before. request: its windows and fingerprints of inputs
+        and states are not looked at.
+        """
+        with self._database.write(self._actor) as transaction:
+            population = declared_population(transaction, request, caps)
+            run_id = request.run_id or secrets.token_hex(16)
+            run = rows.read_run(transaction.connection, run_id)
+            if run is not None:
+                check_same_run(run, dataclasses.replace(request, key_fingerprint=run.key_fingerprint))
+                balance = rows.read_balance(transaction.connection, population)
+                return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
+            return new_run(transaction, population, run_id, request, has_part=False)
+
+    def start(self, verdict: Verdict) -> None:
+        """From here on the part counts as drawn. Call it before the first noise.
+
+        Raises LedgerUnsettledError unless its record can no longer be forgotten: a copy without it, restored, would let
+        `release` give back what was drawn.
+        """
+        with self._database.write(self._actor, must_settle=True) as transaction:
+            run, part = self._claimed(transaction.connection, verdict)
+            if part.status == Status.FINISHED:
+                raise RunRefusedError(f"{_shown(part)} is finished. Reserve it again; there is nothing to draw.")
+            if part.status == Status.RUNNING and part.process == self._actor.process:
+                return
+            started = part.started_at or transaction.at
+            changes = {"status": Status.RUNNING, "started_at": started, **vars(self._actor)}
+            rows.set_part(transaction.connection, part.part, **changes)
+            note(transaction, run, part.part, "start")
+
+    def publishing(self, verdict: Verdict, state_fingerprint: str) -> None:
+        """The report is published next, and then the new state, with this fingerprint. Call it before the first of both
+        can be read: a process that dies in between has left this state or none, and what it drew may be read."""
+        with self._database.write(self._actor) as transaction:
+            run, part = self._claimed(transaction.connection, verdict)
+            if part.status != Status.RUNNING:
+                raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be published. Reserve it again.")
+            if part.state_after != state_fingerprint:
+                rows.set_part(transaction.connection, part.part, state_after=state_fingerprint)
+                note(transaction, run, part.part, "publishing")
+
+    def finish(self, verdict: Verdict, state_fingerprint: str = "", end_window: int | None = None) -> None:
+        """The report and the new state are published. state_fingerprint: of the new state; "" without one. end_window:
+        where the part has ended, if that is before what was reserved: as a stream does that was stopped."""
+        with self._database.write(self._actor) as transaction:
+            run, part = self._claimed(transaction.connection, verdict)
+            if part.status == Status.FINISHED and part.state_after == state_fingerprint:
+                return
+            if part.status != Status.RUNNING:
+                raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be finished. Reserve it again.")
+            changes: dict[str, Any] = {"status": Status.FINISHED, "state_after": state_fingerprint}
+            changes["finished_at"] = transaction.at
+            if end_window is not None:
+                check_whole("end_window", end_window, part.first_window + 1, part.end_window)
+                changes["end_window"] = end_window
+            rows.set_part(transaction.connection, part.part, **changes)
+            note(transaction, run, part.part, "finish")
+
+    def fail(self, verdict: Verdict, *, forget: bool = False) -> None:
+        """The part failed. The run stays charged, and the part may be resumed with the same input.
+
+        forget: only if it is certain that nothing of the part was published, by this process or by one before it, and
+        that it failed whatever its noise was. Then its windows may be drawn from another input, and if it was the first
+        part of its run, with another key. A part that was `publishing` is never forgotten.
+        """
+        with self._database.write(self._actor) as transaction:
+            run, part = self._claimed(transaction.connection, verdict)
+            if part.status in (Status.RUNNING, Status.RESERVED):
+                # What drew nothing goes on waiting; no process has it any more.
+                status = Status.FAILED if part.has_started else Status.RESERVED
+                if forget and not part.was_publishing:
+                    status = Status.RELEASED
+                    others = rows.read_parts(transaction.connection, run.run_id)
+                    if not any(other.may_be_published for other in others if other.part != part.part):
+                        rows.set_run(transaction.connection, run.run_id, key_fingerprint="")
+                rows.set_part(transaction.connection, part.part, status=status, place="", process="")
+                note(transaction, run, part.part, "fail")
+
+    def fail_run(self, run_id: str) -> int:
+        """An operator says that the processes of a run are dead. Returns how many parts may now be resumed."""
+        with self._database.write(self._actor) as transaction:
+            run = _known(transaction.connection, run_id)
+            open_parts = [
+                part
+                for part in rows.read_parts(transaction.connection, run_id)
+                if part.status in (Status.RUNNING, Status.RESERVED)
+            ]
+            for part in open_parts:
+                status = Status.FAILED if part.has_started else Status.RESERVED
+                changes = {"status": status, "claim": transaction.counter, "place": "", "process": ""}
+                rows.set_part(transaction.connection, part.part, **changes)
+            if open_parts:
+                note(transaction, run, 0, "fail", f"{len(open_parts)} parts, by an operator")
+            return len(open_parts)
+
+    def abandon(self, run_id: str) -> None:
+        """The run will never go on. What it cost stays spent."""
+        self._end(run_id, Status.ABANDONED)
+
+    def release(self, run_id: str) -> Price:
+        """Gives back what a run was charged, if no part of it has a start record.
+
+        Returns what it keeps: what the histogram of activity took that its plan was made from, which is published.
+        """
+        return self._end(run_id, Status.RELEASED).kept
+
+    def balances(self, population: str | None = None) -> list[Balance]:
+        """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
+        with self._database.read() as connection:
+            found = rows.read_populations(connection, population)
+            if population is not None and not found:
+                raise RunRefusedError(f"the ledger knows no population {population}. See: shh ledger")
+            return [rows.read_balance(connection, each) for each in found]
+
+    def runs(self, population: str | None = None) -> list[tuple[Run, list[Part]]]:
+        """Runs with their parts, in the order in which they were reserved."""
+        with self._database.read() as connection:
+            parts: dict[str, list[Part]] = {}
+            for part in rows.read_parts(connection):
+                parts.setdefault(part.run_id, []).append(part)
+            return [(run, parts.get(run.run_id, [])) for run in rows.read_runs(connection, population)]
+
+    def journal(self) -> list[dict[str, Any]]:
+        """All entries, in order: what was done, by whom, and what the population had spent then."""
+        with self._database.read() as connection:
+            return rows.read_journal(connection)
+
+    def doctor(self, states: Sequence[StateMark] = ()) -> list[Finding]:
+        """What is wrong, and what to look at; also of a ledger that all other methods refuse. Changes nothing."""
+        return examine(self._database, states)
+
+    def repair(self) -> list[str]:
+        """Accepts a restored ledger: charges what its counter file knows and it does not, and abandons all open runs.
+
+        Returns what was done; nothing is if it agrees with its counter file.
+        """
+        return repair(self._database, self._actor)
+
+    def _claimed(self, connection: sa.Connection, verdict: Verdict) -> tuple[Run, Part]:
+        run, part = _known(connection, verdict.run_id), rows.read_part(connection, verdict.part)
+        if run.status != Status.RESERVED or part.status == Status.RELEASED:
+            status = run.status if run.status != Status.RESERVED else part.status
+            raise RunRefusedError(f"{_shown(part)} was {status} meanwhile. Use another run id; it pays again.")
+        if part.claim != verdict.claim:
+            raise RunRefusedError(
+                f"{_shown(part)} was taken over by another process meanwhile. Let that one finish it."
+            )
+        return run, part
+
+    def _end(self, run_id: str, status: Status) -> Run:
+        with self._database.write(self._actor) as transaction:
+            run = _known(transaction.connection, run_id)
+            parts = rows.read_parts(transaction.connection, run_id)
+            if run.status == status:
+                return run
+            if run.status != Status.RESERVED:
+                raise RunRefusedError(f"run {run_id} was {run.status} before, and cannot be {status}.")
+            if status == Status.RELEASED and any(part.has_started for part in parts):
+                raise RunRefusedError(
+                    f"run {run_id} has a start record: it may have drawn noise, and stays charged. To say that it will"
+                    f" never go on: shh ledger abandon {run_id}"
+                )
+            rows.end_run(transaction.connection, run_id, parts, status)
+            note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
+            return run
+
+
+def _known(connection: sa.Connection, run_id: str) -> Run:
+    run = rows.read_run(connection, run_id)
+    if run is None:
+        raise RunRefusedError(f"the ledger knows no run {run_id}. See: shh ledger --runs")
+    return run
+
+
+def _shown(part: Part) -> str:
+    return f"the part with windows {part.first_window} .. {part.end_window - 1} of run {part.run_id}"

@@ -1,0 +1,208 @@
+"""Records to rows and back. Every function works within the caller's transaction."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from dp_transforms.plan.lifetime_cost import NOTHING, BudgetRule, Price
+from dp_transforms.runs.ledger.counter_file import hash_of_run_id
+from dp_transforms.runs.ledger.errors import LedgerDamagedError
+from dp_transforms.runs.ledger.records import Balance, Part, Population, Run, Status
+from dp_transforms.runs.ledger.schema import DAMAGED, JOURNAL, PARTS, POPULATIONS, RUNS, check_row
+
+LOST = "lost"  # release mode of what stands for runs that a restored ledger has forgotten
+LOST_ID = "lost:"  # before the hash of a run id
+_PRICES = ("price", "kept")  # fields of a run, of three amounts each
+_AMOUNTS = ("epsilon", "delta", "sampling")
+
+
+def read_populations(connection: sa.Connection, name: str | None = None) -> list[Population]:
+    """All of them by name, or the one of this name."""
+    query = sa.select(POPULATIONS).order_by(POPULATIONS.c.name)
+    if name is not None:
+        query = query.where(POPULATIONS.c.name == name)
+    return [_population(row) for row in connection.execute(query).mappings()]
+
+
+def write_population(connection: sa.Connection, population: Population) -> None:
+    fields = population.rule.to_fields()
+    fields["rule_order"] = fields.pop("order")
+    own = {"name": population.name, "unit": population.unit, "declared_at": population.declared_at}
+    connection.execute(sa.insert(POPULATIONS).values(**own, **fields))
+
+
+def lower_caps(connection: sa.Connection, population: Population, other: BudgetRule) -> None:
+    """The caps of a population are at most those of another rule from now on."""
+    caps = {name: min(getattr(population.rule, name), getattr(other, name)) for name in ("max_epsilon", "max_delta")}
+    connection.execute(sa.update(POPULATIONS).where(POPULATIONS.c.name == population.name).values(**caps))
+
+
+def read_run(connection: sa.Connection, run_id: str) -> Run | None:
+    row = connection.execute(sa.select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
+    return None if row is None else _run(row)
+
+
+def hashes_of_run_ids(connection: sa.Connection, population: str) -> list[str]:
+    """Of all runs of a population, those in copies that are lost included; ascending."""
+    query = sa.select(RUNS.c.run_id, RUNS.c.release).where(RUNS.c.population == population)
+    return sorted(
+        str(run_id).removeprefix(LOST_ID) if release == LOST else hash_of_run_id(str(run_id))
+        for run_id, release in connection.execute(query)
+    )
+
+
+def is_forgotten(connection: sa.Connection, run_id: str) -> bool:
+    """Whether a run of this id was in a copy that is lost."""
+    return read_run(connection, LOST_ID + hash_of_run_id(run_id)) is not None
+
+
+def read_runs(connection: sa.Connection, population: str | None = None) -> list[Run]:
+    """In the order of their names; of one population, or of all."""
+    query = sa.select(RUNS).order_by(RUNS.c.reserved_at, RUNS.c.run_id)
+    if population is not None:
+        query = query.where(RUNS.c.population == population)
+    return [_run(row) for row in connection.execute(query).mappings()]
+
+
+def run_of_input(connection: sa.Connection, population: str, stream: str, input_fingerprint: str) -> str:
+    """The first run of this stream, by its name, of which a part was started on this input; "" if there is none."""
+    query = (
+        sa.select(RUNS.c.run_id)
+        .join(PARTS, PARTS.c.run_id == RUNS.c.run_id)
+        .where(RUNS.c.population == population, RUNS.c.stream == stream)
+        .where(PARTS.c.input_fingerprint == input_fingerprint, PARTS.c.started_at != "")
+        .order_by(RUNS.c.run_id)
+        .limit(1)
+    )
+    return str(connection.execute(query).scalar() or "")
+
+
+def write_run(connection: sa.Connection, run: Run) -> None:
+    fields = {name: value for name, value in vars(run).items() if name not in _PRICES}
+    prices = {f"{kind}_{name}": value for kind in _PRICES for name, value in vars(getattr(run, kind)).items()}
+    connection.execute(sa.insert(RUNS).values(**fields, **prices))
+
+
+def set_run(connection: sa.Connection, run_id: str, **changes: Any) -> None:
+    connection.execute(sa.update(RUNS).where(RUNS.c.run_id == run_id).values(**changes))
+
+
+def read_parts(connection: sa.Connection, run_id: str | None = None) -> list[Part]:
+    """Of a run, or of all, in the order of their windows; released ones too."""
+    query = sa.select(PARTS).order_by(PARTS.c.run_id, PARTS.c.first_window, PARTS.c.part)
+    if run_id is not None:
+        query = query.where(PARTS.c.run_id == run_id)
+    return [_part(row) for row in connection.execute(query).mappings()]
+
+
+def read_part(connection: sa.Connection, part: int) -> Part:
+    """Raises LedgerDamagedError if it is not there."""
+    row = connection.execute(sa.select(PARTS).where(PARTS.c.part == part)).mappings().one_or_none()
+    if row is None:
+        raise LedgerDamagedError(f"part {part} is not in the ledger. See: shh ledger doctor")
+    return _part(row)
+
+
+def write_part(connection: sa.Connection, part: Part) -> int:
+    """Returns the number that the part gets."""
+    fields = {name: value for name, value in vars(part).items() if name != "part"}
+    key = connection.execute(sa.insert(PARTS).values(**fields)).inserted_primary_key
+    assert key is not None
+    return int(key[0])
+
+
+def set_part(connection: sa.Connection, part: int, **changes: Any) -> None:
+    connection.execute(sa.update(PARTS).where(PARTS.c.part == part).values(**changes))
+
+
+def end_run(connection: sa.Connection, run_id: str, parts: Sequence[Part], status: Status) -> None:
+    """The run and those of its parts that are open get this status. parts: all of the run."""
+    set_run(connection, run_id, status=status)
+    for part in parts:
+        if part.status not in (Status.FINISHED, Status.RELEASED):
+            set_part(connection, part.part, status=status)
+
+
+def read_balance(connection: sa.Connection, population: Population) -> Balance:
+    """The sum over all runs, in whole numbers; of the released ones what they keep."""
+    of_population, is_released = RUNS.c.population == population.name, RUNS.c.status == Status.RELEASED
+    price, kept = (
+        [
+            Price(*row)
+            for row in connection.execute(
+                sa.select(*(RUNS.c[f"{kind}_{name}"] for name in _AMOUNTS)).where(of_population, condition)
+            )
+        ]
+        for kind, condition in (("price", ~is_released), ("kept", is_released))
+    )
+    total = population.rule.total(functools.reduce(operator.add, price, NOTHING), len(price))
+    return Balance(population, len(price), functools.reduce(operator.add, kept, total))
+
+
+def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
+    """What the counter file names of each population: its rule, and what it spent."""
+    return {
+        population.name: {
+            **population.rule.to_fields(),
+            "unit": population.unit,
+            "declared_at": population.declared_at,
+            "runs": (balance := read_balance(connection, population)).runs,
+            "run_ids": hashes_of_run_ids(connection, population.name),
+            "spent": [balance.total.epsilon, balance.total.delta, balance.total.sampling],
+        }
+        for population in read_populations(connection)
+    }
+
+
+def read_journal(connection: sa.Connection) -> list[dict[str, Any]]:
+    """All entries, in order."""
+    entries = [dict(row) for row in connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings()]
+    for entry in entries:
+        check_row(JOURNAL, entry)
+        try:
+            has_zone = datetime.datetime.fromisoformat(entry["at"]).tzinfo is not None
+        except ValueError:
+            has_zone = False
+        if not has_zone:
+            raise LedgerDamagedError(DAMAGED)
+    return entries
+
+
+def rule_of(fields: dict[str, Any]) -> BudgetRule:
+    """Raises LedgerDamagedError for a rule that cannot be."""
+    try:
+        return BudgetRule.from_fields(fields)
+    except (ValueError, KeyError, TypeError, ArithmeticError):
+        raise LedgerDamagedError(DAMAGED) from None
+
+
+def _population(row: sa.RowMapping) -> Population:
+    check_row(POPULATIONS, row)
+    fields = {**row, "order": row["rule_order"]}
+    return Population(row["name"], row["unit"], rule_of(fields), row["declared_at"])
+
+
+def _run(row: sa.RowMapping) -> Run:
+    check_row(RUNS, row)
+    prices: dict[str, Any] = {kind: Price(*(row[f"{kind}_{name}"] for name in _AMOUNTS)) for kind in _PRICES}
+    names = [field.name for field in dataclasses.fields(Run) if field.name not in _PRICES]
+    return Run(**prices, **{name: row[name] for name in names} | {"status": _status(row)})
+
+
+def _part(row: sa.RowMapping) -> Part:
+    check_row(PARTS, row)
+    return Part(**{**row, "status": _status(row)})
+
+
+def _status(row: sa.RowMapping) -> Status:
+    try:
+        return Status(row["status"])
+    except ValueError:
+        raise LedgerDamagedError(DAMAGED) from None

@@ -1,0 +1,168 @@
+"""What users and items carry from one part of a run to the next, as cells: byte strings under 10 MB.
+
+Of each kind, entries of one user or item are joined by taking the later one, which has less left, more hits, or was
+named later (`join_cells`). The result depends neither on the order of the cells nor on how often one is there. So a
+part hands over only what it has changed, a step that runs twice hands it over twice, and neither matters.
+
+Entries are in buckets, by keyed hash. In how many shards a part works does not matter either: a shard takes the entries
+of its users or items out of the buckets that can have some.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.monitor.equal_rows import group_starts
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.packed_arrays import (
+    HASHES,
+    WHOLE,
+    WORDS,
+    Packed,
+    check_unpacked,
+    pack_arrays,
+    unpack_arrays,
+)
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.monitor.user_budgets import budget_blobs
+
+BUCKETS = 64
+MOST_CELL_BYTES = 10_000_000
+
+Cell = Packed
+_HEAD_BYTES = 2
+
+
+class Kind(enum.StrEnum):
+    """purses: `PurseEntries`. budgets: hits paid by each user. known: items that were named lately. passed: items that
+    passed the first stage of a look lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
+
+    PURSES = "purses"
+    BUDGETS = "budgets"
+    KNOWN = "known"
+    PASSED = "passed"
+    HIT_BOUND = "hit_bound"
+
+
+_KINDS = tuple(Kind)
+
+
+def pack_cell(kind: Kind, bucket: int, cell: bytes) -> bytes:
+    """What a step hands over, as bytes that are never empty: the numbers of the kind and the bucket, then the cell."""
+    return bytes((_KINDS.index(kind), bucket)) + cell
+
+
+def unpack_cell(data: bytes) -> tuple[Kind, int, memoryview]:
+    """Inverse of `pack_cell`."""
+    return _KINDS[data[0]], data[1], memoryview(data)[_HEAD_BYTES:]
+
+
+def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> list[bytes]:
+    """The entries of these cells, each user or item once: a function of the entries alone; none for no entry.
+
+    named_from: known and passed items whose window lies before this one are left out: they are forgotten.
+    Raises ValueError for other bytes.
+    """
+    if kind is Kind.PURSES:
+        entries = PurseEntries.join([PurseEntries.from_cell(cell) for cell in cells])
+        return entries.to_cells()
+    if kind is Kind.BUDGETS:
+        return budget_blobs(*join_hits([hits_of_cell(cell) for cell in cells]))
+    if kind is Kind.HIT_BOUND:
+        bounds = [hit_bound_of_cell(cell) for cell in cells]
+        return [hit_bound_cell(max(bounds))] if bounds else []
+    known = join_known([KnownItems.from_cells([cell]) for cell in cells])
+    kept = np.flatnonzero(known.last_named >= named_from)
+    return KnownItems(known.table.take(kept), known.last_named[kept]).to_cells()
+
+
+def join_known(parts: Sequence[KnownItems]) -> KnownItems:
+    """The items of all parts, each with the latest of its windows."""
+    table, positions = ItemTable.merge([part.table for part in parts]) if parts else (ItemTable.none(), [])
+    last_named = np.full(len(table), -1, dtype=np.int64)
+    for part, position in zip(parts, positions, strict=True):
+        np.maximum.at(last_named, position, part.last_named)
+    return KnownItems(table, last_named)
+
+
+Hits = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]  # users, ascending, and how many hits each has paid
+
+
+def hits_of_cell(cell: Cell) -> Hits:
+    """Raises ValueError for bytes that are not the budgets of users, ascending."""
+    users, hits = unpack_arrays(cell, HASHES, WORDS)
+    check_unpacked(len(users) == len(hits) and bool((users[1:] > users[:-1]).all()))
+    return users, hits
+
+
+def join_hits(parts: Sequence[Hits]) -> Hits:
+    """The most hits of each user: hits are never taken back."""
+    if not parts:
+        return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint32)
+    if len(parts) == 1:
+        return parts[0]
+    users = np.concatenate([users for users, _ in parts])
+    order = np.argsort(users, kind="stable")
+    users = users[order]
+    starts = group_starts(users)
+    hits = np.concatenate([hits for _, hits in parts])[order]
+    return users[starts], np.maximum.reduceat(hits, starts) if len(starts) else hits
+
+
+def hit_bound_cell(bound: int) -> bytes:
+    return pack_arrays(np.array([bound], dtype=np.int64))
+
+
+def hit_bound_of_cell(cell: Cell) -> int:
+    (bound,) = unpack_arrays(cell, WHOLE)
+    check_unpacked(len(bound) == 1 and bool(bound[0] >= 0))
+    return int(bound[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Buckets
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def purse_cells(entries: PurseEntries) -> Iterator[tuple[int, bytes]]:
+    """The entries by bucket of their users, ``(bucket, cell)``."""
+    for bucket, rows in _by_bucket(entries.users):
+        part = entries.take(rows)
+        yield from ((bucket, cell) for cell in part.to_cells())
+
+
+def budget_cells(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> Iterator[tuple[int, bytes]]:
+    """The same for hits. users: ascending."""
+    for bucket, rows in _by_bucket(users):
+        yield from ((bucket, cell) for cell in budget_blobs(users[rows], hits[rows]))
+
+
+def known_cells(known: KnownItems) -> Iterator[tuple[int, bytes]]:
+    """The same for items."""
+    for bucket, rows in _by_bucket(known.table.hashes[:, 1]):
+        yield from ((bucket, cell) for cell in KnownItems(known.table.take(rows), known.last_named[rows]).to_cells())
+
+
+def are_of_bucket(hashes: npt.NDArray[np.uint64], bucket: int) -> bool:
+    return bool((hashes % np.uint64(BUCKETS) == bucket).all())
+
+
+def buckets_of_shard(shard: int, shards: int) -> list[int]:
+    """The buckets that can have users or items of this shard: a hash h is in bucket h % 64 and in shard h % shards."""
+    step = math.gcd(BUCKETS, shards)
+    return [bucket for bucket in range(BUCKETS) if bucket % step == shard % step]
+
+
+def _by_bucket(hashes: npt.NDArray[np.uint64]) -> Iterable[tuple[int, npt.NDArray[np.int64]]]:
+    buckets = (hashes % np.uint64(BUCKETS)).astype(np.uint8)
+    order = np.argsort(buckets, kind="stable")
+    ends = np.cumsum(np.bincount(buckets, minlength=BUCKETS))
+    for bucket, rows in enumerate(np.split(order, ends[:-1])):
+        if len(rows):
+            yield bucket, rows

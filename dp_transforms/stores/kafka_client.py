@@ -1,0 +1,99 @@
+"""How this package talks to Kafka: with the operator's settings, which are never shown, and errors by name only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from dp_transforms.checks import how_to_install, on_one_line
+from dp_transforms.errors import StreamError
+from dp_transforms.stores.local_files import read_regular
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+def import_confluent_kafka() -> Any:
+    """The client library, an extra. Raises StreamError without it."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError:
+        raise StreamError(f"Kafka needs the confluent-kafka client. {how_to_install('kafka')}") from None
+    return confluent_kafka
+
+
+def check_client_config(config: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
+    """A copy. Raises ValueError unless it maps texts to texts, and for settings in ``reserved``."""
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in config.items()):
+        raise ValueError("Kafka client settings must be texts by name, such as {'security.protocol': 'SASL_SSL'}.")
+    taken = sorted(set(config) & set(reserved))
+    if taken:
+        raise ValueError(f"the Kafka client settings {', '.join(taken)} are set by the command. Leave them out.")
+    return dict(config)
+
+
+def read_client_config_file(path: str) -> dict[str, str]:
+    """Settings from a properties file: ``key=value`` by line, ``#`` and ``!`` begin comments.
+
+    Raises StreamError; no value is in its message.
+    """
+    try:
+        text = read_regular(path, _MAX_FILE_BYTES).decode()
+    except (OSError, ValueError):
+        raise StreamError(
+            f"{on_one_line(path)}: the file of Kafka client settings cannot be read. Put a regular file there, on every"
+            " worker."
+        ) from None
+    if len(text) > _MAX_FILE_BYTES:
+        raise StreamError(f"{on_one_line(path)}: the file of Kafka client settings has more than 1 MB.")
+    settings = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith(("#", "!")):
+            continue
+        key, equals, value = stripped.partition("=")
+        if not equals or not key.strip():
+            raise StreamError(f"{on_one_line(path)}: line {number} is not a setting. Write key=value.")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def client_settings(
+    bootstrap_servers: str,
+    config: Mapping[str, str],
+    config_file: str | None,
+    own: Mapping[str, object],
+) -> dict[str, object]:
+    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win."""
+    from_file = read_client_config_file(config_file) if config_file is not None else {}
+    reserved = sorted(set(from_file) & set(own))
+    if reserved and config_file is not None:
+        raise StreamError(
+            f"{on_one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
+        )
+    return {**from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
+
+
+def silent_logger() -> logging.Logger:
+    """Drops the log of the client, because nobody has checked what its lines contain."""
+    logger = logging.getLogger(f"{__name__}.dropped")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def refused_settings(settings: Mapping[str, object], error: BaseException) -> StreamError:
+    """The error for a client that could not be made: names the setting that the library rejected, never its value."""
+    text = str(error)
+    named = [key for key in settings if f'"{key}"' in text]
+    shown = f": check {', '.join(map(on_one_line, named))}" if named else ""
+    return StreamError(f"the Kafka client refuses its settings{shown}. See librdkafka's CONFIGURATION.md.")
+
+
+def error_name(error: Any) -> str:
+    """The name of a KafkaError, or of the error in a KafkaException: fixed words, without host, topic or content."""
+    inner = error.args[0] if isinstance(error, BaseException) and error.args else error
+    name = getattr(inner, "name", None)
+    return str(name()) if callable(name) else "unknown error"

@@ -1,0 +1,199 @@
+"""A ledger as tables for a terminal, as JSON, and as a chart. Names may be hostile: they are escaped."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dp_transforms.errors import UserError
+from dp_transforms.plan.lifetime_cost import from_delta_units, from_epsilon_units
+from dp_transforms.runs.ledger import Balance
+from dp_transforms.runs.ledger.records import Part, Run, Status, amount
+from dp_transforms.views.line_plot import Series, line_plot_svg
+from dp_transforms.views.report_table import is_ascii_only, label_text
+
+_MOST_LINES = 8  # of a chart
+_DAY_SECONDS = 86_400.0
+_ANY_WIDTH = 1_000_000  # what a table would take if the terminal were so wide
+
+RunWithParts = tuple[Run, list[Part]]
+
+
+def print_balances(balances: Sequence[Balance]) -> None:
+    """One row for each population."""
+    console = Console(highlight=False)
+    ascii_only = is_ascii_only(console)
+    if not balances:
+        console.print("The ledger has no populations yet. Declare one with: shh ledger reserve", soft_wrap=True)
+        return
+    heads = ("population", "rule", "runs", "epsilon spent", "epsilon left", "delta spent", "delta left")
+    rows: list[list[str]] = []
+    for balance in balances:
+        rule = balance.population.rule
+        order = f", order {float(rule.order):.4g}" if rule.order else ""
+        rows.append(
+            [
+                label_text(balance.population.name, ascii_only),
+                f"{rule.kind}{order}",
+                f"{balance.runs:,}",
+                f"{amount(balance.spent_epsilon)} of {amount(balance.max_epsilon)}",
+                amount(balance.left_epsilon, down=True),
+                f"{amount(balance.spent_delta)} of {amount(balance.max_delta)}",
+                amount(balance.left_delta, down=True),
+            ]
+        )
+    _print_rows(console, heads, rows)
+
+
+def print_runs(runs: Sequence[RunWithParts]) -> None:
+    """One row for each run."""
+    console = Console(highlight=False)
+    ascii_only = is_ascii_only(console)
+    heads = ("run", "population", "stream", "range", "windows", "status", "planned", "reserved by", "at")
+    rows = [
+        [
+            *(label_text(name, ascii_only) for name in (run.run_id, run.population, run.stream or "-")),
+            f"{run.range_start} .. {run.range_end}",
+            f"{windows_done(parts):,} of {run.horizon:,}",
+            status_of(run, parts),
+            amount(from_epsilon_units(run.plan_epsilon)),
+            label_text(run.who, ascii_only),
+            run.reserved_at[:19],
+        ]
+        for run, parts in runs
+    ]
+    _print_rows(console, heads, rows)
+
+
+def status_of(run: Run, parts: Sequence[Part]) -> str:
+    """The status of a run: its own once it has ended, else that of its last part."""
+    kept = [part for part in parts if part.status != Status.RELEASED]
+    if run.status != Status.RESERVED or not kept:
+        return str(run.status)
+    return str(max(kept, key=lambda part: part.range).status)
+
+
+def windows_done(parts: Sequence[Part]) -> int:
+    """Up to which window the run is published; those that were left out between two parts are counted."""
+    return max((part.end_window for part in parts if part.has_ended), default=0)
+
+
+def json_of(balances: Sequence[Balance], runs: Sequence[RunWithParts]) -> str:
+    """All of it as one JSON object. Amounts are exact, as text."""
+    by_population: dict[str, list[dict[str, Any]]] = {}
+    for run, parts in runs:
+        by_population.setdefault(run.population, []).append(_run_fields(run, parts))
+    populations = [
+        {
+            "population": balance.population.name,
+            "unit": balance.population.unit,
+            "rule": balance.population.rule.kind,
+            "order": balance.population.rule.order or None,
+            "declared_at": balance.population.declared_at,
+            "max_epsilon": _exact(balance.max_epsilon),
+            "spent_epsilon": _exact(balance.spent_epsilon),
+            "left_epsilon": _exact(balance.left_epsilon),
+            "max_delta": _exact(balance.max_delta),
+            "spent_delta": _exact(balance.spent_delta),
+            "left_delta": _exact(balance.left_delta),
+            "runs": by_population.get(balance.population.name, []),
+        }
+        for balance in balances
+    ]
+    return json.dumps({"populations": populations}, indent=2)
+
+
+def chart_of(balances: Sequence[Balance], journal: Sequence[dict[str, Any]]) -> str:
+    """What was spent over time, as SVG. With one population also what its users may ever lose."""
+    if len(balances) > _MOST_LINES:
+        raise UserError(
+            f"--chart draws at most {_MOST_LINES} populations, and the ledger has {len(balances)}. Name one."
+        )
+    if not balances:
+        raise UserError("--chart has nothing to draw: the ledger has no populations yet.")
+    first = last = None
+    series: Series = {}
+    for balance in balances:
+        name, steps = balance.population.name, []
+        spent = 0.0
+        for entry in (entry for entry in journal if entry["population"] == name):
+            moment = datetime.datetime.fromisoformat(entry["at"]).timestamp()
+            first = moment if first is None else first
+            last = moment if last is None else max(last, moment)  # a clock that was set back draws nothing backwards
+            steps += [((last - first) / _DAY_SECONDS, spent)]
+            spent = float(from_epsilon_units(entry["spent_epsilon"]))
+            steps += [((last - first) / _DAY_SECONDS, spent)]
+        series[label_text(name, False)] = steps or [(0.0, spent)]
+    end = max(x for line in series.values() for x, _ in line)
+    series = {name: [*line, (end, line[-1][1])] for name, line in series.items()}
+    if len(balances) == 1:
+        (balance,) = balances
+        cap = float(balance.max_epsilon)
+        series["may ever lose"] = [(0.0, cap), (end, cap)]
+    since = "" if first is None else datetime.datetime.fromtimestamp(first, datetime.UTC).strftime(" since %Y-%m-%d")
+    return line_plot_svg("What users have lost in all runs together", f"days{since}", "epsilon", series)
+
+
+def _run_fields(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "stream": run.stream,
+        "release": run.release,
+        "plan": run.plan_fingerprint,
+        "start": run.range_start,
+        "end": run.range_end,
+        "windows": run.horizon,
+        "windows_done": windows_done(parts),
+        "status": status_of(run, parts),
+        "plan_epsilon": _exact(from_epsilon_units(run.plan_epsilon)),
+        "plan_delta": _exact(from_delta_units(run.plan_delta)),
+        "who": run.who,
+        "reserved_at": run.reserved_at,
+        "parts": [
+            {
+                "first_window": part.first_window,
+                "end_window": part.end_window,
+                "status": str(part.status),
+                "input": part.input_fingerprint,
+                "state_before": part.state_before,
+                "state_after": part.state_after,
+                "who": part.who,
+                "place": part.place,
+                "reserved_at": part.reserved_at,
+                "started_at": part.started_at or None,
+                "finished_at": part.finished_at or None,
+            }
+            for part in parts
+        ],
+    }
+
+
+def _exact(value: Decimal) -> str:
+    """All digits, without an exponent where there is none."""
+    return f"{value.normalize():f}" if value else "0"
+
+
+def _print_rows(console: Console, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; where it is wider than the terminal, row by row with a line for each cell."""
+    table = Table(box=rich.box.SIMPLE, pad_edge=False)
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    if console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        stacked = Table.grid(padding=(0, 2))
+        for head, cell in zip(heads, row, strict=True):
+            stacked.add_row(head, Text(cell, overflow="fold"))
+        console.print(stacked)
+        console.print()

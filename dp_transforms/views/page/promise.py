@@ -1,0 +1,156 @@
+"""What a run promises and what not, in plain sentences with its own numbers. For the page, ``shh explain`` and the
+fact sheet.
+
+Sources: docs/guarantee.md, sections 1 and 7; the bound on guesses is [KOV15] Theorem 2.1: of (epsilon, delta)-DP the
+two errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon). All numbers are rounded up.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dp_transforms.checks import exact
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+
+_MOST_EPSILON = 700.0  # e to a larger one is no float
+
+
+class Budget(NamedTuple):
+    """What a run costs each user. epsilon: with what a histogram for its plan took. windows: 0 if that is unknown."""
+
+    epsilon: float
+    delta: float
+    windows: int
+
+
+def budget_of(plan: ReleasePlan | None, reports: Iterable[WindowReport]) -> Budget | None:
+    """Of the plan; without one the largest that a report states; None if nothing states any."""
+    if plan is not None:
+        earlier = plan.activity_epsilon if isinstance(plan, NamesPlan) else 0.0
+        return Budget(plan.epsilon + earlier, plan.delta, plan.schedule.horizon)
+    stated = [(report.epsilon_total, report.delta) for report in reports]
+    if not stated:
+        return None
+    return Budget(max(epsilon for epsilon, _ in stated), max(delta for _, delta in stated), 0)
+
+
+def in_three_sentences(budget: Budget) -> list[str]:
+    """The guarantee for somebody who knows no statistics."""
+    windows = f"all {budget.windows:,} windows" if budget.windows else "all windows"
+    delta = "" if budget.delta == 0 else f", but for a probability of {one_in(budget.delta)}"
+    return [
+        f"Whether one person is in the log, with everything that this person did in {windows} of the run, changes the"
+        f" probability of whatever can be seen here by a factor of at most {factor(budget.epsilon)} (e to the power of"
+        f" {exact(budget.epsilon)}){delta}.",
+        "Somebody who would otherwise have to toss a coin to guess whether a certain person is in the log, and who sees"
+        f" all results of this run, guesses right with a probability of at most {chance(budget)}.",
+        "This holds whatever else that somebody knows, today or later; it is about this run alone, so what other runs"
+        " tell about the same people comes on top.",
+    ]
+
+
+def chance(budget: Budget) -> str:
+    """The probability of a right guess, in percent: (e^epsilon + delta) / (1 + e^epsilon)."""
+    wrong = (1 - budget.delta) / (1 + math.exp(min(budget.epsilon, _MOST_EPSILON)))
+    percent = math.ceil((1 - wrong) * 1000) / 10
+    return f"{min(percent, 100.0):g} %"
+
+
+def factor(epsilon: float) -> str:
+    if epsilon > _MOST_EPSILON:
+        return "more than 1e300"
+    return up(math.exp(epsilon))
+
+
+def one_in(probability: float) -> str:
+    """``1 in 1,000,000,000``, rounded up: the second number down."""
+    return f"1 in {int(1 / decimal.Decimal(repr(probability))):,}"
+
+
+def up(value: float) -> str:
+    """Three digits, rounded up."""
+    rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(value))
+    return f"{float(rounded):,.3g}" if value < 1000 else f"{float(rounded):.3g}"
+
+
+def may_be_done(plan: ReleasePlan | None) -> list[str]:
+    if isinstance(plan, NamesPlan):
+        sizes = (
+            "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
+            f" has a probability of at most {one_in(plan.size_error)}."
+        )
+    else:
+        sizes = "Say that about so many users had it, where a number is stated. It has noise."
+    return [
+        "Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.",
+        "Say that an item of the report had many users in the window in which it is named, or some of them if it was"
+        " named lately before. Noise alone seldom names one.",
+        sizes,
+    ]
+
+
+def must_not_be_concluded(plan: ReleasePlan | None) -> list[str]:
+    found = [
+        "That few users had an item that is not in the report: it may have missed the threshold by little.",
+        "That nothing happened in a window without items: the report does not tell whether there were any events.",
+        "How many different users there were in several windows together: the same user may be in all of them.",
+        "How many events there were: a user counts once for an item in a window.",
+    ]
+    release = None if plan is None else plan.release
+    if release in (None, "names"):
+        found.append(
+            "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
+            " may only be less active, so that each adds more."
+        )
+    if release in (None, "counts", "labels") or (isinstance(plan, NamesPlan) and plan.hits_per_user):
+        found.append(
+            "That an item lost its users where its size falls: some of them may be used up, and no longer count."
+        )
+    return found
+
+
+def not_covered(budget: Budget | None, plan: ReleasePlan | None) -> list[str]:
+    """What the guarantee does not say, each with the numbers of the run where there are any."""
+    found = [
+        "Other runs and reports about the same people: their epsilons and deltas add up (shh ledger keeps that"
+        " account).",
+        "Persons with several user ids: each id counts as a person of its own.",
+        _groups(budget),
+        "What is true of many: that a story was read by many is what the report is meant to tell, and who is known to"
+        " do what many do can be guessed at.",
+        "Texts of items: a label that names a person is published if enough users have it. Nobody reads the labels"
+        " beforehand.",
+        "The log itself, the noise key, rejected rows, standard error and metrics of the run: they are for the operator"
+        " and must not be published.",
+        "A run that did not follow its plan: a report cannot show that. Whoever runs it answers for it; shh audit"
+        " checks the code.",
+        "Choices that were made by looking at the same log: the budget, the range, the windows and the thresholds must"
+        " have been fixed beforehand.",
+    ]
+    if plan is not None and plan.domain_size:
+        found.append(
+            f"The list of {plan.domain_size:,} items that was declared as known: it must be public, and must not be"
+            " made from the log."
+        )
+    if plan is not None:
+        found.append(
+            f"A log with more than {plan.max_users:,} users or {plan.max_items:,} items, which is more than was"
+            " declared."
+        )
+    return found
+
+
+def _groups(budget: Budget | None) -> str:
+    if budget is None:
+        return "Groups: two persons together, such as a couple, have twice the epsilon."
+    return (
+        "Groups: the promise is for one person. Two together, such as a couple, have an epsilon of"
+        f" {exact(2 * budget.epsilon)} instead of {exact(budget.epsilon)} and a delta of"
+        f" {up(min(1.0, budget.delta * (1 + math.exp(min(budget.epsilon, _MOST_EPSILON)))))}; so does one person whose"
+        " data are replaced by other data."
+    )

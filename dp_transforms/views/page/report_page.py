@@ -1,0 +1,234 @@
+"""``shh show --html``: a report as one file for the browser, that loads nothing and sends nothing."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dp_transforms.checks import exact
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportHeader
+from dp_transforms.views.page.html_text import FOLDER, asset, data_block, defined, document, escaped, listed, table
+from dp_transforms.views.page.promise import (
+    budget_of,
+    in_three_sentences,
+    may_be_done,
+    must_not_be_concluded,
+    not_covered,
+)
+from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
+from dp_transforms.views.page.shown_text import shown_text
+from dp_transforms.views.plan_comparison import FOUND, LOOKS, NAMES_KNOWN, found_from
+from dp_transforms.views.plan_tables import plan_lines
+from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.report_table import escape_text, length_text
+from dp_transforms.views.time_axis import local_text
+
+MOST_BYTES = 32 << 20
+_LIBRARY = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js")
+_MADE = (
+    "Made by <code>shh show --html</code> from released values and the plan alone. This file loads nothing, and sends"
+    " nothing."
+)
+_CHARTS = {"items": "items_over_time.json", "item": "one_item.json"}
+
+
+def report_page(
+    header: ReportHeader,
+    reports: Sequence[WindowReport],
+    zone: datetime.tzinfo,
+    titles: Mapping[str, str] | None = None,
+    state: str = "",
+) -> str:
+    """The page as HTML: a function of what was released, of the header and of what the caller declares.
+
+    titles: label -> what a person calls it. state: a sentence on whether the run has ended. Raises UserError for a
+    report that is too large for a page.
+    """
+    plan = plan_of(header)
+    columns = report_columns(reports, plan, titles)
+    page = document(
+        "page.html",
+        asset("page.css"),
+        [content for _, content in page_scripts()],
+        {
+            **page_parts(header, reports, plan, columns),
+            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
+            "live": "",
+            "made": _MADE,
+            "data": data_block(page_data(columns, zone)),
+        },
+    )
+    check_size(page)
+    return page
+
+
+def page_scripts() -> list[tuple[str, str]]:
+    """Name and content of all that a page runs, in this order."""
+    library = [(name, (FOLDER / "library" / name).read_text(encoding="utf-8")) for name in _LIBRARY]
+    return [*library, *((name, asset(name)) for name in ("columns.js", "page.js"))]
+
+
+def page_parts(
+    header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None, columns: ReportColumns
+) -> dict[str, str]:
+    """What fills the template, as HTML, whether the page is a file or is served."""
+    versions = json.loads((FOLDER / "library" / "package.json").read_text())["dependencies"]
+    return {
+        "title": escaped(f"What many users had: {shown_text(header.stream)}"),
+        "guarantee": escaped(escape_text(header.guarantee)),
+        "sections": _sections(header, reports, plan),
+        "vega": versions["vega"],
+        "vega_lite": versions["vega-lite"],
+    }
+
+
+def page_data(columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
+    """What the scripts of a page read."""
+    return {
+        "columns": columns.as_json(),
+        "charts": {name: json.loads((FOLDER / "charts" / file).read_text()) for name, file in _CHARTS.items()},
+        "zone": str(zone),
+        "strength": strength_title(state.text for state in columns.states),
+    }
+
+
+def check_size(page: str) -> None:
+    """Raises UserError for a page that no browser shows well."""
+    if len(page.encode()) > MOST_BYTES:
+        raise UserError(
+            f"the page would have more than {MOST_BYTES >> 20} MB, which no browser shows well. Use --last to show"
+            " fewer windows, or --item."
+        )
+
+
+def strength_title(said: Iterable[str]) -> str:
+    """What the height of a bar is in the history of an item. said: of items, in words."""
+    texts = " ".join(said)
+    if "threshold" in texts:
+        return "1: near, 2: far above"
+    if "at least" in texts:
+        return "users, at least"
+    return "users, with noise" if "about" in texts else "level"
+
+
+class Extent(NamedTuple):
+    """How much a page shows. windows: those with a heavy item. start, end: microseconds since 1970 UTC; of no meaning
+    without windows."""
+
+    items: int
+    windows: int
+    start: int
+    end: int
+
+
+def extent_of(columns: ReportColumns) -> Extent:
+    windows = columns.windows
+    if not windows.count:
+        return Extent(0, 0, 0, 0)
+    end = int(windows.ends[0] + (windows.count - 1) * windows.step if windows.step else windows.ends.max())
+    return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
+
+
+def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+    """The sentences below the title."""
+    declared = "" if plan is None else f" has {_windows_in_words(plan.schedule.horizon)}"
+    run = f"Run {shown_text(header.run_id)}{declared}."
+    if not extent.windows:
+        return f"{run} No window has a heavy item. {state}".strip()
+    start, end = local_text(extent.start, zone), local_text(extent.end, zone)
+    return f"{named_in_words(extent.items, extent.windows)} from {start} to {end} ({zone}). {run} {state}".strip()
+
+
+def named_in_words(items: int, windows: int) -> str:
+    """windows: those with a heavy item."""
+    named = "1 item was named" if items == 1 else f"{items:,} items were named"
+    return f"{named} in {_windows_in_words(windows)}"
+
+
+def _windows_in_words(count: int) -> str:
+    return "1 window" if count == 1 else f"{count:,} windows"
+
+
+def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None) -> str:
+    budget = budget_of(plan, reports)
+    promised = listed(in_three_sentences(budget), "ol") if budget else "<p>The report does not state a budget.</p>"
+    parts = [
+        _section("promise", "What is promised to each person", promised),
+        _section("unseen", "What would not have been seen", _unseen(plan)),
+        _section(
+            "reading",
+            "How to read it",
+            '<div class="columns">'
+            f"<div><h3>You may</h3>{listed(may_be_done(plan))}</div>"
+            f"<div><h3>You must not conclude</h3>{listed(must_not_be_concluded(plan))}</div>"
+            f"<div><h3>What the promise does not cover</h3>{listed(not_covered(budget, plan))}</div></div>",
+        ),
+        _section("plan", "Plan and parameters", _plan(header, plan)),
+    ]
+    return "\n".join(parts)
+
+
+def _section(name: str, title: str, content: str) -> str:
+    return f'<section aria-labelledby="{name}"><h2 id="{name}">{escaped(title)}</h2>{content}</section>'
+
+
+def unseen_table(plan: ReleasePlan) -> str:
+    """From how many users on an item is found, by how active they are."""
+    found = found_from(plan, LOOKS)
+    if not isinstance(plan, NamesPlan):
+        return ""
+    head = ["pairs (window, item) of each of its users in the whole run", "a new item", "an item named lately"]
+    rows = [
+        [f"{looks:,}", *(f"{row[looks]:,} users" for row in found.values())]
+        for looks in LOOKS
+        if looks <= plan.most_looks
+    ]
+    return table(
+        f"An item with fewer users in a window than this may be missing; with so many it is found with {FOUND:.0%}.",
+        head[: 3 if NAMES_KNOWN in found else 2],
+        rows,
+    )
+
+
+def _unseen(plan: ReleasePlan | None) -> str:
+    if plan is None:
+        return (
+            "<p>This version of shh cannot read the plan of the report, so it cannot tell from how many users on an"
+            " item is found.</p>"
+        )
+    return f"<p>{escaped(sentence_case(in_a_sentence(plan)))}</p>{unseen_table(plan)}"
+
+
+def sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _plan(header: ReportHeader, plan: ReleasePlan | None) -> str:
+    lines = [("stream", shown_text(header.stream)), ("run", shown_text(header.run_id))]
+    if plan is not None:
+        schedule = plan.schedule
+        lines += [
+            ("epsilon", exact(plan.epsilon)),
+            ("delta", exact(plan.delta)),
+            ("range (UTC)", f"{_utc(schedule.start_seconds)} to {_utc(schedule.end_seconds)}"),
+            (
+                "windows",
+                f"{schedule.horizon:,} of {length_text(schedule.window_seconds * 1_000_000)}, one every"
+                f" {length_text(schedule.slide_seconds * 1_000_000)}",
+            ),
+            *plan_lines(plan),
+        ]
+    whole = json.dumps(header.plan) if plan is None else plan.to_json()
+    return f"{defined(lines)}<details><summary>The whole plan, as JSON</summary><pre>{escaped(whole)}</pre></details>"
+
+
+def _utc(seconds: int) -> str:
+    return local_text(seconds * 1_000_000, datetime.UTC)

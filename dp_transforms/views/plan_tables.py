@@ -1,0 +1,227 @@
+"""What ``shh plan`` prints: a sentence, from how many users on each method finds an item, and what the plan is."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Console
+from rich.table import Table
+
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.views.plan_choices import choices_table
+from dp_transforms.views.plan_comparison import (
+    FOUND,
+    HITS_TO_COMPARE,
+    NAMES,
+    NAMES_KNOWN,
+    NAMES_LOOKS_ALONE,
+    NAMES_WITH_HITS,
+    FoundFrom,
+)
+from dp_transforms.views.plan_words import in_a_sentence, why
+
+_COLUMNS = {
+    NAMES: "names,\nnew\nitem",
+    NAMES_KNOWN: "names,\nknown\nitem",
+    NAMES_WITH_HITS: f"names\nwith {HITS_TO_COMPARE}\nhits",
+    NAMES_LOOKS_ALONE: "names,\nlooks\nalone",
+    "labels": "labels",
+    "counts": "counts",
+    "kms21": "kms21",
+    "pipelinedp": "PipelineDP,\nbest cap",
+    "weighted_gaussian": "weighted\nGaussian",
+    "gaussian_histograms": "Gaussian\nhistograms",
+}
+_MOST_PADDED = 7  # with more columns, blanks beside them would cut heads off in 80 columns
+_OTHERS = (
+    "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
+    " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
+    " as many items of a user count as in labels."
+)
+
+
+def print_sentence(plan: ReleasePlan) -> None:
+    """What a plan finds, for who reads no table."""
+    console = Console(highlight=False)
+    console.print(in_a_sentence(plan), style="bold", soft_wrap=not console.is_terminal)
+
+
+def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> None:
+    """Why this plan, the table of methods, and the plan's numbers.
+
+    choices: a charging plan among its alternatives; empty for another one.
+    """
+    console = Console(highlight=False)
+    whole = not console.is_terminal  # lines for programs are not cut
+    if reason := why(plan, found):
+        console.print(f"\n{reason}", soft_wrap=whole)
+    console.print()
+    console.print(found_table(plan, found))
+    for note in _notes(found):
+        console.print(note, soft_wrap=whole)
+    console.print()
+    if isinstance(plan, ChargingPlan):
+        console.print(choices_table(plan, choices))
+        console.print("labels: only items in a zone above the threshold are hits; counts and kms21: every report is.\n")
+    grid = Table.grid(padding=(0, 2))
+    for name, value in plan_lines(plan):
+        grid.add_row(name, value)
+    console.print(grid)
+    console.print(f"\n{plan.guarantee}", soft_wrap=whole)
+    if plan.release == "kms21" and isinstance(plan, ChargingPlan):
+        console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=whole)
+
+
+def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
+    """One row for each activity, one column for each method; the plan's own stand out."""
+    table = Table(
+        title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
+        f"{plan.schedule.horizon:,} windows",
+        padding=(0, 0 if len(found) > _MOST_PADDED else 1),
+    )
+    table.add_column("pairs\nof each\nin the\nrun", justify="right")
+    own = (NAMES, NAMES_KNOWN) if plan.release == NAMES else (plan.release,)
+    for method in found:
+        table.add_column(_COLUMNS[method], justify="right", style="bold" if method in own else None)
+    for looks in next(iter(found.values())):
+        table.add_row(f"{looks:,}", *(f"{row[looks]:,}" for row in found.values()))
+    return table
+
+
+def _notes(found: FoundFrom) -> list[str]:
+    notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
+    if NAMES_KNOWN in found:
+        notes.append("known item: one that was named lately. In a stream names follows each user's pace, and differs.")
+    hits = ", names with hits" if NAMES_WITH_HITS in found or NAMES_LOOKS_ALONE in found else ""
+    notes.append(f"labels, counts{hits}: if none of the item's users was excluded before.")
+    return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
+
+
+def plan_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
+    own = _names_lines(plan) if isinstance(plan, NamesPlan) else _charging_lines(plan)
+    paid = plan.delta_looks if isinstance(plan, NamesPlan) else getattr(plan, "delta_accounting", 0.0)
+    return [
+        *own,
+        *([("known domain", _domain_text(plan))] if plan.domain_size else []),
+        ("delta, looks" if plan.release == NAMES else "delta, charged results", f"{paid:.4g}"),
+        ("delta, items of one user", f"{plan.delta_open:.4g}"),
+        ("delta, hash collisions", f"{plan.delta_hash:.2g}"),
+        ("delta, sampled noise", f"{plan.delta_sampling:.2g}"),
+        ("fingerprint", plan.fingerprint[:16]),
+    ]
+
+
+def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+    largest = plan.weights[-1]
+    if plan.domain_size:
+        known = "all"
+    elif plan.forget_after:
+        known = (
+            f"for {plan.forget_after:,} windows after a name, with a threshold of {plan.known_threshold / largest:.1f}"
+        )
+    else:
+        known = "not followed"
+    return [
+        ("chosen", f"names, for users with {plan.usual_looks[0]:,} to {plan.usual_looks[1]:,} pairs in the run"),
+        ("pairs that count", f"at most {plan.most_looks:,} of a user"),
+        ("prices", prices_in_words(plan)),
+        (
+            "noise",
+            f"exp(-|x / {plan.scale / largest:.2f}|^{plan.shape:g}), in users with one pair; Renyi order"
+            f" {plan.order:.4g}",
+        ),
+        ("threshold", f"{plan.threshold / largest:.1f} users with one pair"),
+        ("known items", known),
+        *_counts_lines(plan),
+        (
+            "sizes",
+            f"in {'two ' if plan.hits_per_user else ''}steps of {plan.spacing / largest:.1f}; all are right but for"
+            f" {plan.size_error:.2g}",
+        ),
+    ]
+
+
+def prices_in_words(plan: NamesPlan) -> str:
+    """What users pay for: looks alone, or looks and hits or counts."""
+    if plan.counts_for:
+        return "looks and counts"
+    if not plan.hits_per_user:
+        return "looks alone"
+    share = plan.hits_per_user * plan.hit_units / plan.purse
+    hits = "1 hit" if plan.hits_per_user == 1 else f"{plan.hits_per_user:,} hits"
+    return (
+        f"looks and {hits}, {share:.0%} of a purse, for users with {plan.hits_from:,} pairs or more; looks alone for"
+        " others"
+    )
+
+
+def _counts_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+    if not plan.counts_for:
+        return []
+    looks = plan.usual_looks[1]
+    with_counts, without = plan.found_from(looks, FOUND), plan.found_from(looks, FOUND, without_counts=True)
+    return [
+        (
+            "counts",
+            f"of the {plan.counts_for:,} largest items of a window, noise of standard deviation"
+            f" {plan.count_scale / math.sqrt(2):.1f}; each user counts for at most {plan.counts_per_user:,} of them in"
+            f" the run. They take from the names: found from {with_counts:,} instead of {without:,} users with"
+            f" {looks:,} pairs",
+        )
+    ]
+
+
+def _charging_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
+    assert isinstance(plan, ChargingPlan)
+    return [
+        ("chosen", f"{plan.release}, {plan.hits_per_user} hits, {plan.max_items_per_user} items per user"),
+        ("noise", _noise_text(plan)),
+        ("threshold", _threshold_text(plan)),
+        ("accountant", plan.accountant),
+    ]
+
+
+def _noise_text(plan: ChargingPlan) -> str:
+    if plan.release == "kms21":
+        return (
+            f"W + min(V, {plan.noise_cap:,}), W of scale {plan.noise_scale:,.0f} and V of scale"
+            f" {1 / plan.epsilon_per_query:,.0f}"
+        )
+    return f"scale {plan.noise_scale:.2f} ({plan.epsilon_per_query:g} = epsilon per query)"
+
+
+def _threshold_text(plan: ChargingPlan) -> str:
+    if plan.zone_width == 0:
+        return f"{plan.threshold:,}"
+    return f"{plan.threshold:,} (charged zone: {plan.threshold:,} to {plan.threshold + plan.zone_width - 1:,})"
+
+
+def _domain_text(plan: ReleasePlan) -> str:
+    return (
+        f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
+        " whole run"
+    )
+
+
+def _price_of_kms21(chosen: ChargingPlan) -> str:
+    """The same guarantee in labels mode, to compare."""
+    try:
+        labels = ChargingPlan.calibrate(
+            release="labels",
+            epsilon=chosen.epsilon,
+            delta=chosen.delta,
+            schedule=chosen.schedule,
+            max_items_per_user=chosen.max_items_per_user,
+            domain=chosen.domain,
+            max_users=chosen.max_users,
+            max_items=chosen.max_items,
+        )
+    except ValueError:
+        return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
+    return (
+        f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of labels (scale"
+        f" {labels.noise_scale:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
+        " guarantee. It is there for comparison: use --release labels."
+    )

@@ -1,0 +1,97 @@
+"""A plan in one sentence, for readers who know no statistics."""
+
+from __future__ import annotations
+
+import math
+
+from dp_transforms.accounting.purse.purse_search import HIT_SHARE
+from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.views.plan_comparison import (
+    FOUND,
+    HITS_TO_COMPARE,
+    NAMES,
+    NAMES_LOOKS_ALONE,
+    NAMES_WITH_HITS,
+    FoundFrom,
+)
+
+_UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+
+
+def in_a_sentence(plan: ReleasePlan) -> str:
+    """From how many users on an item is found, for two activities where it depends on them."""
+    what = f"{_window_of_item(plan.schedule.window_seconds)} (a story, a search, an error) is found from about"
+    run = f"in these {_duration(plan.schedule.end_seconds - plan.schedule.start_seconds)}"
+    if isinstance(plan, NamesPlan):
+        few, many = _usual(plan)
+        first = f"{what} {plan.found_from(few, FOUND):,} users on, if each of them has {_items(few)} {run}"
+        return f"{first}." if few == many else f"{first}; from {plan.found_from(many, FOUND):,} if each has {many:,}."
+    assert isinstance(plan, ChargingPlan)
+    hits = "its one hit is" if plan.hits_per_user == 1 else f"all {plan.hits_per_user:,} hits are"
+    return (
+        f"{what} {plan.smallest_detectable(FOUND):,} users on, however many items each of them has {run}; a user no"
+        f" longer counts once {hits} used up."
+    )
+
+
+def why(plan: ReleasePlan, found: FoundFrom) -> str:
+    """Why a plan of names has a price for hits or none; empty for another plan.
+
+    found: of a `Comparison`. It compares at the largest of its activities that is usual.
+    """
+    if not isinstance(plan, NamesPlan):
+        return ""
+    few, many = plan.usual_looks
+    usual = f"most users have {_items(few)} in the run" if few == many else f"most users have {few:,} to {many:,} items"
+    looks = max((each for each in found[NAMES] if each <= many), default=min(found[NAMES]))
+    users = found[NAMES][looks]
+    if plan.hits_per_user:
+        alone = found.get(NAMES_LOOKS_ALONE, {}).get(looks)
+        hits = _hits(plan.hits_per_user)
+        instead = "" if alone is None else f" instead of {alone:,}"
+        return (
+            f"Looks and hits are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each is"
+            f" found from {users:,} users on{instead}, until they have had {hits}; then they no longer count."
+        )
+    with_hits = found.get(NAMES_WITH_HITS, {}).get(looks)
+    if with_hits is None or with_hits >= users:
+        return f"Looks alone are paid for: {usual}. A price for hits would find no more."
+    return (
+        f"Looks alone are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each would be"
+        f" found from {with_hits:,} users on instead of {users:,}, but only until each has had"
+        f" {_hits(HITS_TO_COMPARE)}; a user with {_items(looks)} may have some {math.ceil(HIT_SHARE * looks):,}."
+        " Use --hits-per-user where few of a user's items are near the threshold."
+    )
+
+
+def _hits(number: int) -> str:
+    return "1 hit" if number == 1 else f"{number:,} hits"
+
+
+def _usual(plan: NamesPlan) -> tuple[int, int]:
+    """Two of the usual numbers of looks: the middle one, by powers, as a round number, and the largest."""
+    first, last = plan.usual_looks
+    middle = round(math.sqrt(first * last))
+    return min(max(round(middle, 1 - len(str(middle))), first), last), last
+
+
+def _items(number: int) -> str:
+    return "1 item" if number == 1 else f"{number:,} items"
+
+
+def _window_of_item(seconds: int) -> str:
+    size, unit = next((size, unit) for size, unit in _UNITS if seconds % size == 0)
+    if seconds == size:
+        return f"{'An' if unit == 'hour' else 'A'} {unit}'s item"
+    return f"An item of {_duration(seconds)}"
+
+
+def _duration(seconds: int) -> str:
+    """384 hours are 16 days, but 36 hours stay hours."""
+    size, unit = next(
+        (size, unit) for size, unit in _UNITS if seconds % size == 0 and (seconds >= 2 * size or unit == "second")
+    )
+    number = seconds // size
+    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"

@@ -1,0 +1,247 @@
+"""Reports as a table for a terminal. Labels may be hostile: they reach the terminal escaped, and never as markup."""
+
+from __future__ import annotations
+
+import bisect
+import datetime
+import decimal
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import rich.box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.views.time_axis import local_text
+
+_MAX_LABEL = 80
+# Letters, marks and symbols that cannot be seen: fillers, joiners, variation selectors, the empty Braille pattern.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+# Without blanks and the signs that the table sets beside labels.
+_PLAIN_LABEL = re.compile(r'(?!.*>=)[^\s"\\~●○≥]+')
+_UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+# They differ in shape, so nobody needs the colour.
+_SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
+_MOST_HITS = 10**6  # of a plan that is worth a word
+_MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
+_AT_LEAST = ("≥", ">=")
+_STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
+
+
+def windows_table(
+    reports: Iterable[WindowReport],
+    *,
+    max_items: int | None = None,
+    ascii_only: bool = False,
+    title: str | None = None,
+    zone: datetime.tzinfo = datetime.UTC,
+    with_epsilon: bool | None = None,
+    plan: Mapping[str, Any] | None = None,
+) -> Table:
+    """One row per window, in the order given: start, length, heavy items.
+
+    Where it tells something also what was charged so far (`tells_epsilon`): the running estimate of the epsilon spent,
+    and with a plan that charges hits, how many of them any one user can have paid.
+
+    max_items: how many items of a window to show; the rest is counted.
+    ascii_only: for a terminal without UTF-8 (`is_ascii_only`).
+    zone: of the starts of windows.
+    with_epsilon: whether to show the epsilon spent; None: where these windows differ in it, or are in a run that has
+        not spent all.
+    plan: of the header of the report, which may be hostile.
+    """
+    rows = list(reports)
+    with_epsilon = tells_epsilon(rows) if with_epsilon is None else with_epsilon
+    several_streams = len({report.stream for report in rows}) > 1
+    # A Text and never a str, here and below: rich would read a str as markup.
+    heading = None if title is None else Text(escape_text(title, ascii_only))
+    table = Table(box=rich.box.SIMPLE, title=heading, title_justify="left", pad_edge=False)
+    if several_streams:
+        table.add_column("stream", overflow="fold")
+    table.add_column(f"start ({zone})", overflow="fold")
+    table.add_column("length", overflow="fold")
+    table.add_column("heavy items", overflow="fold")
+    after_hits = _epsilon_after_hits(plan or {}) if with_epsilon else ()
+    if after_hits:
+        table.add_column("hits paid", justify="right", overflow="fold")
+    if with_epsilon:
+        table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
+    for report in rows:
+        cells: list[Text | str] = [
+            local_text(report.window_start, zone),
+            length_text(report.window_end - report.window_start),
+            _items_text(report.heavy_hitters, max_items, ascii_only),
+        ]
+        if after_hits:
+            paid = _most_hits_paid(report.epsilon_spent, after_hits)
+            cells.append(f"{'<=' if ascii_only else '≤'}{paid} of {len(after_hits)}")
+        if with_epsilon:
+            cells.append(f"{report.epsilon_spent:.4g}")
+        if several_streams:
+            cells.insert(0, label_text(report.stream, ascii_only))
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+    return table
+
+
+def tells_epsilon(reports: Iterable[WindowReport]) -> bool:
+    """Whether the epsilon spent up to each of these windows says more than that all of it may be spent.
+
+    With names it never does: a user may have spent its purse in any window, and no report tells.
+    """
+    return any(report.epsilon_spent < report.epsilon_total for report in reports)
+
+
+def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
+    """The meaning of the signs that occur in the table.
+
+    plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`,
+        `hits_per_user`, and the noise of counts beside names.
+    """
+    rows = list(reports)
+    zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
+    above, between = _SYMBOLS[ABOVE][ascii_only], _SYMBOLS[BETWEEN][ascii_only]
+    parts = []
+    if ABOVE in zones:
+        parts.append(f"{above} above: far over the threshold, no count.")
+    if BETWEEN in zones:
+        parts.append(f"{between} between: near the threshold.")
+    if any(heavy_hitter.noisy_count is not None for report in rows for heavy_hitter in report.heavy_hitters):
+        parts.append(f"~N: number of users, with noise{_noise_of_counts(plan or {})}.")
+    if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
+        parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
+    totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
+    epsilon = "epsilon" if ascii_only else "ε"
+    if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):
+        parts.append(f"{epsilon} spent: all of {totals} in every window. A user may have spent it; no report tells.")
+        parts.append(_what_was_paid(plan or {}))
+    else:
+        all_spent = "" if tells_epsilon(rows) else f"all of {totals} in each of these windows; a "
+        parts.append(f"{epsilon} spent: {all_spent}running estimate, of {totals} for the whole run.")
+        if not all_spent and _epsilon_after_hits(plan or {}):
+            parts.append(
+                f"Hits paid: by any one user, at most. {epsilon} counts one more: other results leak a little too."
+            )
+    return " ".join(part for part in parts if part)
+
+
+def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
+    """What the running estimate can be, ascending, one value for each hit; nothing where users pay for looks."""
+    hits = plan.get("hits_per_user")
+    is_known = isinstance(hits, int) and not isinstance(hits, bool) and 0 < hits <= _MOST_HITS_PAID
+    if not is_known or plan.get("release") not in ("labels", "counts", "kms21"):
+        return ()
+    from dp_transforms.plan.charging_plan import ChargingPlan
+
+    try:
+        return ChargingPlan.from_json(json.dumps(plan)).epsilon_after_hits
+    except (ValueError, RecursionError, OverflowError, TypeError):
+        return ()
+
+
+def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
+    """So many hits at most, of any one user: the estimate is that of one more, where there is one."""
+    counted = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
+    return counted if counted == len(after_hits) else max(0, counted - 1)
+
+
+def _what_was_paid(plan: Mapping[str, Any]) -> str:
+    """Of a run of names; nothing where the plan does not say."""
+    hits = plan.get("hits_per_user")
+    if not isinstance(hits, int) or isinstance(hits, bool) or not 0 <= hits <= _MOST_HITS:
+        return ""
+    if not hits:
+        return "Users paid for looks alone."
+    number = "1 hit" if hits == 1 else f"{hits:,} hits"
+    return f"Users paid for looks; those with many paid less, and for {number} each, after which they no longer count."
+
+
+def is_ascii_only(console: Console) -> bool:
+    """Whether the console can print only ASCII."""
+    return not (console.encoding or "").lower().startswith("utf")
+
+
+def escape_text(text: str, ascii_only: bool = False) -> str:
+    """The text with control characters, invisible and direction-changing characters escaped."""
+    return "".join(
+        character if _is_plain(character) and (not ascii_only or character.isascii()) else _escape(character)
+        for character in text
+    )
+
+
+def label_text(label: str, ascii_only: bool = False) -> str:
+    """A label as one word: quoted if it contains blanks, cut if it is very long, escaped."""
+    if len(label) > _MAX_LABEL:
+        label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
+    like_a_zone = ascii_only and label.startswith(("*", "="))
+    if like_a_zone or not _PLAIN_LABEL.fullmatch(label) or unicodedata.category(label[0]).startswith("M"):
+        label = '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return escape_text(label, ascii_only)
+
+
+def _is_plain(character: str) -> bool:
+    category = unicodedata.category(character)
+    return character == " " or (category[0] not in "CZ" and not _INVISIBLE.match(character))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _items_text(heavy_hitters: Iterable[HeavyHitter], max_items: int | None, ascii_only: bool) -> Text:
+    entries = list(heavy_hitters)
+    shown = entries if max_items is None else entries[:max_items]
+    text = Text()
+    for entry in shown:
+        if text:
+            text.append("  ")
+        symbol = _SYMBOLS[entry.zone][ascii_only]
+        text.append(f"{symbol}{label_text(entry.item, ascii_only)}{_size_text(entry, ascii_only)}", _STYLES[entry.zone])
+    if len(entries) > len(shown):
+        text.append(f"  and {len(entries) - len(shown)} more", "dim")
+    return text
+
+
+def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
+    if entry.noisy_count is not None:
+        return f"~{entry.noisy_count}"
+    return f"{_AT_LEAST[ascii_only]}{entry.at_least_users}" if entry.at_least_users else ""
+
+
+def _noise_of_counts(plan: Mapping[str, Any]) -> str:
+    """The noise of counts beside names. Any JSON may stand in the plan of a file from elsewhere."""
+    scale, most = plan.get("count_scale"), plan.get("counts_per_user")
+    for value in (scale, most):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 53:
+            return ""
+    assert scale is not None
+    deviation = scale / math.sqrt(2)
+    return f" of standard deviation {deviation:.3g}; each user counts for at most {most:,} of them in the run"
+
+
+def _how_often_wrong(plan: Mapping[str, Any]) -> str:
+    """How often a size is wrong, rounded up. Any JSON may stand in the plan of a file from elsewhere."""
+    error = plan.get("size_error")
+    if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
+        return "the report does not state how often that is wrong"
+    rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(error))
+    return f"that any of the run's sizes is wrong has a probability of at most {float(rounded):.3g}"
+
+
+def length_text(micros: int) -> str:
+    """``1h``, ``90m``, ``7d``: in the largest unit that divides it."""
+    seconds, rest = divmod(micros, 1_000_000)
+    if rest:
+        return f"{micros / 1_000_000}s"
+    unit, size = next((unit, size) for unit, size in _UNITS if seconds % size == 0)
+    return f"{seconds // size}{unit}"

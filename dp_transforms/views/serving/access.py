@@ -1,0 +1,152 @@
+"""Who may ask the server of ``shh serve``: whoever has the token, under a name that is ours.
+
+**Names.** A page of somebody else's can give its own name the address of this machine (DNS rebinding); a browser then
+takes our answers for that page's. But it sends the name along, in the header Host. So a name must be declared. An
+address needs not: nobody can rebind it.
+
+**Token.** It comes once, as ``/?token=...``, or in the header Authorization. The answer to the first is a cookie, and a
+page that goes on to the address without the token: so no referrer and no log of ours holds it. The cookie is
+SameSite=Strict, so that no other site can ask in the name of who has it, and HttpOnly. It holds a digest of the token:
+cookies also reach other ports of the same host. All comparisons take the same time whatever is wrong.
+
+**Who can read the token.** It is written nowhere: a new one is printed once, on standard output. One that shall outlive
+a restart is in a file of the operator's, which nobody else may open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import urllib.parse
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import HTMLResponse, PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dp_transforms.errors import UserError
+from dp_transforms.stores.local_files import mode_for_others, open_regular
+from dp_transforms.views.page.html_text import SERVED_POLICY
+
+LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
+_MOST_BYTES = 4096
+_HEADERS = {
+    "Content-Security-Policy": f"{SERVED_POLICY}; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+# A redirect by the server would still count as a step from the site with the link, and so go without a strict cookie.
+_ONWARD = '<!doctype html><meta http-equiv="refresh" content="0;url=./"><title>shh</title><a href="./">Go on</a>'
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def read_token(path: str) -> str:
+    """The token in a private file, without the end of its line. Raises UserError, which quotes nothing of it."""
+    try:
+        with open_regular(path) as file:
+            mode, data = mode_for_others(file), file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"--token-file {path} cannot be read: {error.strerror}. Check the path.") from error
+    if mode is not None:
+        raise UserError(
+            f"--token-file {path} can be used by others (mode {mode}). Close it with: chmod 600 {path}, and make a"
+            " new token if somebody may have read it."
+        )
+    token = data.decode("ascii", errors="replace").removesuffix("\n").removesuffix("\r")
+    is_plain = token.isascii() and token.isprintable() and " " not in token
+    if not is_plain or not LEAST_CHARACTERS <= len(token) < _MOST_BYTES:
+        raise UserError(
+            f"--token-file {path} must hold one line of at least {LEAST_CHARACTERS} letters, digits and signs without"
+            " blanks. Make one: openssl rand -hex 32"
+        )
+    return token
+
+
+class Access:
+    """An ASGI application before another one: it answers what may not be asked, and adds headers to all answers.
+
+    token: None if everybody may ask who reaches the server. names: under which it is reached, besides addresses.
+    port: that of the server, for the name of the cookie.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str | None, names: Collection[str], port: int) -> None:
+        self._app = app
+        self._token = token
+        self._names = {"localhost", *(name.lower().rstrip(".") for name in names)}
+        self._cookie = f"shh-{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await (self._refusal(scope) or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> ASGIApp | None:
+        """What is answered in place of what was asked for; None if it may be asked for."""
+        headers = Headers(scope=scope)
+        if not self._is_our_name(headers.getlist("host")):
+            return PlainTextResponse(
+                "This server is not reached under this name. Name it with: shh serve --name NAME\n", 421
+            )
+        if scope["path"] != "/" and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+            return PlainTextResponse("Another site may not ask for this.\n", 403)
+        if self._token is None or self._has_token(headers):
+            return None
+        given = urllib.parse.parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        if scope["path"] == "/" and len(given) == 1 and _same(given[0], self._token):
+            answer = HTMLResponse(_ONWARD)
+            answer.set_cookie(self._cookie, self._digest(), httponly=True, samesite="strict", path="/")
+            return answer
+        return PlainTextResponse(
+            "A token is needed. Open the address that shh serve prints, with ?token= and the token at its end.\n",
+            401,
+            {"WWW-Authenticate": "Bearer"},
+        )
+
+    def _is_our_name(self, hosts: list[str]) -> bool:
+        if len(hosts) != 1:
+            return False
+        try:
+            name = urllib.parse.urlsplit(f"//{hosts[0]}").hostname or ""
+        except ValueError:
+            return False
+        if name.rstrip(".") in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _has_token(self, headers: Headers) -> bool:
+        assert self._token is not None
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and _same(given.strip(), self._token):
+            return True
+        cookies = cookie_parser("; ".join(headers.getlist("cookie")))
+        return _same(cookies.get(self._cookie, ""), self._digest())
+
+    def _digest(self) -> str:
+        assert self._token is not None
+        return hmac.new(self._token.encode(), b"cookie of shh serve", hashlib.sha256).hexdigest()
+
+
+def _same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())

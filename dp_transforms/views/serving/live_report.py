@@ -1,0 +1,207 @@
+"""What browsers get of a report that goes on: a page of the windows so far, and a message for each window since.
+
+The page is made anew once the messages since are a tenth of its windows. So all work together is linear in the windows,
+and whoever opens the page, or comes back, has little to catch up with.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportHeader
+from dp_transforms.views.page.report_columns import Windows, in_words, legend_of, plan_of, strength_of
+from dp_transforms.views.page.report_page import Extent, extent_of, strength_title, summary
+from dp_transforms.views.page.shown_text import shown_text
+from dp_transforms.views.run_words import ended_words
+from dp_transforms.views.serving.live_page import live_page, served_files
+from dp_transforms.views.serving.live_view import View, event_bytes, packed
+from dp_transforms.views.serving.report_source import Found, ReportSource
+
+_FEW_MESSAGES = 32  # a page is not made anew for fewer
+
+
+class LiveReport:
+    """Follows a source. `view` may be read by other threads; all else is for one at a time.
+
+    most_windows: a page shows the latest so many, of those with heavy items. titles: label -> what people call it.
+    """
+
+    files = staticmethod(served_files)
+    _header: ReportHeader
+    _plan: ReleasePlan | None
+    _ended: RunEnded | None
+    _goes_on: bool
+    _reports: collections.deque[WindowReport]
+    _windows: Windows  # of the page
+    _base_windows: int  # how many reports it holds
+    _extent: Extent  # of the page and all messages, as what follows
+    _last_start: int
+    _shown: dict[str, str | None]
+    _kinds: set[tuple[Any, ...]]
+
+    def __init__(
+        self,
+        source: ReportSource,
+        zone: datetime.tzinfo,
+        titles: Mapping[str, str],
+        most_windows: int,
+        *,
+        for_operator: bool = False,
+    ) -> None:
+        """Reads the source for the first time. Raises UserError if there is no report."""
+        self._source = source
+        self._zone = zone
+        self._titles = titles
+        self._most_windows = most_windows
+        self._for_operator = for_operator
+        found = source.poll()
+        assert found is not None, "the first reading of a source finds something"
+        self._begin(found)
+
+    def poll(self) -> bool:
+        """Reads what is new. Returns whether the view has changed. A source that cannot be read just now is said on
+        the page and tried again."""
+        try:
+            found = self._source.poll()
+            if found is not None and (found.is_other or not self._grow(found)):
+                self._begin(found)
+        except UserError as error:
+            is_news = self.view.problem != str(error)
+            self.view.problem = str(error)
+            return is_news
+        was_troubled, self.view.problem = self.view.problem, ""
+        return found is not None or bool(was_troubled)
+
+    @property
+    def header(self) -> ReportHeader:
+        return self._header
+
+    def _begin(self, found: Found) -> None:
+        """All anew, also the numbering: pages that are open load again."""
+        if found.is_other:
+            self._header, self._plan = found.header, plan_of(found.header)
+            self._reports = collections.deque(found.reports, maxlen=self._most_windows)
+        self._ended, self._goes_on = found.ended, found.goes_on
+        self._make_page(epoch=secrets.token_hex(8), first=0, number=0, messages=[])
+
+    def _grow(self, found: Found) -> bool:
+        """A message for each report; False if an open page cannot add one of them to what it shows."""
+        self._ended, self._goes_on = found.ended, found.goes_on
+        self._reports.extend(found.reports)
+        view = self.view
+        for report in found.reports:
+            if not self._takes(report):
+                return False
+            self._count(report)
+            fields = json.dumps(self._message(report), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            view.messages.append(event_bytes("window", fields, f"{view.epoch}.{view.last + 1}"))
+        view.status, view.state = self._summary(), self._badge()
+        since = view.last - view.shown
+        if since >= _FEW_MESSAGES and since >= self._base_windows // 10:
+            # Messages since the page before this one stay, for browsers that come back.
+            kept = view.messages[view.shown - view.first :]
+            self._make_page(epoch=view.epoch, first=view.shown, number=view.last, messages=kept)
+        return True
+
+    def _takes(self, report: WindowReport) -> bool:
+        """Whether a page can add this window: the rule of `numberOf` in columns.js; and its items, by what it shows of
+        their labels."""
+        windows, shown = self._windows, {shown_text(hitter.item): hitter.item for hitter in report.heavy_hitters}
+        if not windows.count or report.stream != self._header.stream:
+            return False
+        if len(shown) < len(report.heavy_hitters) or any(
+            self._shown.get(text, item) != item for text, item in shown.items()
+        ):
+            return False
+        start, end = report.window_start, report.window_end
+        first_start, first_end = int(windows.starts[0]), int(windows.ends[0])
+        if windows.step:
+            is_on_grid = (start - first_start) % windows.step == 0 and end - start == first_end - first_start
+            return is_on_grid and start >= first_start
+        return bool(start > self._last_start)
+
+    def _count(self, report: WindowReport) -> None:
+        self._shown.update((shown_text(hitter.item), hitter.item) for hitter in report.heavy_hitters)
+        kinds = {hitter[1:] for hitter in report.heavy_hitters} - self._kinds
+        if kinds:
+            self._kinds |= kinds
+            self._name_sizes()
+        self._last_start = max(self._last_start, report.window_start)
+        end = max(self._extent.end, report.window_end)
+        count = self._extent.windows + bool(report.heavy_hitters)
+        self._extent = Extent(len(self._shown), count, self._extent.start, end)
+
+    def _message(self, report: WindowReport) -> dict[str, Any]:
+        return {
+            "start": report.window_start / 1000,
+            "end": report.window_end / 1000,
+            "entries": [self._entry(hitter) for hitter in report.heavy_hitters],
+            "classes": self._legend.classes,
+            "bounds": self._legend.bounds,
+            "strength": self._strength_title,
+            "summary": self._summary(),
+        }
+
+    def _entry(self, hitter: HeavyHitter) -> list[str | int]:
+        title = self._titles.get(hitter.item, "")
+        return [shown_text(hitter.item), title and shown_text(title), in_words(hitter), strength_of(hitter)]
+
+    def _name_sizes(self) -> None:
+        kinds = [HeavyHitter("", *kind) for kind in self._kinds]
+        self._legend, self._strength_title = legend_of(kinds), strength_title(map(in_words, kinds))
+
+    def _make_page(self, *, epoch: str, first: int, number: int, messages: list[bytes]) -> None:
+        reports: Sequence[WindowReport] = list(self._reports)
+        while True:
+            try:
+                page, columns = live_page(
+                    self._header,
+                    reports,
+                    self._plan,
+                    self._zone,
+                    titles=self._titles,
+                    state=self._state(),
+                    after=f"{epoch}.{number}",
+                    for_operator=self._for_operator,
+                )
+                break
+            except UserError:  # more than a page can hold: the latest half of it
+                if len(reports) < 2:
+                    raise
+                reports = reports[len(reports) // 2 :]
+        self._windows = columns.windows
+        self._base_windows = len(reports)
+        self._extent = extent_of(columns)
+        self._last_start = max((report.window_start for report in reports), default=0)
+        # What a page shows of a label -> the label; None where that is the same for two, which were cut.
+        self._shown = {}
+        for item in {hitter.item for report in reports for hitter in report.heavy_hitters}:
+            text = shown_text(item)
+            self._shown[text] = None if text in self._shown else item
+        self._kinds = {hitter[1:] for report in reports for hitter in report.heavy_hitters}
+        self._name_sizes()
+        whole = page.encode()
+        self.view = View(epoch, whole, packed(whole), number, first, messages, self._summary(), self._badge())
+
+    def _summary(self) -> str:
+        return summary(self._header, self._plan, self._extent, self._zone, self._state())
+
+    def _state(self) -> str:
+        return state_sentence(self._ended)
+
+    def _badge(self) -> str:
+        if self._ended is not None:
+            return "The run has ended. No further window will come."
+        return "" if self._goes_on else "A report file. The page loads anew when another one takes its place."
+
+
+def state_sentence(ended: RunEnded | None) -> str:
+    return "" if ended is None else ended_words(ended)

@@ -1,0 +1,66 @@
+"""Events -> packed pairs (user, item) by window and shard of users. From here on ids are keyed hashes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from dp_transforms.mechanisms.randomness import IdKeys
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_pairs import item_pairs_of_events
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.runs.run_part import RunPart
+
+Packed = tuple[tuple[int, int], bytes]  # slab of windows and shard of users; packed columns
+
+
+@dataclasses.dataclass(frozen=True)
+class PackPairs:
+    """by_item: packed `ItemPairs`, in one slab, and not `UserPairs`. part: events outside of it are skipped, as those
+    outside of the plan; None: the whole run."""
+
+    schedule: WindowSchedule
+    sharding: Sharding
+    part: RunPart | None = None
+    by_item: bool = False
+
+    @property
+    def run_part(self) -> RunPart:
+        return self.part or RunPart.whole(self.schedule)
+
+    def pack(
+        self, batch: EventBatch, keys: IdKeys, domain: DomainTable | None, counts: Counter[str]
+    ) -> Iterator[Packed]:
+        """Events outside the declared range or domain are counted for the operator, and left out."""
+        schedule, part = self.schedule, self.run_part
+        counts[EVENTS_READ] += len(batch)
+        first_window = schedule.first_window(batch.time_micros)
+        is_inside = (first_window >= 0) & (first_window < part.end)
+        is_inside &= first_window + schedule.windows_per_event > part.first
+        counts[EVENTS_OUTSIDE_RANGE] += int((~is_inside).sum())
+        if domain is not None:
+            is_known = domain.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()]
+            counts[EVENTS_OUTSIDE_DOMAIN] += int((is_inside & ~is_known).sum())
+            batch = batch.where(is_known)
+        shards = self.sharding.shards
+        if self.by_item:
+            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards):
+                yield (0, shard), of_items.to_bytes()
+            return
+        for slab, shard, of_users in pairs_of_events(
+            batch,
+            schedule,
+            keys,
+            windows_per_slab=self.sharding.windows_per_slab,
+            shards=shards,
+            first_open=np.full(len(batch), part.first) if part.first else None,
+            end=part.end,
+        ):
+            yield (slab, shard), of_users.to_bytes()
