@@ -56,6 +56,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield found
 
 
+def shows(server: Served, words: str) -> None:
+    """The page says so soon."""
+    deadline = time.monotonic() + 30
+    while words not in server.get().text:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 @pytest.mark.waits
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is_there: bool) -> None:
@@ -66,7 +74,7 @@ def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is
     begins.start()
     with served(folder) as server:
         assert not begins.is_alive()
-        assert "3 items were named in 2 windows" in server.get().text
+        shows(server, "3 items were named in 2 windows")  # not before the second file is there
         server.end(signal.SIGINT)
         said = server.process.communicate()[1]
     assert said.count("holds no reports yet: neither header.json of a stream nor report files. The page is there") == 1
@@ -81,10 +89,7 @@ def test_a_folder_of_the_files_of_a_run_is_served_and_grows(tmp_path: pathlib.Pa
         assert "3 items were named in 2 windows" in server.get().text
         write_report_file(tmp_path / "2.avro", HEADER, MANY[2:5])
         (tmp_path / "2.avro").rename(folder / "2.avro")
-        deadline = time.monotonic() + 30
-        while "3 items were named in 5 windows" not in server.get().text:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        shows(server, "3 items were named in 5 windows")
 
 
 def write_private(path: pathlib.Path, text: str) -> None:
