@@ -11,15 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.charging_bounds import RenyiAccountant, static_adversary_epsilon
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
-from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import (
     between_probability,
     closed_form_epsilon,
     exact_tail_epsilon,
     not_prior_probability,
-    static_adversary_epsilon,
 )
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule

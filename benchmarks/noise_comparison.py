@@ -27,18 +27,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import OptimalComposition, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
-from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import (
     ClosedFormAccountant,
     ExactTailAccountant,
     between_probability,
     not_prior_probability,
-    static_adversary_delta,
 )
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
 from dp_transforms.views.line_plot import line_plot_svg

@@ -24,7 +24,7 @@ From a budget to the noise:
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For release mode `names`.
 - `named_counts`: what counts of named items cost of a purse.
 
-`renyi`, `mixed_charging` and most of `target_charging` serve the papers' library and comparisons. No plan needs them.
+`renyi` and `mixed_charging` are for who calls the papers' mechanisms by hand. No plan needs them.
 
 The proofs are in docs/guarantee.md, those of prices in docs/purse.md, those of `mixed_charging` in
 docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The

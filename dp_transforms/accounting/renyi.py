@@ -22,18 +22,13 @@ Sparse vector with discrete Laplace noise meets this bound, at a count one below
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import ROUNDING, check_delta, check_epsilon
-from dp_transforms.checks import check_whole, is_number
+from dp_transforms.checks import is_number
 
-_ORDERS = 400  # tried if the caller names none; dense at both ends: within one part in 10^4 of the best order
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 _LOST_DIGITS = 2.0**-52  # of that difference: four times what the float next to 1 may be off by
 
@@ -60,52 +55,6 @@ def largest_lam(epsilon_per_query: float, target_probability: float) -> float:
     product = target_probability * (1 + a)
     root = 2 * product / ((1 - a) + math.sqrt((1 - a) ** 2 + 4 * product))
     return math.log1p(root) / epsilon_per_query
-
-
-@dataclasses.dataclass(frozen=True)
-class RenyiAccountant:
-    """Guarantee: the interaction, with an exclusion after `hits` hits, is (epsilon, delta(epsilon))-DP for one user.
-
-    Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user. Unit of
-    privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
-
-    orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
-    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: the module's docstring.
-
-    >>> accountant = RenyiAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
-    >>> print(f"{accountant.epsilon(1e-8):.2f}")
-    3.85
-    >>> accountant.delta(3.9) < 1e-8
-    True
-    """
-
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
-    orders: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        check_whole("hits", self.hits, 1)
-        if not isinstance(self.orders, tuple) or not all(is_number(o) and 1 < o < math.inf for o in self.orders):
-            raise ValueError(f"orders must be a tuple of finite numbers > 1, or () for a grid, got {self.orders!r}.")
-
-    @functools.cached_property
-    def divergences(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The orders, and a bound on the Renyi divergence of each."""
-        orders = self.orders
-        if not orders:
-            ends = np.geomspace(1e-3, 0.5, _ORDERS // 2)
-            grid = 1 + np.concatenate([ends, 1 - ends]) * largest_lam(self.epsilon_per_query, self.target_probability)
-            orders = tuple(grid[grid > 1].tolist()) or (2.0,)  # if none has a charge: one order without a charge
-        charges = [target_charge(self.epsilon_per_query, self.target_probability, order - 1) for order in orders]
-        return orders, tuple(self.hits * charge / (order - 1) for charge, order in zip(charges, orders, strict=True))
-
-    def delta(self, epsilon: float) -> float:
-        return delta_from_divergences(*self.divergences, epsilon)
-
-    def epsilon(self, delta: float) -> float:
-        return epsilon_from_divergences(*self.divergences, delta)
 
 
 def delta_from_divergences(orders: Sequence[float], divergences: Sequence[float], epsilon: float) -> float:

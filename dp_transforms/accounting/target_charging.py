@@ -19,7 +19,6 @@ from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant, check_target
 from dp_transforms.accounting.composition import (
     ROUNDING,
-    advanced_composition_epsilon,
     check_delta,
     check_epsilon,
     check_epsilon_per_query,
@@ -213,45 +212,3 @@ def _chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability
     """
     alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
     return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))
-
-
-def static_adversary_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
-    """What an adversary attains whose hits come only where the loss goes down: a lower bound on every accountant.
-
-    A legal play of the game: after each call, a hit with probability ``q / (1 - p)`` if the loss went down and none if
-    it went up, until the hits are used up. Summed over finitely many calls, so it stays a lower bound.
-    """
-    check_target(epsilon_per_query, target_probability)
-    check_whole("hits", hits, 1)
-    check_epsilon(epsilon)
-    from scipy.special import gammaln, xlogy
-
-    a = math.exp(-epsilon_per_query)
-    up, down = 1 / (1 + a), a / (1 + a)
-    most = math.ceil((hits + 10 * math.sqrt(hits) + 40) / target_probability)
-    # Calls that are not hits: negative binomial. The share up / (1 - q) of them went up.
-    other = np.arange(most + 1, dtype=np.float64)
-    log_other = gammaln(other + hits) - gammaln(hits) - gammaln(other + 1)
-    log_other += hits * math.log(target_probability) + other * math.log1p(-target_probability)
-    stay_down = max(0.0, down - target_probability) / (1 - target_probability)
-    total = 0.0
-    for count, log_mass in zip(range(most + 1), log_other, strict=True):
-        went_down = np.arange(count + 1, dtype=np.float64) if stay_down > 1e-12 else np.zeros(1)
-        log_split = gammaln(count + 1) - gammaln(went_down + 1) - gammaln(count - went_down + 1)
-        log_split += xlogy(went_down, stay_down) + xlogy(count - went_down, up / (1 - target_probability))
-        loss = epsilon_per_query * (count - 2 * went_down - hits)
-        total += float(np.exp(log_mass + log_split) @ -np.expm1(np.minimum(epsilon - loss, 0.0)))
-    return total * (1 - ROUNDING)
-
-
-def static_adversary_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
-    """The smallest epsilon that this adversary leaves possible at delta (to about one part in 10^7)."""
-    check_delta(delta)
-    calls = math.ceil(hits / target_probability)
-    return smallest_safe_argument(
-        lambda epsilon: static_adversary_delta(epsilon_per_query, target_probability, hits, epsilon),
-        delta,
-        guess=advanced_composition_epsilon(epsilon_per_query, calls, delta),
-        lowest=0.0,
-        highest=math.inf,
-    )

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta, static_adversary_epsilon
 from dp_transforms.accounting.charging_game import (
     charging_game_delta,
     charging_game_deltas,
     charging_game_epsilon,
 )
-from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import (
     between_probability,
     closed_form_delta,
@@ -24,8 +24,6 @@ from dp_transforms.accounting.target_charging import (
     exact_tail_delta,
     exact_tail_epsilon_and_calls,
     not_prior_probability,
-    static_adversary_delta,
-    static_adversary_epsilon,
 )
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 

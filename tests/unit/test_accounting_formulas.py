@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 
+from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
 from dp_transforms.accounting import charging_game, kms21_accountant
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
 from dp_transforms.accounting.composition import (
@@ -29,7 +30,6 @@ from dp_transforms.accounting.kms21_accountant import (
     check_monitor_noise,
 )
 from dp_transforms.accounting.renyi import (
-    RenyiAccountant,
     delta_from_divergences,
     epsilon_from_divergences,
     largest_lam,
@@ -39,7 +39,6 @@ from dp_transforms.accounting.target_charging import (
     closed_form_delta,
     closed_form_epsilon,
     exact_tail_delta,
-    static_adversary_delta,
 )
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.charging_plan import DELTA_SHARES

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.charging_bounds import RenyiAccountant
 from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.mixed_charging import (
@@ -19,7 +20,6 @@ from dp_transforms.accounting.mixed_charging import (
     largest_probability,
     largest_support,
 )
-from dp_transforms.accounting.renyi import RenyiAccountant
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
 from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.private_computation import NotPrior

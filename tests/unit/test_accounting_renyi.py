@@ -9,8 +9,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from benchmarks.charging_bounds import RenyiAccountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.renyi import RenyiAccountant, largest_lam, target_charge
+from dp_transforms.accounting.renyi import largest_lam, target_charge
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
 
 EPSILONS = (0.02, 0.3, 1.0, 3.0)

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import charging_bounds
+from benchmarks.charging_bounds import static_adversary_epsilon
 from dp_transforms.accounting import (
     charging_game,
     composition,
@@ -40,7 +42,7 @@ from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccou
 from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
 from dp_transforms.accounting.renyi import largest_lam
 from dp_transforms.accounting.running_epsilon import _chord, epsilon_after_each_hit
-from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon, static_adversary_epsilon
+from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
 from dp_transforms.accounting.target_charging_noise import solve_target_charging
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
 
@@ -157,7 +159,7 @@ def advanced(calls: float) -> float:
             lambda: exact_tail_epsilon(EACH, Q, HITS, DELTA),
             lambda: 0.6 * closed_form_epsilon(EACH, Q, HITS, DELTA),
         ),
-        (target_charging, lambda: static_adversary_epsilon(EACH, Q, HITS, DELTA), lambda: advanced(HITS / Q)),
+        (charging_bounds, lambda: static_adversary_epsilon(EACH, Q, HITS, DELTA), lambda: advanced(HITS / Q)),
     ],
 )
 def test_where_the_search_for_an_epsilon_begins(

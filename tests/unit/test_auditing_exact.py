@@ -9,11 +9,11 @@ import math
 
 import pytest
 
+from benchmarks.charging_bounds import static_adversary_delta
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.accounting.target_charging import (
     between_probability,
     not_prior_probability,
-    static_adversary_delta,
 )
 from dp_transforms.audit.claim import Claim, Mechanism
 from dp_transforms.audit.exact import ExactAudit, audit_exactly
