@@ -23,7 +23,6 @@ from dp_transforms.plan.plan_json import PlanForm, fingerprint_of, read_fields, 
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
 DEFAULT_RELEASE = "names"
-_RELEASE_IF_NONE_IS_STORED = "labels"  # whatever the default is: a stored plan does not change its meaning
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
 
@@ -262,14 +261,13 @@ class ReleasePlan(abc.ABC):
         The fingerprint finds accidental changes. It is not a signature: anybody can compute it again, and so change
         anything that the other checks let pass.
         """
-        kind: type[ReleasePlan] = plan_class(_RELEASE_IF_NONE_IS_STORED)
 
         def form_of(fields: dict[str, Any]) -> PlanForm:
-            nonlocal kind
-            kind = plan_class(fields.get("release", _RELEASE_IF_NONE_IS_STORED))
+            kind = plan_class(fields.get("release"))
             return PlanForm(_field_names(kind), kind.FLOATS)
 
         fields = read_fields(text, form_of)
+        kind = plan_class(fields["release"])
         try:
             schedule = WindowSchedule.from_dict(fields.pop("schedule"))
         except TypeError:

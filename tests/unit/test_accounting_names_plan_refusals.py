@@ -126,9 +126,8 @@ def test_choices_of_names_are_refused_in_other_modes(release: str, choice: str) 
         ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, release=release, **{choice: 1})  # type: ignore[arg-type]
 
 
-def test_a_stored_plan_without_a_release_is_no_plan_of_the_default_mode() -> None:
-    """It is read as labels, as before names was the default, and so misses its release."""
+def test_a_stored_plan_without_a_release_is_of_no_mode() -> None:
     fields = {name: value for name, value in json.loads(LABELS.to_json()).items() if name != "release"}
-    with pytest.raises(ValueError, match="missing or unknown fields: release"):
+    with pytest.raises(ValueError, match="release must be one of labels, counts, kms21, names, got None"):
         ReleasePlan.from_json(json.dumps(fields))
     assert ReleasePlan.from_json(LABELS.to_json()) == LABELS
