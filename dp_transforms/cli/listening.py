@@ -14,7 +14,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.views.serving.access import Access
 
 _MOST_CONNECTIONS = 1000  # at once; further ones are told to come later
-_BACKLOG = 1024
+BACKLOG = 1024
 
 
 def is_loopback_host(host: str) -> bool:
@@ -23,8 +23,9 @@ def is_loopback_host(host: str) -> bool:
     return bool(found) and all(map(is_loopback, found))
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. port: 0 for any free one. Raises UserError."""
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that is bound there. It must still listen, once there is a page: who comes before is refused, and does not
+    hang. port: 0 for any free one. Raises UserError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -33,7 +34,6 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(_BACKLOG)
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
@@ -60,6 +60,7 @@ def run_server(application: Access, listening: socket.socket) -> None:
         proxy_headers=False,
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,
+        backlog=BACKLOG,
     )
     _Server(config).run(sockets=[listening])
 

@@ -101,7 +101,7 @@ def command(
     file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
-    from dp_transforms.cli.listening import is_loopback_host, listen, run_server
+    from dp_transforms.cli.listening import BACKLOG, bound, is_loopback_host, run_server
     from dp_transforms.views.serving.access import Access, new_token, read_token
     from dp_transforms.views.serving.web_app import LiveSite
 
@@ -117,8 +117,9 @@ def command(
     # Others on this machine cannot open the file of a ledger either.
     is_open = open_by is None and ledger is None
     token = read_token(token_file) if token_file is not None else None if is_open else new_token()
-    with listen(host, port) as listening:
+    with bound(host, port) as listening:
         site = LiveSite(*shown())
+        listening.listen(BACKLOG)
         port = listening.getsockname()[1]
         own = [host] if is_local else [host, socket.gethostname()]
         access = Access(site.application(), token=token, names=[*names, *own], port=port)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dp_transforms.cli.listening import bound
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportFolder, write_report_file
 from tests.helpers import shh_here
@@ -78,6 +79,12 @@ def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is
         server.end(signal.SIGINT)
         said = server.process.communicate()[1]
     assert said.count("holds no reports yet: neither header.json of a stream nor report files. The page is there") == 1
+
+
+def test_nobody_is_let_in_before_there_is_a_page() -> None:
+    """A browser is refused while `shh serve` waits for a stream; it does not hang."""
+    with bound("127.0.0.1", 0) as early, pytest.raises(ConnectionRefusedError):
+        socket.create_connection(early.getsockname(), timeout=10)
 
 
 @pytest.mark.waits
