@@ -79,27 +79,9 @@ class TimeZoneName(click.ParamType):
         try:
             return zoneinfo.ZoneInfo(value)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            close = _zones_like(value)
-            remedy = (
-                f"Do you mean {' or '.join(close)}?"
-                if close
-                else "Use a name such as Europe/Berlin, or UTC; a machine without time zones needs its package tzdata."
-            )
-            self.fail(f"{value!r} is not a time zone that this machine knows. {remedy}", param, ctx)
+            from dp_transforms.logs.time_formats import zone_remedy
 
-
-def _zones_like(value: str) -> list[str]:
-    """Names of places of which the value is a part, such as a city, or nearly so. None of an offset, such as EST."""
-    import difflib
-    import zoneinfo
-
-    wanted = value.strip().replace(" ", "_").casefold()
-    places = [name for name in sorted(zoneinfo.available_timezones()) if "/" in name and not name.startswith("Etc/")]
-    whole = {name.casefold(): name for name in places}
-    cities = {key.rpartition("/")[2]: name for key, name in whole.items()}
-    found = [name for key, name in whole.items() if wanted in key.split("/")[1:]]
-    known = {**cities, **whole}
-    return (found or [known[key] for key in difflib.get_close_matches(wanted, known, n=1, cutoff=0.8)])[:3]
+            self.fail(f"{value!r} is not a time zone that this machine knows. {zone_remedy(value)}", param, ctx)
 
 
 DURATION = Duration()

@@ -158,9 +158,28 @@ def check_time_zone(name: str) -> None:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(
-            f"time_zone must be a name such as Europe/Berlin, or UTC, that this machine knows, got {name!r}. A machine"
-            " without time zones needs its package tzdata."
+            f"time_zone must be a time zone that this machine knows, got {name!r}. {zone_remedy(name)}"
         ) from None
+
+
+def zone_remedy(name: str) -> str:
+    """What to write in place of a name that this machine does not know."""
+    if close := _zones_like(name):
+        return f"Do you mean {' or '.join(close)}?"
+    return "Use a name such as Europe/Berlin, or UTC; a machine without time zones needs its package tzdata."
+
+
+def _zones_like(value: str) -> list[str]:
+    """Names of places of which the value is a part, such as a city, or nearly so. None of an offset, such as EST."""
+    import difflib
+
+    wanted = value.strip().replace(" ", "_").casefold()
+    places = [name for name in sorted(zoneinfo.available_timezones()) if "/" in name and not name.startswith("Etc/")]
+    whole = {name.casefold(): name for name in places}
+    cities = {key.rpartition("/")[2]: name for key, name in whole.items()}
+    found = [name for key, name in whole.items() if wanted in key.split("/")[1:]]
+    known = {**cities, **whole}
+    return (found or [known[key] for key in difflib.get_close_matches(wanted, known, n=1, cutoff=0.8)])[:3]
 
 
 def utc_of_local(micros: _Int64s, zone: str) -> _Int64s:

@@ -144,7 +144,10 @@ def test_another_unit_is_named_where_nothing_is_of_use(
     [
         (["--csv-separator", "xy"], "--csv-separator must be one character, a tab or one of"),
         (["--time-format", "%H"], "--time-format must have a day, a month and a year"),
-        (["--time-zone", "Berlin"], "--time-zone must be a name such as Europe/Berlin"),
+        (
+            ["--time-zone", "Berlin"],
+            "--time-zone must be a time zone that this machine knows, got 'Berlin'. Do you mean Europe/Berlin?",
+        ),
         (["--time-format", "%d.%m.%Y", "--time-unit", "s"], "--time-format and --time-unit must not be given together"),
     ],
 )

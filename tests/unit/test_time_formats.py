@@ -237,8 +237,14 @@ def test_the_likely_separator() -> None:
 
 
 def test_a_zone_that_nobody_knows_and_a_unit_beside_a_form_are_refused() -> None:
-    for zone in ("Berlin", "../etc/passwd", "", "/etc/localtime"):
-        with pytest.raises(ValueError, match=r"^time_zone must be a name such as Europe/Berlin"):
+    for zone, remedy in (
+        ("Berlin", "Do you mean Europe/Berlin?"),  # as of --tz
+        ("../etc/passwd", "Use a name such as Europe/Berlin, or UTC;"),
+        ("", "Use a name such as Europe/Berlin, or UTC;"),
+        ("/etc/localtime", "Use a name such as Europe/Berlin, or UTC;"),
+    ):
+        said = re.escape(f"time_zone must be a time zone that this machine knows, got {zone!r}. {remedy}")
+        with pytest.raises(ValueError, match=f"^{said}"):
             EventFields(time_zone=zone)
     with pytest.raises(ValueError, match=r"^time_format and time_unit must not be given together"):
         EventFields(time_format="%d.%m.%Y", time_unit="s")
