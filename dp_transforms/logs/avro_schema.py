@@ -215,7 +215,7 @@ def _time_type(path: str, branches: list[tuple[str, str | None]], fields: EventF
         return "whole", _TICKS[logical]
     if kind in _WHOLE | {"float", "double"}:
         if fields.time_unit not in times.MICROS_PER_UNIT:
-            raise time_unit_error(path, fields.time)
+            raise time_unit_error(path, fields)
         return "whole" if kind in _WHOLE else "float", fields.time_unit
     if kind in _TEXT and logical != "decimal":
         return "text", fields.time_unit

@@ -82,7 +82,7 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
     cells = _first_times(path, head[header.size :], header, fields)
     is_declared = fields.time_unit in times.MICROS_PER_UNIT or fields.time_format is not None
     if not is_declared and cells and all(re.match(times.NUMBER, cell) for cell in cells):
-        return str(time_unit_error(path, fields.time))
+        return str(time_unit_error(path, fields))
     if not _is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1]):
         return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
     return None

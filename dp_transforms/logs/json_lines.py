@@ -67,7 +67,7 @@ def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> st
     if not _are_utf8(lines):
         return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
     if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
-        return str(time_unit_error(path, fields.time))
+        return str(time_unit_error(path, fields))
     return None
 
 

@@ -162,10 +162,13 @@ def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
     )
 
 
-def time_unit_error(path: str, name: str) -> EventFileError:
-    return EventFileError(
-        path, f"the field {name!r} holds numbers without a unit. Give the unit with --time-unit s, ms or us."
-    )
+def time_unit_error(path: str, fields: EventFields) -> EventFileError:
+    """Of times that are numbers, where no unit of them is declared."""
+    if fields.time_format is not None:
+        problem = "holds numbers, and numbers are not read by --time-format. Write them as text, or give --time-unit s,"
+        return EventFileError(path, f"the field {fields.time!r} {problem} ms or us in its place.")
+    problem = "holds numbers without a unit. Give the unit with --time-unit s, ms or us."
+    return EventFileError(path, f"the field {fields.time!r} {problem}")
 
 
 def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> EventFileError:

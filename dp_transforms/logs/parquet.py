@@ -213,6 +213,6 @@ def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
         time_type = time_type.value_type
     if times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
-            raise time_unit_error(path, fields.time)
+            raise time_unit_error(path, fields)
     elif not (pa.types.is_timestamp(time_type) or pa.types.is_date(time_type) or id_columns.is_text_type(time_type)):
         raise time_type_error(path, fields.time, str(time_type)[:80])

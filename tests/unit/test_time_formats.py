@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, csv_lines, find_log_chunks, hint_of_log, unit_hint
+from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.time_formats import read_times, utc_of_local
 from dp_transforms.logs.times import parse_times, parse_values
 from tests.helpers.event_files_oracle import NAMES, read_all
@@ -270,6 +270,22 @@ def test_another_unit_that_would_fit_is_named(
     chunks = find_log_chunks([str(path)], fields)
     path.unlink()
     assert unit_hint(chunks, fields) is None
+
+
+def test_numbers_where_a_form_is_declared_are_refused_with_a_remedy_that_is_taken(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"user": "u", "item": "i", "timestamp": 20260101}\n')
+    pq.write_table(pa.table({"user": ["u"], "item": ["i"], "timestamp": [20260101]}), tmp_path / "log.parquet")
+    schema = {"type": "record", "name": "Row", "fields": [{"name": "user", "type": "string"}]}
+    schema["fields"] += [{"name": "item", "type": "string"}, {"name": "timestamp", "type": "long"}]
+    with open(tmp_path / "log.avro", "wb") as file:
+        fastavro.writer(file, schema, [{"user": "u", "item": "i", "timestamp": 20260101}])
+    fields = EventFields(time_format="%Y%m%d")
+    for ending in ("jsonl", "parquet", "avro"):
+        try:
+            said = hint_of_log(find_log_chunks([str(tmp_path / f"log.{ending}")], fields), fields) or ""
+        except EventFileError as error:
+            said = str(error)
+        assert "numbers are not read by --time-format. Write them as text, or give --time-unit" in said, ending
 
 
 @pytest.mark.parametrize(
