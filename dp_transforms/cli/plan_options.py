@@ -164,8 +164,9 @@ _OPTIONS = {
         ADVANCED,
         "--max-users",
         type=int,
-        help="At least the number of different users that may ever appear (for hash collisions). The default fits most "
-        f"logs. Default: {DEFAULT_MAX_USERS:,}.",
+        help="At least the number of different users that may ever appear: for hash collisions, and for stated sizes, "
+        "which are wrong more often if there are more users. The default fits most logs. "
+        f"Default: {DEFAULT_MAX_USERS:,}.",
     ),
     "max_items": option(
         ADVANCED,

@@ -85,7 +85,8 @@ class NamesPlan(ReleasePlan):
     forget_after: in windows; 0 where known items are not followed, the horizon in a known domain.
     size_error: the probability that any size that the run states is larger than the number of users.
     domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
-    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
+    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. max_users is also for
+        stated sizes, which are wrong more often than size_error if there are more users.
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon; 0 for
         none. Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
     delta_looks, delta_open, delta_sampling, delta_hash: how delta was split.
