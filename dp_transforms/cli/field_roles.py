@@ -1,8 +1,8 @@
 """Which field of a log may be user, item and time, by its name and by what its sample holds.
 
 The user is a person before an account, a device, an address of the network and a session: what is protected is one user
-with all of its events. An address, an e-mail, a name of a person or a token is never proposed as an item, because items
-are published.
+with all of its events. Items are published: so an item is proposed only if its name says that it is one, and never an
+address, an e-mail, a person or a token.
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ import pyarrow.compute as pc
 
 USER, ITEM, TIME = "user", "item", "time"
 PERSON, ACCOUNT, DEVICE, ADDRESS, SESSION = "person", "account", "device", "address of the network", "session"
+OTHER_PERSON = "another person"  # than the one who acts
 ADDRESSES, EMAILS, TOKENS, CLOCKS = "addresses of the network", "e-mail addresses", "tokens", "clock times"
 
 # A name is of the last kind that one of its words has: client_ip is an address.
 _USER_WORDS = {
     PERSON: "user users uid userid usr visitor customer client member reader viewer subscriber person people patient"
     " player buyer author voter employee student driver rider who nutzer benutzer kunde kunden kundin leser besucher"
-    " utilisateur usuario cliente",
+    " utilisateur usuario cliente sender follower caller inviter from absender",
     ACCOUNT: "account login household username authuser email mail konto",
     DEVICE: "device cookie browser phone imei idfa gaid fingerprint fullvisitorid",
     ADDRESS: "ip ips ipv addr address clientip remoteip sourceip userip ipaddress forwarded",
     SESSION: "session sessions sid sessionid visit visits jsessionid phpsessid sitzung",
+    OTHER_PERSON: "friend friends contact contacts recipient recipients receiver addressee followee followed callee"
+    " invitee partner peer counterpart counterparty mentioned colleague to freund kontakt empfänger",
 }
+_DIRECTIONS = frozenset({"from", "to"})  # of people only where nothing else is said: not from_station, valid_to
+_WITH_DIRECTIONS = _DIRECTIONS | {"id", "user", "uid", "email", "mail", "addr", "address", "name"}
 _ITEM_WORDS = (
     "item items itemid article story news page url uri path product sku query search title video track song movie"
     " film book error code event keyword term content doc document tag topic channel category what request link href"
@@ -129,14 +134,12 @@ def choose_fields(fields: Sequence[Field], given: Mapping[str, str]) -> tuple[di
         chosen[USER] = candidates[0].name
     if ITEM not in chosen and (named := [field for field in _free(fields, chosen) if _is_named_item(field)]):
         chosen[ITEM] = max(named, key=_item_score).name
-    for role, may_be in ((USER, _may_be_user), (ITEM, _may_be_item)):
-        free = [field for field in _free(fields, chosen) if may_be(field)]
-        likely = [field for field in free if not _is_row_number(field)] or free
-        if role not in chosen and likely:
-            # Of what is left, users are what differs most: there are more users than items that many of them have.
-            pick = max(likely, key=lambda field: field.different) if role == USER else likely[0]
-            chosen[role] = pick.name
-            guessed.add(role)
+    free = [field for field in _free(fields, chosen) if _may_be_user(field)]
+    likely = [field for field in free if not _is_row_number(field)] or free
+    if USER not in chosen and likely:
+        # Of what is left, users are what differs most: there are more users than items that many of them have.
+        chosen[USER] = max(likely, key=lambda field: field.different).name
+        guessed.add(USER)
     return chosen, frozenset(guessed)
 
 
@@ -148,10 +151,12 @@ def user_candidates(fields: Sequence[Field]) -> list[Field]:
 
 
 def user_kind(field: Field) -> str | None:
-    """PERSON, ACCOUNT, DEVICE, ADDRESS or SESSION; None if nothing says that the field tells people apart."""
+    """PERSON, ACCOUNT and so on; None if nothing says that the field tells people apart."""
     words = _tokens(field.name)
     if _NEITHER & set(words) or "-".join(words) in _NO_USER_NAMES:
         return None
+    if not set(words) <= _WITH_DIRECTIONS:
+        words = [word for word in words if word not in _DIRECTIONS]
     kinds = [_KIND_OF_WORD[word] for word in words if word in _KIND_OF_WORD]
     kinds += [{ADDRESSES: ADDRESS, EMAILS: ACCOUNT}[field.holds]] if field.holds in (ADDRESSES, EMAILS) else []
     return max(kinds, key=_KINDS.index, default=None)
@@ -160,7 +165,10 @@ def user_kind(field: Field) -> str | None:
 def is_private(field: Field) -> bool:
     """Whether its values say who somebody is, so that they must not be published."""
     words = set(_tokens(field.name))
-    return bool(field.holds in (ADDRESSES, EMAILS, TOKENS) or words & _PRIVATE or _is_name_of_person(words))
+    is_person = user_kind(field) in (PERSON, ACCOUNT, OTHER_PERSON) and not words & _WORDS[ITEM]
+    return bool(
+        field.holds in (ADDRESSES, EMAILS, TOKENS) or words & _PRIVATE or is_person or _is_name_of_person(words)
+    )
 
 
 def _is_name_of_person(words: set[str]) -> bool:
@@ -175,7 +183,9 @@ def _user_score(field: Field) -> tuple[bool, int, bool, bool, int]:
 
 
 def _is_named_item(field: Field) -> bool:
-    return _may_be_item(field) and _has_word(field, ITEM) and user_kind(field) is None
+    words = _tokens(field.name)
+    odd = bool(_NEITHER & set(words)) or "-".join(words) in _NO_ITEM_NAMES or field.holds == CLOCKS
+    return _has_word(field, ITEM) and user_kind(field) is None and not (is_private(field) or odd)
 
 
 def _item_score(field: Field) -> tuple[bool, bool, bool, int]:
@@ -183,13 +193,6 @@ def _item_score(field: Field) -> tuple[bool, bool, bool, int]:
     words = _tokens(field.name)
     is_exact = field.name.lower() in _WORDS[ITEM]
     return ("-".join(words) in _FIRST_ITEMS, is_exact, "id" in words, field.different)
-
-
-def _may_be_item(field: Field) -> bool:
-    words = _tokens(field.name)
-    is_person = user_kind(field) is not None and not _has_word(field, ITEM)
-    odd = bool(_NEITHER & set(words)) or "-".join(words) in _NO_ITEM_NAMES or field.holds == CLOCKS
-    return not (is_private(field) or is_person or odd)
 
 
 def _may_be_user(field: Field) -> bool:

@@ -44,7 +44,8 @@ class LogLook:
     field can have is missing. guessed: roles that names did not decide. time_zone: the one that was given. separator:
     of CSV files, None for the usual one. differing: files with other fields, or another separator, than the first one.
     low, high: the times of all rows that were looked at, in microseconds; None without any. odd_times: rows
-    with times outside of 1990 .. 2100, which are not between them."""
+    with times outside of 1990 .. 2100, which are not between them. shared: how many different values both the user and
+    the item have."""
 
     sample: LogSample
     fields: tuple[Field, ...]
@@ -58,6 +59,7 @@ class LogLook:
     low: int | None
     high: int | None
     odd_times: int
+    shared: int
 
     def field(self, role: str) -> Field | None:
         return next((field for field in self.fields if field.name == self.chosen.get(role)), None)
@@ -94,7 +96,18 @@ def look_at_log(sample: LogSample, given: Mapping[str, str], reading: TimeReadin
     found = None if time is None else time.times
     low, high, odd = _range(with_rows, time, reading[2])
     unit, time_format = (found.unit, found.time_format) if found else reading[:2]
-    return LogLook(sample, fields, chosen, guessed, unit, time_format, reading[2], separator, differing, low, high, odd)
+    shared = _shared(with_rows, chosen)
+    reads = (unit, time_format, reading[2], separator)
+    return LogLook(sample, fields, chosen, guessed, *reads, differing, low, high, odd, shared)
+
+
+def _shared(samples: Sequence[FileSample], chosen: Mapping[str, str]) -> int:
+    found: dict[str, set[bytes]] = {chosen.get(role, ""): set() for role in (USER, ITEM)}
+    for field in (field for sample in samples for field in sample.fields if field.name in found):
+        if field.values is not None and field.kind in (TEXT, WHOLE):
+            values = _as_plain(field.values).cast(pa.binary()).unique().drop_null().to_pylist()
+            found[field.name].update(value for value in values if value)
+    return len(set.intersection(*found.values())) if len(found) == 2 else 0
 
 
 def _field(name: str, samples: Sequence[FileSample], reading: TimeReading) -> Field:

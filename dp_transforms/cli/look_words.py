@@ -155,7 +155,8 @@ def choice_lines(look: LogLook, ascii_only: bool) -> list[str]:
     for role in (USER, ITEM, TIME):
         name, flag = look.chosen.get(role), _FLAGS[role][0]
         if name is None:
-            lines.append(f"  {role}   none was found: name it with {flag}")
+            none = "none was found" if role != ITEM else "no field looks like an item"
+            lines.append(f"  {role}   {none}: name it with {flag}{'; items are published' if role == ITEM else ''}")
             continue
         doubt = "   (a guess: its name does not say so)" if role in look.guessed else ""
         found = look.field(role)
@@ -227,6 +228,11 @@ def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
     if role == ITEM and is_private(field):
         what = f"holds {field.holds}" if field.holds else "is named like an address, a token or a person"
         found.append(f"{label} {what}: items are published, so choose another field.")
+    if role == ITEM and look.shared > 1:
+        found.append(
+            f"{look.shared:,} values of {label} are also values of {label_text(look.chosen[USER], ascii_only)}: if both"
+            " are people, choose another item, since items are published. (Numbers may be alike by chance.)"
+        )
     if role == TIME and field.times is None and field.has_nanoseconds:
         found.append(f"{label} seems to count nanoseconds, which have no unit here. Convert them to microseconds.")
     elif role == TIME and field.are_other_dates:

@@ -144,6 +144,7 @@ def test_what_is_wrong_is_said(tmp_path: pathlib.Path, text: str, said: str) -> 
 
 
 NO_PERSON = "no field looks like a person"
+NO_ITEM = "item   no field looks like an item: name it with --item-field; items are published"
 NGINX = "User-Agent,remote_addr,request,time_local"
 
 
@@ -164,10 +165,16 @@ NGINX = "User-Agent,remote_addr,request,time_local"
         ("date,c-ip,cs-method,cs(Host),cs-uri-stem,sc-status,cs(User-Agent),cs-uri-query", "c-ip", "cs-uri-stem", []),
         ("clientip,ident,auth,timestamp,verb,request,response,bytes,referrer,agent", "clientip", "request", []),
         ("http_user_agent,url,at", None, "url", [NO_PERSON, "user   none was found: name it with --user-field"]),
-        ("user,email,at", "user", None, ["item   none was found: name it with --item-field"]),
+        ("user,email,at", "user", None, [NO_ITEM]),
         ("user,name,at", "user", None, []),
         ("user,session_token,at", "user", None, []),
-        ("a,b,at", "a", "b", [NO_PERSON]),
+        ("a,b,at", "a", None, [NO_PERSON, NO_ITEM]),
+        ("user_id,friend_id,ts", "user_id", None, [NO_ITEM]),
+        ("friend_id,user_id,ts", "user_id", None, [NO_ITEM]),
+        ("recipient,sender,ts", "sender", None, [NO_ITEM]),
+        ("to,from,ts", "from", None, [NO_ITEM]),
+        ("follower_id,contact_code,receiver,at", "follower_id", None, [NO_ITEM]),
+        ("user,to_page,from_station,valid_to,at", "user", "to_page", []),
         ("user,item,at", "user", "item", []),
     ],
 )
@@ -189,7 +196,7 @@ def test_the_user_is_a_person_first_and_what_is_private_never_the_item(
 
 def _cell(name: str, row: int, spread: int) -> str:
     """Fields that come first differ more."""
-    if name in ("at", "time_local", "timestamp", "date"):
+    if name in ("at", "ts", "time_local", "timestamp", "date"):
         return f"2026-01-{1 + row % 9:02}T0{row % 7}:00:00Z"
     return f"{name} {row * 7919 % (30 * spread)}"
 
@@ -212,14 +219,35 @@ def _cell(name: str, row: int, spread: int) -> str:
 def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(
     tmp_path: pathlib.Path, values: list[str], what: str | None
 ) -> None:
-    for name in ("page", "x"):
-        rows = [f"u{n % 100},{value},{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
-        (tmp_path / "log.csv").write_text("\n".join([f"user,{name},y,at", *rows]) + "\n")
+    for name in ("page", "product"):
+        rows = [f"u{n % 100},{value},y{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
+        (tmp_path / "log.csv").write_text("\n".join([f"user,{name},topic_name,at", *rows]) + "\n")
         looked = shh("doctor", "log.csv", cwd=tmp_path)
         words = command_of(looked.stdout)
-        assert words[words.index("--item-field") + 1] == ("y" if what else name)
+        assert words[words.index("--item-field") + 1] == ("topic_name" if what else name)
         chosen = shh("doctor", "log.csv", "--item-field", name, cwd=tmp_path)
         assert (f"{name} holds {what}: items are published" in chosen.stdout) == (what is not None)
+
+
+@pytest.mark.parametrize(
+    ("field", "cells", "said"),
+    [
+        ("contact", [f"ann{n}@example.com" for n in range(9)], None),
+        ("friend", [f"u{n}" for n in range(9)], "friend is named like an address, a token or a person"),
+        ("code", [f"u{n}" for n in range(9)], "9 values of code are also values of user: if both are people"),
+        ("code", ["u0", *[f"c{n}" for n in range(8)]], None),
+    ],
+)
+def test_people_as_items_are_named_and_not_proposed(
+    tmp_path: pathlib.Path, field: str, cells: list[str], said: str | None
+) -> None:
+    rows = [f"u{n % 20},{cells[n % 9]},2026-01-01T00:00:00Z" for n in range(180)]
+    (tmp_path / "log.csv").write_text("\n".join([f"user,{field},when", *rows]) + "\n")
+    looked = shh("doctor", "log.csv", cwd=tmp_path)
+    assert (looked.returncode, "shh replay" in looked.stdout) == ((0, True) if field == "code" else (1, False))
+    chosen = shh("doctor", "log.csv", "--item-field", field, cwd=tmp_path).stdout
+    assert ("are also values of" in chosen) == (cells[1] == "u1")
+    assert said is None or said in chosen
 
 
 def test_a_user_that_is_the_same_in_most_rows_is_not_proposed_before_an_address(tmp_path: pathlib.Path) -> None:
