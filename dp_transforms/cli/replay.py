@@ -103,7 +103,8 @@ _ITEMS_PER_WINDOW = 12
     help="Publish nothing if a larger fraction of the rows cannot be read. Keep it high: one user can write such "
     "rows, and a report that does not appear reveals them.",
 )
-@click.option(
+@option(
+    OUTPUT,
     "--allow-empty",
     is_flag=True,
     help="Write an empty report if no event of the log is inside the range. By default there is none then (exit code "

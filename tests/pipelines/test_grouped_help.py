@@ -1,9 +1,12 @@
-"""The help of commands with dozens of options: in groups, what a run needs first, and short unless all is asked for."""
+"""The help of commands with dozens of options: in groups, what a run needs first, and short unless all is asked for.
+
+Loops, not parameters: `make test` would run the first command alone (tests/helpers/chosen_cases.py)."""
 
 from __future__ import annotations
 
+import itertools
+
 import click
-import pytest
 from click.testing import CliRunner
 
 from dp_transforms.cli.grouped_options import ENGINE, GROUPS, GroupedCommand, GroupedOption
@@ -29,40 +32,41 @@ def test_commands_with_many_options_have_groups() -> None:
         assert isinstance(command, GroupedCommand) == (name in _MANY) == (len(command.params) > 15), name
 
 
-@pytest.mark.parametrize("command", _MANY)
-def test_every_option_has_a_group_and_the_long_help_shows_each_once(command: str) -> None:
-    lines = _help(command, "--help-all")
-    for option in _options(command):
-        assert isinstance(option, GroupedOption), option.opts
-        assert option.group in GROUPS, option.opts
-        assert sum(line.startswith(f"  {option.opts[0]} ") or line == f"  {option.opts[0]}" for line in lines) == 1
-    groups = [group for group in GROUPS if group != ENGINE or command != "plan"]
-    assert [line[:-1] for line in lines if line[:-1] in GROUPS] == groups
+def test_every_option_has_a_group_and_the_long_help_shows_each_once() -> None:
+    for command in _MANY:
+        lines = _help(command, "--help-all")
+        for option in _options(command):
+            assert isinstance(option, GroupedOption), (command, option.opts)
+            assert option.group in GROUPS, (command, option.opts)
+            name = option.opts[0]
+            assert sum(line.startswith(f"  {name} ") or line == f"  {name}" for line in lines) == 1, (command, name)
+        groups = [group for group in GROUPS if group != ENGINE or command != "plan"]
+        assert [line[:-1] for line in lines if line[:-1] in GROUPS] == groups
 
 
-@pytest.mark.parametrize("command", _MANY)
-@pytest.mark.parametrize("word", ["--help", "--help-all"])
-def test_what_a_run_needs_comes_first_in_its_group(command: str, word: str) -> None:
-    needed = {option.opts[0] for option in _options(command) if isinstance(option, GroupedOption) and option.needed}
-    assert {"--epsilon", "--delta", "--window", "--start", "--end"} <= needed
-    assert command == "plan" or {"--plan", "--output"} <= needed
-    had_another = False
-    for line in _help(command, word):
-        if line[:-1] in GROUPS:
-            had_another = False
-        elif line.startswith("  --"):
-            name = line.split()[0]
-            assert not (name in needed and had_another), name
-            had_another = had_another or name not in needed
+def test_what_a_run_needs_comes_first_in_its_group() -> None:
+    for command, word in itertools.product(_MANY, ("--help", "--help-all")):
+        needed = {option.opts[0] for option in _options(command) if isinstance(option, GroupedOption) and option.needed}
+        assert {"--epsilon", "--delta", "--window", "--start", "--end"} <= needed
+        assert command == "plan" or {"--plan", "--output"} <= needed
+        had_another = False
+        for line in _help(command, word):
+            if line[:-1] in GROUPS:
+                had_another = False
+            elif line.startswith("  --"):
+                name = line.split()[0]
+                assert not (name in needed and had_another), (command, name)
+                had_another = had_another or name not in needed
 
 
-@pytest.mark.parametrize("command", _MANY)
-def test_the_short_help_fits_on_a_screen_and_names_the_long_one(command: str) -> None:
-    lines = _help(command, "--help")
-    assert len(lines) <= _MOST_LINES
-    assert max(map(len, lines)) <= _WIDTH
-    briefs = [option for option in _options(command) if isinstance(option, GroupedOption) and option.brief]
-    for option in briefs:
-        assert sum(line.startswith(f"  {option.opts[0]}") and option.brief in line for line in lines) == 1, option.opts
-    assert lines[-1] == f"All {len(_options(command))} options: shh {command} --help-all"
-    assert not any(line.startswith("All ") for line in _help(command, "--help-all"))
+def test_the_short_help_fits_on_a_screen_and_names_the_long_one() -> None:
+    for command in _MANY:
+        lines = _help(command, "--help")
+        assert len(lines) <= _MOST_LINES
+        assert max(map(len, lines)) <= _WIDTH
+        briefs = [option for option in _options(command) if isinstance(option, GroupedOption) and option.brief]
+        for option in briefs:
+            name = option.opts[0]
+            assert sum(line.startswith(f"  {name}") and option.brief in line for line in lines) == 1, (command, name)
+        assert lines[-1] == f"All {len(_options(command))} options: shh {command} --help-all"
+        assert not any(line.startswith("All ") for line in _help(command, "--help-all"))
