@@ -165,6 +165,10 @@ def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None
     with pytest.raises(AssertionError):
         run("sh nightly.sh 2026-01-01 2026-01-02", tmp_path)
     assert report.read_bytes() == first
+    # Whether there is a report does not say whether the day had an event.
+    (tmp_path / "logs" / "2026-01-01.parquet").rename(tmp_path / "logs" / "2027-01-01.parquet")
+    run("sh nightly.sh 2027-01-01 2027-01-02", tmp_path)
+    assert len(list((tmp_path / "reports").iterdir())) == 2
 
 
 def test_the_fields_of_the_formats_are_all_there() -> None:
