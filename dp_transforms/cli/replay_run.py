@@ -102,7 +102,7 @@ def run_replay(
             check_not_empty(request, summary.events, summary.rejected)
         if rejected and request.dead_letter and not (part and part.has_dead_letter(request.dead_letter)):
             publish_output(rejected, request.dead_letter)
-        _check_bad_fraction(summary, request)
+        check_bad_fraction(request, summary.events, summary.rejected)
         if part and state:
             part.publish(report, state)
         elif request.table is not None:
@@ -200,18 +200,20 @@ def check_not_empty(request: ReplayRequest, events: int, rejected: int) -> None:
     )
 
 
-def _check_bad_fraction(summary: ReplaySummary, request: ReplayRequest) -> None:
-    rows = summary.events + summary.rejected
-    if summary.rejected > request.max_bad_fraction * rows:
-        where = (
-            f"{request.dead_letter} says where and why"
-            if request.dead_letter
-            else "see where and why with --dead-letter FILE"
-        )
-        unit = unit_hint(request.chunks, request.fields) if 2 * summary.rejected > rows else None
+def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> None:
+    """has_run: whether a list of the rows is written where one is asked for. Raises LogError."""
+    rows = events + rejected
+    if rejected > request.max_bad_fraction * rows:
+        if not has_run:
+            where = "no list was written: shh doctor LOG shows what is wrong"
+        elif request.dead_letter:
+            where = f"{request.dead_letter} says where and why"
+        else:
+            where = "see where and why with --dead-letter FILE"
+        unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
         hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(
-            f"{summary.rejected:,} of {rows:,} rows ({summary.rejected / rows:.1%}) could not be read, more than the"
+            f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than the"
             f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
             f"{hint}"
         )

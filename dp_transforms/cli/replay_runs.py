@@ -18,7 +18,7 @@ from dp_transforms.cli.operator_log import WARNING, is_json, tell
 from dp_transforms.cli.replay_engine import ClusterReplay
 from dp_transforms.cli.replay_progress import show_progress
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import check_not_empty, run_replay
+from dp_transforms.cli.replay_run import check_bad_fraction, check_not_empty, run_replay
 from dp_transforms.cli.replay_state import ReplayPart, check_outputs
 from dp_transforms.cli.run_account import DONE, RunAccount
 from dp_transforms.cli.state_options import StateOptions
@@ -107,7 +107,7 @@ def run_part(
 
 
 def _check_range(request: ReplayRequest) -> None:
-    """Before anything is reserved. Raises NothingFoundError."""
+    """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read."""
     if request.allow_empty:
         return
     try:
@@ -115,6 +115,7 @@ def _check_range(request: ReplayRequest) -> None:
     except EventFileError as error:
         raise UserError(str(error)) from None
     if outside is not None:
+        check_bad_fraction(request, *outside, has_run=False)
         check_not_empty(request, *outside)
 
 

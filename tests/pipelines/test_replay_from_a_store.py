@@ -285,7 +285,8 @@ def test_what_workers_elsewhere_have_drawn_is_not_drawn_again_for_another_log(
     s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path
 ) -> None:
     """The draft lies in the store before the log is refused, so who reads the store may have the answer."""
-    (tmp_path / "bad.jsonl").write_text('{"user": "u"}\n' * 3)
+    event = '{"user": "u", "item": "light", "timestamp": "2026-01-01T00:00:07Z"}\n'  # else nothing would be reserved
+    (tmp_path / "bad.jsonl").write_text(event + '{"user": "u"}\n' * 3)
     ledger = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "100", "--max-delta", "1e-3"]
     output = ["--output", f"{bucket}/out/report.avro", "--run-id", "monday", *ledger]
     refused = shh("replay", "bad.jsonl", *BUDGET, *output, *ELSEWHERE, cwd=tmp_path)
