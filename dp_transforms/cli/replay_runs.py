@@ -20,7 +20,7 @@ from dp_transforms.cli.replay_progress import show_progress
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import check_bad_fraction, check_not_empty, run_replay
 from dp_transforms.cli.replay_state import ReplayPart, check_outputs
-from dp_transforms.cli.run_account import DONE, RunAccount
+from dp_transforms.cli.run_account import DONE, NEW, PartFacts, RunAccount
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.cli.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
 from dp_transforms.engines.local import is_local, pipeline_options
@@ -74,6 +74,13 @@ def run_part(
     """One part of a run with a state; None if it was done before."""
     assert request.noise_key_file is not None
     path, run_account = os.path.abspath(options["state"]), account or RunAccount()
+
+    def check(facts: PartFacts) -> PartFacts:
+        facts = check_outputs(facts, request.output, request.dead_letter)
+        if account is not None and facts.how == NEW:
+            _check_range(request, is_part=True)
+        return facts
+
     with state_errors(), hold_state(path):
         log = _fingerprint_of_log(logs, request, input_key(secret_of_run(request.noise_key_file)))
         facts = open_part(
@@ -91,7 +98,7 @@ def run_part(
             stream=request.stream,
             input_fingerprint=log.text,
             account=run_account,
-            check=lambda facts: check_outputs(facts, request.output, request.dead_letter),
+            check=check,
         )
         part = ReplayPart(facts, log)
         if part.facts.how == DONE:
@@ -106,8 +113,11 @@ def run_part(
     return summary
 
 
-def _check_range(request: ReplayRequest) -> None:
-    """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read."""
+def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
+    """Before anything is reserved. Raises NothingFoundError, or LogError if too many rows cannot be read.
+
+    is_part: a log without any event is one of a quiet night, and only one with events of other years is not.
+    """
     if request.allow_empty:
         return
     try:
@@ -116,7 +126,8 @@ def _check_range(request: ReplayRequest) -> None:
         raise UserError(str(error)) from None
     if outside is not None:
         check_bad_fraction(request, *outside, has_run=False)
-        check_not_empty(request, *outside)
+        if outside[0] or not is_part:
+            check_not_empty(request, *outside)
 
 
 def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:

@@ -13,7 +13,7 @@ import pytest
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.ledger import Ledger
 from tests.helpers import forked
-from tests.helpers.replay_logs import log_rows, write_parquet
+from tests.helpers.replay_logs import START, log_rows, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
@@ -353,6 +353,33 @@ def test_a_part_without_events_has_its_report(folder: pathlib.Path) -> None:
     """A night without events is a night: nothing that others see depends on it."""
     (folder / "none.csv").write_text("user,item,timestamp\n")
     night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="none.csv")
+    assert night.returncode == 0, night.stderr
+    assert list(read_report_file(str(folder / "night.avro"))[1]) == []
+    assert statuses(folder) == [["finished"]]
+    # The run is charged: what comes later is not looked at before.
+    write_parquet(folder / "old.parquet", [(user, item, time - 366 * 86_400) for user, item, time in log_rows()])
+    later = replay(folder, "later.avro", *PARTS, log="old.parquet")
+    assert later.returncode == 0, later.stderr
+    assert statuses(folder) == [["finished", "finished"]]
+
+
+def test_a_first_part_whose_log_is_of_another_year_is_found_out_before_its_run_is_charged(folder: pathlib.Path) -> None:
+    write_parquet(folder / "old.parquet", [(user, item, time - 366 * 86_400) for user, item, time in log_rows()])
+    first = (*PARTS, *CAPS, "--until", EVENING)
+    refused = replay(folder, "night.avro", *first, log="old.parquet")
+    assert refused.returncode == 4, refused.stderr
+    assert "no event of the log is inside 2026-01-01T00:00:00Z .. 2026-01-01T06:00:00Z: " in refused.stderr
+    assert statuses(folder) == []
+    assert not (folder / "run.state").exists()
+    assert not (folder / "night.avro").exists()
+    assert replay(folder, "night.avro", *first, "--allow-empty", log="old.parquet").returncode == 0
+    assert statuses(folder) == [["finished"]]
+
+
+def test_a_first_part_whose_events_are_all_later_has_its_report(folder: pathlib.Path) -> None:
+    late = [(user, item, time) for user, item, time in log_rows() if time >= START + 4 * 3600]
+    write_parquet(folder / "late.parquet", late)
+    night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="late.parquet")
     assert night.returncode == 0, night.stderr
     assert list(read_report_file(str(folder / "night.avro"))[1]) == []
     assert statuses(folder) == [["finished"]]
