@@ -98,11 +98,13 @@ def run_replay(
         )
         if part:
             part.check_log()
-        elif summary.events == summary.outside_range:
-            check_not_empty(request, summary.events, summary.rejected)
-        if rejected and request.dead_letter and not (part and part.has_dead_letter(request.dead_letter)):
+        is_empty = not part and not request.allow_empty and summary.events == summary.outside_range
+        has_list = part and request.dead_letter and part.has_dead_letter(request.dead_letter)
+        if rejected and request.dead_letter and not has_list and (summary.rejected or not is_empty):
             publish_output(rejected, request.dead_letter)
         check_bad_fraction(request, summary.events, summary.rejected)
+        if is_empty:
+            raise nothing_found(request, summary.events, summary.rejected)
         if part and state:
             part.publish(report, state)
         elif request.table is not None:
@@ -184,19 +186,22 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
     return released.reports
 
 
-def check_not_empty(request: ReplayRequest, events: int, rejected: int) -> None:
-    """For a log without an event in the range: raises NothingFoundError, unless the report may be empty, or too many
-    rows cannot be read, which is said later. For the operator alone: docs/guarantee.md, section 7."""
-    if request.allow_empty or rejected > request.max_bad_fraction * (events + rejected):
-        return
+def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> NothingFoundError:
+    """For a log without an event in the range. For the operator alone: docs/guarantee.md, section 7.
+
+    has_run: whether a list of rows that cannot be read is written where one is asked for.
+    """
     schedule = request.plan.schedule
     start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
     found = f"{events:,} are outside, {rejected:,} rows cannot be read"
     what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
     unit = unit_hint(request.chunks, request.fields)
-    raise NothingFoundError(
-        f"{what}. No report was written, and nothing is spent. Check the log, --start, --end and --time-unit (shh"
-        f" doctor LOG shows its times{f'; {unit}' if unit else ''}), or give --allow-empty."
+    listed = ""
+    if rejected and request.dead_letter:
+        listed = f" {request.dead_letter} lists those rows." if has_run else " No list of those rows was written."
+    return NothingFoundError(
+        f"{what}. No report was written, and nothing is spent.{listed} Check the log, --start, --end and --time-unit"
+        f" (shh doctor LOG shows its times{f'; {unit}' if unit else ''}), or give --allow-empty."
     )
 
 

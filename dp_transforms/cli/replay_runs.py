@@ -18,7 +18,7 @@ from dp_transforms.cli.operator_log import WARNING, is_json, tell
 from dp_transforms.cli.replay_engine import ClusterReplay
 from dp_transforms.cli.replay_progress import show_progress
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import check_bad_fraction, check_not_empty, run_replay
+from dp_transforms.cli.replay_run import check_bad_fraction, nothing_found, run_replay
 from dp_transforms.cli.replay_state import ReplayPart, check_outputs
 from dp_transforms.cli.run_account import DONE, NEW, PartFacts, RunAccount
 from dp_transforms.cli.state_options import StateOptions
@@ -127,7 +127,7 @@ def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
     if outside is not None:
         check_bad_fraction(request, *outside, has_run=False)
         if outside[0] or not is_part:
-            check_not_empty(request, *outside)
+            raise nothing_found(request, *outside, has_run=False)
 
 
 def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:

@@ -276,3 +276,21 @@ def test_a_log_without_rows_gives_an_empty_report_where_that_is_asked_for(
     assert "The log has no rows." in err
     assert _items(folder / "report.jsonl") == []
     assert len((folder / "report.jsonl").read_text().splitlines()) == 1  # the header
+
+
+def test_a_replay_without_events_in_the_range_keeps_the_list_of_rows_that_cannot_be_read(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A list without rows takes no name: the same command must do for the log when it is mended."""
+    log, bad = folder / "logs" / "log.csv", folder / "bad.jsonl"
+    outside = "u,i,2021-01-01T00:00:00Z\n" * 2
+    log.write_text(CSV_HEADER + outside)
+    code, err = _replay("report.jsonl", capsys, "--dead-letter", "bad.jsonl")
+    assert (code, bad.exists()) == (4, False)
+    log.write_text(CSV_HEADER + outside + "u,i,never\n")
+    code, err = _replay("report.jsonl", capsys, "--dead-letter", "bad.jsonl")
+    assert code == 4
+    assert "2 are outside, 1 rows cannot be read" in err
+    assert "bad.jsonl lists those rows." in err
+    assert len(bad.read_text().splitlines()) == 1
+    assert not (folder / "report.jsonl").exists()

@@ -329,6 +329,7 @@ def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder:
         assert "takes 2 of the 5" not in done.stderr
         assert statuses(folder) == []
         assert not (folder / "report.avro").exists()
+        assert ("No list of those rows was written." in done.stderr) == (log == "bad.csv")
         assert not (folder / "bad.jsonl").exists()
     corrected = replay(folder, "report.avro", *CAPS)
     assert corrected.returncode == 0, corrected.stderr
