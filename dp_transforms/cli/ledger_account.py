@@ -1,4 +1,5 @@
-"""A replay that takes part in a ledger: reserved before the log is read, and finished when its report is published."""
+"""A run that takes part in a ledger: it must fit before its log is looked at, its budget is reserved before anything is
+drawn, and it is finished when its report is published."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def ledger_options(function: AnyFunction) -> AnyFunction:
             "--ledger",
             brief="Keep account over all runs; with --population.",
             metavar="FILE|URL",
-            help="Keep account over all runs: the budget of this run is reserved here before its events are read, and"
-            " a run that does not fit is refused before its log is opened. A file, made by the first run, or"
+            help="Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
+            " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
             " postgresql://host/database.",
         ),
         option(
