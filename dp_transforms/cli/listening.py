@@ -24,7 +24,8 @@ def is_loopback_host(host: str) -> bool:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound there. It must still listen, once there is a page: who comes before is refused, and does not
+    """A socket that is bound there. It must still listen, once there is a page: who comes before is refused, and does
+    not
     hang. port: 0 for any free one. Raises UserError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -128,8 +128,8 @@ def read_report_files(paths: Sequence[Path]) -> tuple[ReportHeader, list[WindowR
         both = f"{_quoted(paths[0])} and {_quoted(path)}"
         if (header.run_id, header.stream) != (headers[0].run_id, headers[0].stream):
             raise ReportFileError(
-                f"{both} are of different runs. Only the parts of one run (shh replay --state) make one report: show them"
-                " one by one."
+                f"{both} are of different runs. Only the parts of one run (shh replay --state) make one report: show"
+                " them one by one."
             )
         if header.plan != headers[0].plan:
             raise ReportFileError(f"{both} have one run id and different plans. One of them is not of this run.")

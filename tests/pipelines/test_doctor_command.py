@@ -279,7 +279,7 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
 def test_urls_that_are_not_known_are_named(tmp_path: pathlib.Path, url: str) -> None:
     looked = shh("doctor", url, cwd=tmp_path)
     scheme = url.partition(":")[0]
-    assert looked.stderr == f"shh: URLs {scheme}://... are not known. Use s3://, gs://, azfs://, hdfs:// or a path.\n"
+    assert looked.stderr.startswith(f"shh: URLs {scheme}://... are not known. Use s3://, gs://, azfs:// or a path:")
     assert looked.returncode == 1
 
 

@@ -252,8 +252,8 @@ def test_show_starts_without_beam(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, LABELS)
     program = (
-        "import sys; from dp_transforms.cli import cli; "
-        "cli.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
+        "import sys; from dp_transforms.cli import main; "
+        "main.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
