@@ -326,7 +326,7 @@ def _how(found: Times, time_zone: str | None) -> str:
 
 def _zone_words(zone: str, time_zone: str | None) -> str:
     read_as = f"read as of {time_zone}" if time_zone else "read as UTC"
-    local = "" if time_zone else "; if it is local time, add --time-zone, such as Europe/Berlin"
+    local = "" if time_zone else "; if it is local time, look again with --time-zone, such as Europe/Berlin"
     return {
         "all": "(text with a zone)",
         "some": f"(text; some with a zone, the others are {read_as}{local})",

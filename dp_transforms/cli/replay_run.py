@@ -196,12 +196,13 @@ def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run
     found = f"{events:,} are outside, {rejected:,} rows cannot be read"
     what = f"no event of the log is inside {start} .. {end}: {found}" if events + rejected else "the log has no rows"
     unit = unit_hint(request.chunks, request.fields)
+    hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
     listed = ""
     if rejected and request.dead_letter:
         listed = f" {request.dead_letter} lists those rows." if has_run else " No list of those rows was written."
     return NothingFoundError(
         f"{what}. No report was written, and nothing is spent.{listed} Check the log, --start, --end and --time-unit"
-        f" (shh doctor LOG shows its times{f'; {unit}' if unit else ''}), or give --allow-empty."
+        f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget.{hint}"
     )
 
 
