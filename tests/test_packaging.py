@@ -135,7 +135,8 @@ def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_
     (sdist,) = (tmp_path / "dist").glob("shifting_heavy_hitters-*.tar.gz")
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    folder = checkout / "dp_transforms" / "web" / "page"
+    folder = checkout / "dp_transforms" / "views" / "page"
     carried = {path.relative_to(checkout).as_posix() for path in folder.rglob("*") if path.is_file()}
     left_out = {f"dp_transforms/views/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
+    assert left_out < carried
     assert carried - left_out <= names

@@ -25,7 +25,7 @@ from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
 _FOR_DEVELOPERS = ("dev", "docs")
-PAGE_LIBRARY = ROOT / "dp_transforms" / "web" / "page" / "library"
+PAGE_LIBRARY = ROOT / "dp_transforms" / "views" / "page" / "library"
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """
 import sys
