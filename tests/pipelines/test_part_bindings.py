@@ -19,7 +19,7 @@ from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from tests.helpers.live_parts import LiveParts
 from tests.helpers.names_plans import names_plan_of
-from tests.helpers.nights import START, Nights
+from tests.helpers.nights import START, Nights, day
 from tests.helpers.small_runs import SECRET, key_file
 
 OTHER_KEY = bytes(range(100, 164))
@@ -122,7 +122,8 @@ def test_a_part_that_was_ended_hard_and_then_finds_its_log_bad_may_have_another_
     nights.plan = names_plan_of(nights.plan.schedule, forget_after=2, most_looks=12, delta=0.009, order=1.9)
     (nights.folder / "plan.json").write_text(nights.plan.to_json())
     ledger = {"ledger": "l.db", "population": "p", "max_epsilon": "20", "max_delta": "0.0095"}
-    (nights.folder / "0.csv").write_text("user,item,timestamp\n" + "a,b,not a time\n" * 9)
+    one = f"a,b,{day(0)}\n"  # without an event in the range it would be refused before it begins
+    (nights.folder / "0.csv").write_text("user,item,timestamp\n" + one + "a,b,not a time\n" * 9)
 
     def busy(*_: object, **__: object) -> None:
         raise LedgerError("the ledger is busy. Try again.")
