@@ -12,11 +12,7 @@ import io
 import json
 from typing import Any
 
-import fastavro
-import fastavro.schema
-
 from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
-from dp_transforms.reports.avro import read_datum, without_logical_types
 from dp_transforms.reports.json_lines import encode_report, report_of_json
 from dp_transforms.reports.records import (
     ReportFileError,
@@ -93,6 +89,8 @@ def decode_record(value: bytes) -> tuple[str, TopicRecord]:
 
 
 def _encode_avro(record: TopicRecord, run_id: str) -> bytes:
+    import fastavro  # here and below: who shows reports of another format does not wait for it
+
     if isinstance(record, ReportHeader):
         index, fields = _HEADER, {"header": record.to_json()}
     elif isinstance(record, RunEnded):
@@ -106,6 +104,10 @@ def _encode_avro(record: TopicRecord, run_id: str) -> bytes:
 
 
 def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
+    import fastavro
+
+    from dp_transforms.reports.avro import read_datum
+
     stream = io.BytesIO(value)
     stream.seek(len(_SINGLE_OBJECT))
     fingerprint = stream.read(_FINGERPRINT_BYTES)
@@ -133,6 +135,10 @@ def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
 @functools.cache
 def _schemas() -> list[tuple[bytes, Any]]:
     """Fingerprint and parsed schema. Times are plain microseconds: the calendar of datetime ends before a long."""
+    import fastavro.schema
+
+    from dp_transforms.reports.avro import without_logical_types
+
     found = []
     for schema in TOPIC_AVRO_SCHEMAS:
         canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
