@@ -239,9 +239,8 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
             " are known. Make a plan without it."
         )
     if account is not None and not (options["state"] is not None and os.path.lexists(options["state"])):
-        account.check_fits(
-            plan, options["stream"], options["run_id"]
-        )  # a state is of a run that has paid, or is refused
+        # A state is of a run that has paid, or is refused.
+        account.check_fits(plan, options["stream"], options["run_id"])
     chunks = find_log_chunks(logs, fields)
     return ReplayRequest(
         chunks=chunks,
