@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from apache_beam.metrics import Metrics
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.runners.runner import PipelineResult
@@ -15,6 +17,20 @@ def operator_counter(name: str) -> Metrics.DelegatingCounter:
 
 def operator_gauge(name: str) -> Metrics.DelegatingGauge:
     return Metrics.gauge(NAMESPACE, name)
+
+
+class Counters:
+    """Operator counters by name."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, Metrics.DelegatingCounter] = {}
+
+    def add(self, counts: Counter[str]) -> None:
+        for name, count in counts.items():
+            if count:
+                if name not in self._counters:
+                    self._counters[name] = operator_counter(name)
+                self._counters[name].inc(count)
 
 
 def operator_counts(result: PipelineResult) -> dict[str, int]:

@@ -7,31 +7,22 @@ import os
 from typing import NamedTuple
 
 import apache_beam as beam
-from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
-from dp_transforms.beam.bound_contributions import BoundContributionsCounted
-from dp_transforms.beam.find_candidates import FindCandidatesCounted
-from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
-from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
-from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
+from dp_transforms.beam.release_stages import ReleaseStagesInOrder, state_senders
 from dp_transforms.beam.set_up_workers import keep_bundles_whole
-from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.monitor.counted_messages import Key, Sent
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.runs.run_part import RunPart
+from dp_transforms.stages.release_stages import stages_of
 
 
 class StreamOutput(NamedTuple):
@@ -132,7 +123,7 @@ class MonitorStream(beam.PTransform):
         self._stream = stream
         if shards is None and driver == LOOP:
             shards = 1  # such an engine works in one process, where each key costs time
-        self._shards = Sharding.choose(plan.schedule, is_bounded=False, shards=shards).shards
+        self._shards = Sharding.of_stream(shards).shards
         self._driver = driver
         self._confirm = confirm
         self._stop_file = stop_file
@@ -140,26 +131,24 @@ class MonitorStream(beam.PTransform):
         if part is not None and not 0 <= part.first < part.end <= plan.schedule.horizon:
             raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
         self._part = part
+        self._settings = settings_of_plan(plan, stream=stream, run_id=run_id)
+        self._stages = stages_of(self._settings, self._domain)
 
     @property
     def state_senders(self) -> int:
         """How many shards of steps hand over state."""
-        settings = settings_of_plan(self._plan, stream=self._stream, run_id=self._run_id)
-        if not isinstance(settings, NamingSettings):
-            return 1
-        return 2 * self._shards + (settings.hits_per_user > 0)
+        return state_senders(self._stages, self._shards)
 
     def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput | StreamPartOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)
         keep_bundles_whole(begin.pipeline)
-        settings = settings_of_plan(self._plan, stream=self._stream, run_id=self._run_id)
         partitions = self._source.partitions()
         names = {partition.name for partition in partitions}
         if not partitions or len(names) != len(partitions):
             raise StreamError(f"a source must have partitions with different names, got {len(partitions)} partitions.")
         messages, rejected = begin | "PollPartitions" >> PollPartitions(
             partitions,
-            settings,
+            self._settings,
             noise_key,
             self._clock,
             self._shards,
@@ -171,28 +160,9 @@ class MonitorStream(beam.PTransform):
             poll_seconds=self._poll_seconds,
             part=self._part,
         )
-        if isinstance(settings, NamingSettings):
-            named = name_stream(messages, settings, noise_key, self._shards, len(partitions), self._domain, self._part)
-            reports, ended, states = named
-        else:
-            monitored = self._monitor(messages, settings, noise_key, len(partitions))
-            reports, ended, states = monitored.reports, monitored[ENDED], (monitored[STATE],)
-        reports.element_type, ended.element_type = WindowReport, RunEnded
+        stages = ReleaseStagesInOrder(self._stages, noise_key, self._shards, len(partitions), self._part)
+        reports, ended, states = messages | "Release" >> stages
         if self._part is None:
             return StreamOutput(reports, ended, rejected)
-        for state in states:
-            state.element_type = convert_to_beam_type(tuple[Key, Sent])
         state = states | "AllState" >> beam.Flatten(pipeline=begin.pipeline)
         return StreamPartOutput(reports, ended, rejected, state)
-
-    def _monitor(
-        self, messages: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret, senders: int
-    ) -> beam.pvalue.DoOutputsTuple:
-        """The other modes: users pay for hits."""
-        return (
-            messages
-            | "BoundContributions" >> BoundContributionsCounted(settings, noise_key, self._shards, senders)
-            | "FindCandidates" >> FindCandidatesCounted(settings, noise_key, self._shards, self._domain)
-            | "GatherWindows" >> GatherCounted(self._shards)
-            | "MonitorHeavyHitters" >> MonitorCounted(settings, noise_key, self._part)
-        )

@@ -10,32 +10,35 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
 from apache_beam.typehints import typehints
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from dp_transforms.beam.assign_windows import AssignWindows
-from dp_transforms.beam.bound_contributions import BoundContributions
+from dp_transforms.beam.assign_windows import PACKED, AssignWindows
+from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.collect_events import CollectEvents, Getter
-from dp_transforms.beam.draw_zero_items import DrawZeroItems
-from dp_transforms.beam.find_candidates import FindCandidates
 from dp_transforms.beam.load_domain import domain_of_plan
 from dp_transforms.beam.load_noise_key import resolve_noise_key
-from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
-from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
-from dp_transforms.beam.name_stream import name_stream
+from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.beam.release_stages import ReleaseAtOnce, ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import keep_bundles_whole
+from dp_transforms.beam.split_rejected import REJECTED
 from dp_transforms.checks import check_names
+from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
+from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
+from dp_transforms.stages.release_stages import Cuts, stages_of
+from dp_transforms.stages.stage import DomainOfRun, Settings
+from dp_transforms.workers import ProcessPool
 
 
 class ReleaseOutput(NamedTuple):
@@ -121,6 +124,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             )
         check_names(stream=stream, run_id=run_id)
         self._domain = domain_of_plan(domain, plan)
+        self._domain_of_stages: DomainOfRun | None = self._domain
+        self._pool: str | None = None
         self._plan = plan
         self._user = user
         self._item = item
@@ -145,55 +150,33 @@ class ShiftingHeavyHitters(beam.PTransform):
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
         settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
-        if isinstance(settings, NamingSettings):
-            return self._name(events, settings, noise_key)
-        return self._monitor(events, settings, noise_key)
-
-    def _name(self, events: beam.PCollection, settings: NamingSettings, noise_key: beam.Secret) -> ReleaseOutput:
-        """Release mode `names`: users pay for looks."""
-        batches, rejected = self._batches(events)
         if events.is_bounded:
-            naming = NameHeavyHitters(settings, noise_key, self._shards, self._domain)
-            return ReleaseOutput(batches | "NameHeavyHitters" >> naming, rejected)
-        sharding = Sharding.choose(self._plan.schedule, is_bounded=False, shards=self._shards)
+            return self._release_at_once(events, settings, noise_key)
+        shards = Sharding.of_stream(self._shards)
+        batches, rejected = self._batches(events)
         messages = (
             batches
-            | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, True, self._domain)  # not to Beam windows
-            | "CloseByWatermark" >> CloseByWatermark(self._plan.schedule, sharding.shards)
+            | "AssignWindows" >> AssignWindows(settings, noise_key, PackPairs(settings.schedule, shards), self._domain)
+            | "CloseByWatermark" >> CloseByWatermark(settings.schedule, shards.shards)
         )
-        reports = name_stream(messages, settings, noise_key, sharding.shards, 1, self._domain).reports
-        reports.element_type = WindowReport
-        return ReleaseOutput(reports, rejected)
+        release = ReleaseStagesInOrder(stages_of(settings, self._domain), noise_key, shards.shards, senders=1)
+        return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
-    def _monitor(self, events: beam.PCollection, settings: MonitorSettings, noise_key: beam.Secret) -> ReleaseOutput:
-        """The other modes: users pay for hits."""
-        is_bounded = events.is_bounded
-        sharding = Sharding.choose(self._plan.schedule, is_bounded=is_bounded, shards=self._shards)
+    def _release_at_once(self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret) -> ReleaseOutput:
+        pays_looks = isinstance(settings, NamingSettings)
+        cuts = Cuts.of(settings.schedule, pays_looks=pays_looks, shards=self._shards)
+        step = PackPairs(settings.schedule, cuts.users, by_item=pays_looks)
+        packed, rejected = self._packed(events, settings, noise_key, step)
+        stages = stages_of(settings, self._domain_of_stages, is_replay=True)
+        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
+        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
+
+    def _packed(
+        self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret, step: PackPairs
+    ) -> tuple[beam.PCollection, beam.PCollection]:
+        """The pairs of users, packed, and the rows that cannot be read."""
         batches, rejected = self._batches(events)
-        packed = batches | "AssignWindows" >> AssignWindows(settings, noise_key, sharding, is_bounded, self._domain)
-        return ReleaseOutput(self._monitor_packed(packed, settings, noise_key, sharding), rejected)
-
-    def _monitor_packed(
-        self,
-        packed: beam.PCollection,
-        settings: MonitorSettings,
-        noise_key: beam.Secret,
-        sharding: Sharding,
-        pool: str | None = None,
-    ) -> beam.PCollection:
-        """From what `AssignWindows` makes of the events."""
-        is_bounded = packed.is_bounded
-        cells = packed | "BoundContributions" >> BoundContributions(settings, noise_key, sharding, pool)
-        if self._domain is not None:
-            zero_items = packed.pipeline | "DrawZeroItems" >> DrawZeroItems(
-                settings, noise_key, sharding, is_bounded, self._domain
-            )
-            cells = (cells, zero_items) | "WithZeroItems" >> beam.Flatten()
-        return (
-            cells
-            | "FindCandidates" >> FindCandidates(settings, noise_key, pool)
-            | "MonitorHeavyHitters" >> MonitorHeavyHitters(settings, noise_key, sharding, is_bounded)
-        )
+        return batches | "AssignWindows" >> AssignWindows(settings, noise_key, step, self._domain), rejected
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:
@@ -232,6 +215,46 @@ class ShiftingHeavyHitters(beam.PTransform):
             f"the input must have a schema, or be pairs (user, item) or EventBatch, got elements of {element_type!r}."
             " Give functions for user and item, or declare the types with .with_output_types(tuple[str, str])."
         )
+
+
+class ReleaseLog(ShiftingHeavyHitters):
+    """PCollection of `JoinedChunks` -> the same as `ShiftingHeavyHitters` makes of the events of the log.
+
+    The steps that need most time are done by the processes of ``pool``, in this process remains what is left. What they
+    hand to each other does not pass through Beam, whose shuffle would copy it four times.
+
+    noise_key: a `beam.Secret` of the key that the pool has. domain_file: of a plan with a known domain.
+    """
+
+    def __init__(
+        self,
+        plan: ReleasePlan,
+        fields: EventFields,
+        pool: ProcessPool,
+        *,
+        noise_key: beam.Secret,
+        run_id: str,
+        stream: str,
+        shards: int | None,
+        domain_file: str | None,
+        progress: ReadProgress | None,
+    ) -> None:
+        super().__init__(plan, noise_key=noise_key, run_id=run_id, stream=stream, shards=shards, domain=domain_file)
+        file = None if domain_file is None else DomainFile(domain_file, plan.domain_size, plan.domain_fingerprint)
+        self._domain_of_stages = self._domain_file = file
+        self._fields = fields
+        self._pool = pool.token
+        self._progress_token = None if progress is None else progress.token
+
+    def _packed(
+        self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret, step: PackPairs
+    ) -> tuple[beam.PCollection, beam.PCollection]:
+        reading = ReadPairsStep(step, self._fields, self._domain_file)
+        assert self._pool is not None
+        do_fn = RunInPoolDoFn(reading, self._pool, progress=self._progress_token)
+        outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
+        outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
+        return outputs.packed, outputs[REJECTED]
 
 
 def _check_window(window: WindowFn, schedule: WindowSchedule) -> None:

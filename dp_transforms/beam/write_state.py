@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
+from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.gather_all import gather_all
-from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.monitor.counted_messages import Key, messages_of
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key

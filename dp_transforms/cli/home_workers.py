@@ -19,14 +19,13 @@ from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import UserError
 from dp_transforms.logs import LogChunk, find_log_chunks, spread_chunks
-from dp_transforms.monitor.item_domain import DomainFile
+from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.plan.release_plan import DEFAULT_RELEASE
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.noise_key_file import read_key_file
+from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import PoolError, ProcessPool
-from dp_transforms.workers.read_pairs import ReadPairsStep
-from dp_transforms.workers.reading_step import reading_step
 
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000

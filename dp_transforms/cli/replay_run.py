@@ -15,8 +15,7 @@ from apache_beam.runners.runner import PipelineResult
 from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.load_noise_key import FreshKey
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
-from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
-from dp_transforms.beam.release_log import ReleaseLog
+from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.write_rejected import WriteRejected
 from dp_transforms.beam.write_reports import WriteReports

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.mechanisms.randomness import IdHasher, Words
+from dp_transforms.mechanisms.randomness import IdHasher, IdKeys, Words
+from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.item_table import ItemTable
 
 
@@ -36,3 +39,32 @@ class DomainTable:
             if not np.any(same_high & ~found):
                 return found
             at = at + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class DomainFile:
+    """The domain of a plan, by the path of its file."""
+
+    path: str
+    size: int
+    fingerprint: str
+
+    def table(self, keys: IdKeys) -> DomainTable:
+        """Its items by their keyed hashes: once in a process, for all steps of a run that need them.
+
+        Raises ValueError unless the file holds the domain of the plan.
+        """
+        which = self, which_keys(keys)
+        if which not in _TABLES:
+            labels = ItemDomain.read(self.path).checked(self.size, self.fingerprint).labels
+            _TABLES.clear()
+            _TABLES[which] = DomainTable.of_labels(labels, keys.hash_items)
+        return _TABLES[which]
+
+
+_TABLES: dict[tuple[DomainFile, str], DomainTable] = {}  # at most one
+
+
+def which_keys(keys: IdKeys) -> str:
+    """Differs from key to key, and does not reveal the key: the keyed hash of a fixed text."""
+    return keys.hash_items(pa.array(["which item hashes are these?"])).tobytes().hex()

@@ -7,7 +7,6 @@ the log.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import os
@@ -127,16 +126,3 @@ class ItemDomain:
         offsets = np.frombuffer(self.labels.buffers()[1], np.int32)[self.labels.offset :][: self.size + 1]
         text = self.labels.buffers()[2][offsets[0] : offsets[-1]]
         return hashlib.sha256(lengths.tobytes() + text.to_pybytes()).hexdigest()
-
-
-@dataclasses.dataclass(frozen=True)
-class DomainFile:
-    """The domain of a plan, by the path of its file."""
-
-    path: str
-    size: int
-    fingerprint: str
-
-    def read(self) -> ItemDomain:
-        """Raises ValueError unless the file holds the domain of the plan."""
-        return ItemDomain.read(self.path).checked(self.size, self.fingerprint)

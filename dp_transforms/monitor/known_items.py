@@ -6,7 +6,7 @@ Of a stream, or of one shard of its items.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +70,22 @@ class KnownItems:
         last_named = np.full(len(union), -1, dtype=np.int64)
         last_named[here] = self.last_named
         return last_named[asked]
+
+    def since(self, window: int) -> KnownItems:
+        """Those that were last named in this window or later."""
+        rows = np.flatnonzero(self.last_named >= window)
+        return KnownItems(self.table.take(rows), self.last_named[rows])
+
+    @classmethod
+    def join(cls, parts: Sequence[KnownItems]) -> KnownItems:
+        """The items of all parts, each with the latest of its windows."""
+        if not parts:
+            return cls.none()
+        table, positions = ItemTable.merge([part.table for part in parts])
+        last_named = np.full(len(table), -1, dtype=np.int64)
+        for part, position in zip(parts, positions, strict=True):
+            np.maximum.at(last_named, position, part.last_named)
+        return cls(table, last_named)
 
     def to_cells(self) -> list[bytes]:
         """As byte strings under 10 MB, for state that an engine keeps; none for no items."""

@@ -109,6 +109,11 @@ class NamingSettings(StreamSettings):
         """What a user pays to be on the hits list."""
         return self.hits_per_user * self.hit_units
 
+    def empty_item_tail(self) -> int:
+        """The probability that a known item is named although nobody adds to it, in units of 2^-128."""
+        tails = self.noise.upper_tail_integers()
+        return tails[self.known_threshold - 1] if self.known_threshold <= len(tails) else 0
+
     def query_noise(self, keys: StreamKeys) -> LookNoise:
         """What is added to the sum of weights of an item in a window, where users pay for hits."""
         return LookNoise(self.noise, self.known_threshold, keys)

@@ -136,7 +136,7 @@ class Purses:
     own users in each cell; the cells are put together only when they are rewritten.
     """
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys, cells: Iterable[bytes] = ()) -> None:
+    def __init__(self, settings: NamingSettings, keys: StreamKeys, cells: Iterable[Packed] = ()) -> None:
         """cells: what was stored so far, in any order. Raises ValueError for other bytes."""
         self._pace = Pace(settings)
         self._purse = settings.purse

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.plan.window_schedule import WindowSchedule
-
 _BOUNDED_GROUPS = 128
 _UNBOUNDED_SHARDS = 4
 SHARDS_OF_RUN = 8  # of one slab with all windows
@@ -24,16 +22,19 @@ class Sharding:
     shards: int
 
     @classmethod
-    def choose(cls, schedule: WindowSchedule, *, is_bounded: bool, shards: int | None) -> Sharding:
-        """Bounded input: about 128 groups, and fewer shards for more slabs. A stream: one window per slab, 4 shards."""
-        if shards is not None and (not isinstance(shards, int) or shards < 1):
-            raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
-        if not is_bounded:
-            return cls(1, shards or _UNBOUNDED_SHARDS)
-        return cls.of_windows(schedule.horizon, shards)
+    def of_stream(cls, shards: int | None) -> Sharding:
+        """One window a slab; 4 shards unless another number is given."""
+        return cls(1, _checked(shards) or _UNBOUNDED_SHARDS)
 
     @classmethod
     def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
-        """For bounded input that lies in so many windows."""
+        """For bounded input that lies in so many windows: about 128 groups, and fewer shards for more slabs."""
+        _checked(shards)
         slabs = min(windows, _BOUNDED_GROUPS)
         return cls(-(-windows // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
+
+
+def _checked(shards: int | None) -> int | None:
+    if shards is not None and (not isinstance(shards, int) or shards < 1):
+        raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
+    return shards

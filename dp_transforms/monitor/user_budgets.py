@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitor.equal_rows import group_starts
-from dp_transforms.monitor.packed_arrays import HASHES, WORDS, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.monitor.packed_arrays import HASHES, WORDS, Packed, check_unpacked, pack_arrays, unpack_arrays
 
 _USERS_PER_BLOB = 700_000  # 12 bytes each: a blob stays well under 10 MB
 
@@ -16,13 +16,15 @@ _USERS_PER_BLOB = 700_000  # 12 bytes each: a blob stays well under 10 MB
 class UserBudgets:
     """Counters of the users that were ever charged; all others are 0. 12 bytes a user.
 
-    Stored as blobs, byte strings under 10 MB. Blobs add up: a user may be in several, so the charges of a window can be
-    appended without rewriting what is there.
+    Stored as blobs, byte strings under 10 MB. A user may be in several, and its highest counter counts: hits are never
+    taken back. So what a window charges is appended, without rewriting what is there, and a blob that is stored twice
+    charges nobody twice.
     """
 
-    def __init__(self, blobs: Iterable[bytes] = ()) -> None:
+    def __init__(self, blobs: Iterable[Packed] = ()) -> None:
         self._users = np.zeros(0, dtype=np.uint64)  # ascending
         self._hits = np.zeros(0, dtype=np.uint32)
+        self._charged: list[npt.NDArray[np.uint64]] = []
         arrays = [unpack_arrays(blob, HASHES, WORDS) for blob in blobs]
         check_unpacked(all(len(users) == len(hits) for users, hits in arrays))
         if arrays:
@@ -32,7 +34,7 @@ class UserBudgets:
             starts = group_starts(users)
             hits = np.concatenate([hits for _, hits in arrays])[order]
             self._users = users[starts]
-            self._hits = np.add.reduceat(hits, starts, dtype=np.uint32) if len(starts) else self._hits
+            self._hits = np.maximum.reduceat(hits, starts) if len(starts) else self._hits
 
     def __len__(self) -> int:
         return len(self._users)
@@ -61,6 +63,7 @@ class UserBudgets:
         O(counters + n)."""
         places = self.places(users) if places is None else places
         is_here = self._are_at(places, users)
+        self._charged.append(users)
         self._hits[places[is_here]] += hits[is_here]
         if not is_here.all():
             self._insert(users[~is_here], hits[~is_here], places[~is_here])
@@ -85,17 +88,17 @@ class UserBudgets:
         all_users[inserted], all_hits[inserted] = users, hits
         self._users, self._hits = all_users, all_hits
 
-    @property
-    def blob_count(self) -> int:
-        """How many blobs `to_blobs` makes."""
-        return -(-len(self) // _USERS_PER_BLOB)
+    def charged_blobs(self) -> list[bytes]:
+        """The counters of those that were charged since the blobs were read, as blobs to append to them."""
+        users = np.unique(np.concatenate(self._charged)) if self._charged else np.zeros(0, dtype=np.uint64)
+        return budget_blobs(users, self.hits(users))
 
     def to_blobs(self) -> list[bytes]:
         return budget_blobs(self._users, self._hits)
 
 
 def budget_blobs(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> list[bytes]:
-    """Blobs of these charges: byte strings under 10 MB, none for no user."""
+    """Blobs of these counters: byte strings under 10 MB, none for no user."""
     return [
         pack_arrays(users[low : low + _USERS_PER_BLOB], hits[low : low + _USERS_PER_BLOB])
         for low in range(0, len(users), _USERS_PER_BLOB)

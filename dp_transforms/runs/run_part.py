@@ -7,7 +7,6 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.packed_arrays import check_unpacked
 from dp_transforms.monitor.purses import PurseEntries
@@ -19,7 +18,6 @@ from dp_transforms.runs.state_cells import (
     buckets_of_shard,
     hit_bound_of_cell,
     hits_of_cell,
-    join_known,
 )
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.state_header import StateError, at_path
@@ -110,7 +108,7 @@ class RunPart:
                 check_unpacked(bool((known.last_named < self.first).all() and (known.last_named >= 0).all()))
                 rows = np.flatnonzero(hashes % np.uint64(shards) == shard)
                 parts.append(KnownItems(known.table.take(rows), known.last_named[rows]))
-        return join_known(parts) if parts else KnownItems(ItemTable.none(), np.zeros(0, dtype=np.int64))
+        return KnownItems.join(parts)
 
     def state(self) -> StateFile | None:
         """The state before the part; None where nothing is carried."""

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.monitor.equal_rows import group_starts
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.packed_arrays import (
     HASHES,
@@ -77,18 +76,12 @@ def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> lis
     if kind is Kind.HIT_BOUND:
         bounds = [hit_bound_of_cell(cell) for cell in cells]
         return [hit_bound_cell(max(bounds))] if bounds else []
-    known = join_known([KnownItems.from_cells([cell]) for cell in cells])
-    kept = np.flatnonzero(known.last_named >= named_from)
-    return KnownItems(known.table.take(kept), known.last_named[kept]).to_cells()
+    return known_of_cells(cells, named_from).to_cells()
 
 
-def join_known(parts: Sequence[KnownItems]) -> KnownItems:
-    """The items of all parts, each with the latest of its windows."""
-    table, positions = ItemTable.merge([part.table for part in parts]) if parts else (ItemTable.none(), [])
-    last_named = np.full(len(table), -1, dtype=np.int64)
-    for part, position in zip(parts, positions, strict=True):
-        np.maximum.at(last_named, position, part.last_named)
-    return KnownItems(table, last_named)
+def known_of_cells(cells: Iterable[Cell], named_from: int) -> KnownItems:
+    """The items of these cells, in whatever order and however often they come, but for those that are forgotten."""
+    return KnownItems.join([KnownItems.from_cells([cell]) for cell in cells]).since(named_from)
 
 
 Hits = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]  # users, ascending, and how many hits each has paid
@@ -128,6 +121,23 @@ def hit_bound_of_cell(cell: Cell) -> int:
 # ---------------------------------------------------------------------------------------------------------------------
 # Buckets
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def pack_by_bucket(cells: Iterable[tuple[Kind, Cell]]) -> Iterator[bytes]:
+    """Each cell by bucket, as `pack_cell` packs it: what a part hands over."""
+    for kind, cell in cells:
+        for bucket, of_bucket in _cells_by_bucket(kind, cell):
+            yield pack_cell(kind, bucket, of_bucket)
+
+
+def _cells_by_bucket(kind: Kind, cell: Cell) -> Iterable[tuple[int, bytes]]:
+    if kind is Kind.PURSES:
+        return purse_cells(PurseEntries.from_cell(cell))
+    if kind is Kind.BUDGETS:
+        return budget_cells(*hits_of_cell(cell))
+    if kind is Kind.HIT_BOUND:
+        return [(0, bytes(cell))]
+    return known_cells(KnownItems.from_cells([cell]))
 
 
 def purse_cells(entries: PurseEntries) -> Iterator[tuple[int, bytes]]:

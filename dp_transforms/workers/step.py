@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 Work = Callable[[Any, "Counter[str]"], Iterator[Any]]
 """An element, and what is counted for the operator (`operator_counts`) -> outputs."""
@@ -16,7 +16,8 @@ class Step(Protocol):
     stores: whether its outputs, pairs of a key and packed columns, are read by other steps alone.
     """
 
-    stores: ClassVar[bool]
+    @property
+    def stores(self) -> bool: ...
 
     def start(self, secret: bytes) -> Work:
         """What is done once on each worker, before the first element. secret: the noise key of the run."""

@@ -32,7 +32,6 @@ from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.monitor.user_pairs import UserPairs
-from dp_transforms.monitor.zero_items import draw_zero_items
 
 Whole = npt.NDArray[np.int64]
 
@@ -92,17 +91,17 @@ def name_pairs(
     if settings.hits_per_user:
         yield from _monitor_pairs(pairs, settings, keys, domain, in_order=in_order)
         return
-    empty = EmptyItems(domain, settings, keys) if domain else None
+    empty = EmptyItems(domain, settings.empty_item_tail(), keys) if domain else None
     namer, horizon = ItemNamer(settings, keys), settings.schedule.horizon
     if not in_order:
-        parts = [weigh_replay(pairs, settings, keys), *(cells for _, cells in (empty.of_run(1) if empty else ()))]
+        parts = [weigh_replay(pairs, settings, keys), *([empty.without_sums(0, horizon)] if empty else [])]
         yield _columns(namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon))
         return
     carried = Carried(settings, keys)
     for window in range(horizon):
         here = _select(pairs, pairs.windows == window)
         carried.over_to(window, here.users)
-        parts = [empty.of_window(window, 0, 1)] if empty else []
+        parts = [empty.without_sums(window, window + 1)] if empty else []
         if len(here):
             parts.append(ItemSums.of_weights(here, carried.purses.spend(here, window), keys))
         named = namer.name_windows(ItemSums.merge(parts), carried.known, window, window + 1)
@@ -122,7 +121,8 @@ def _monitor_pairs(
     horizon = settings.schedule.horizon
     parts = []
     if domain:
-        parts = [part for _, _, part in draw_zero_items(domain, settings, keys, windows_per_slab=horizon, shards=1)]
+        tail = settings.query_noise(keys).zero_item_tail()
+        parts = [EmptyItems(domain, tail, keys).without_holders(0, horizon)]
     if in_order:
         carried = Carried(settings, keys)
         for window in range(horizon):

@@ -1,6 +1,6 @@
-"""Gather in order: complete windows that come in any order -> the windows whose turn it is (`GatherCounted` before it).
+"""Gather: counted messages -> groups that are complete, and complete windows in any order -> those whose turn it is.
 
-The state of a stateful step that takes windows strictly in order, and the queue in it.
+What steps of a stream begin with. Neither a watermark nor a timer decides anything (`monitor.counted_messages`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,21 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
+import apache_beam as beam
 from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.monitor.counted_messages import ENDS, MOST_MESSAGE_BYTES, Group, batches_of_blobs
+from dp_transforms.beam.count_for_operator import operator_counter
+from dp_transforms.monitor.counted_messages import (
+    ENDS,
+    MOST_MESSAGE_BYTES,
+    GatheredCount,
+    Group,
+    Key,
+    Sent,
+    batches_of_blobs,
+)
+from dp_transforms.monitor.operator_counts import LATE_BATCHES
 
 _Key = TypeVar("_Key", str, int)
 _LEAST_NEAR_WINDOWS = 64
@@ -25,6 +36,58 @@ _PART_CODER = TupleCoder([VarIntCoder(), VarIntCoder(), ListCoder(BytesCoder())]
 NEAR = BagStateSpec("near_v1", _PART_CODER)
 FAR = BagStateSpec("far_v1", _PART_CODER)
 WAITING = ReadModifyWriteStateSpec("waiting_v1", BytesCoder())
+
+
+class GatherCounted(beam.PTransform):
+    """``(key, (announced, blob))`` -> ``(key, blobs)``, once for each key, when its group is complete.
+
+    senders: how many senders each key has. Empty blobs are left out; the others come in no particular order.
+    """
+
+    def __init__(self, senders: int) -> None:
+        super().__init__()
+        self._do_fn = GatherCountedDoFn(senders)
+
+    def expand(self, messages: beam.PCollection) -> beam.PCollection:
+        return messages | "Gather" >> beam.ParDo(self._do_fn).with_output_types(Group)
+
+
+class GatherCountedDoFn(beam.DoFn):
+    """Stateful, by key. Reads the blobs once, when the group is complete; then it forgets the key.
+
+    No message can come for a key whose group was complete, because each sender announces all its messages. If one comes
+    nevertheless, it starts a group that is never complete. A second complete group would be dropped by the monitor,
+    because the window is closed or has its parts already.
+    """
+
+    BLOBS = BagStateSpec("blobs_v1", BytesCoder())
+    COUNT = ReadModifyWriteStateSpec("count_v1", BytesCoder())
+
+    def __init__(self, senders: int) -> None:
+        self._senders = senders
+        self._late = operator_counter(LATE_BATCHES)
+
+    def process(
+        self,
+        element: tuple[Key, Sent],
+        blobs: Any = beam.DoFn.StateParam(BLOBS),
+        count: Any = beam.DoFn.StateParam(COUNT),
+    ) -> Iterator[Group]:
+        key, (announced, blob) = element
+        so_far = GatheredCount(count.read())
+        so_far.add(announced)
+        if so_far.is_complete(self._senders):
+            gathered = list(blobs.read()) if so_far.received > 1 else []
+            blobs.clear()
+            count.clear()
+            yield key, [*gathered, blob] if blob else gathered
+            return
+        if so_far.has_too_many(self._senders):
+            self._late.inc()
+            return
+        if blob:
+            blobs.add(blob)
+        count.write(so_far.to_bytes())
 
 
 def parts_of_window(group: Group, key: _Key) -> Iterator[tuple[_Key, Part]]:

@@ -1,23 +1,36 @@
-"""Events -> packed pairs (user, item) by window and shard of users. From here on ids are keyed hashes."""
+"""Before the stages: events, or chunks of a log -> packed pairs (user, item) by window and shard of users.
+
+From here on ids are keyed hashes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import numpy as np
 
+from dp_transforms.logs import EventFields, JoinedChunks, read_joined
+from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.mechanisms.randomness import IdKeys
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.domain_table import DomainFile, DomainTable
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_pairs import item_pairs_of_events
-from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ
+from dp_transforms.monitor.operator_counts import (
+    EVENTS_OUTSIDE_DOMAIN,
+    EVENTS_OUTSIDE_RANGE,
+    EVENTS_READ,
+    EVENTS_REJECTED,
+)
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.user_pairs import pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
+from dp_transforms.stages.release_stages import Cuts
 
+ROWS, BYTES = "rows", "bytes"  # counted for a progress bar
 Packed = tuple[tuple[int, int], bytes]  # slab of windows and shard of users; packed columns
 
 
@@ -64,3 +77,46 @@ class PackPairs:
             end=part.end,
         ):
             yield (slab, shard), of_users.to_bytes()
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadPairsStep:
+    """`JoinedChunks` -> packed pairs and `RejectedEvents`. domain: of a plan with a known domain."""
+
+    packing: PackPairs
+    fields: EventFields
+    domain: DomainFile | None = None
+    stores: ClassVar[bool] = True
+
+    def start(self, secret: bytes) -> Callable[[JoinedChunks, Counter[str]], Iterator[Packed | RejectedEvents]]:
+        keys = IdKeys(secret)
+        domain = None if self.domain is None else self.domain.table(keys)
+        windows = self.packing.schedule.windows_per_event
+
+        def read(joined: JoinedChunks, counts: Counter[str]) -> Iterator[Packed | RejectedEvents]:
+            for block in read_joined(joined, self.fields, windows):
+                for rejected in block.rejected:
+                    counts[EVENTS_REJECTED] += len(rejected.positions)
+                    yield rejected
+                if len(block.batch):
+                    yield from self.packing.pack(block.batch, keys, domain, counts)
+                counts[ROWS] += block.rows
+                counts[BYTES] += block.bytes
+
+        return read
+
+    def fetched(self, element: JoinedChunks, get: Callable[[bytes], bytes]) -> JoinedChunks:
+        return element
+
+
+def reading_step(
+    schedule: WindowSchedule,
+    release: str,
+    fields: EventFields,
+    shards: int | None,
+    domain: DomainFile | None = None,
+) -> ReadPairsStep:
+    """For a replay of the whole schedule. release: the release mode."""
+    pays_looks = release == "names"
+    cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
+    return ReadPairsStep(PackPairs(schedule, cuts.users, by_item=pays_looks), fields, domain)

@@ -1,0 +1,171 @@
+"""At once: a driver of stages for bounded input, which groups all that belongs to a slab of windows and a shard.
+
+Steps run on the worker of an engine, or in the processes of a pool on this machine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.utils.windowed_value import WindowedValue
+
+from dp_transforms.beam import encode_elements
+from dp_transforms.beam.assign_windows import max_timestamp
+from dp_transforms.beam.count_for_operator import Counters
+from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.beam.write_state import STATE
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.stages.read_pairs import BYTES, ROWS
+from dp_transforms.stages.stage import AtOnceStep, HandedOver, Key
+from dp_transforms.workers.pool import ProcessPool, Result
+from dp_transforms.workers.step import Step
+
+encode_elements.register_coders()
+
+SENT = "sent"
+
+
+class AtOnce(beam.PTransform):
+    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage, tagged `SENT`.
+
+    The last stage sends reports, at the maximal timestamp of their windows. Of a part of a run also what it carries
+    over, as packed cells tagged `STATE`.
+
+    pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
+    are read again by another step.
+    """
+
+    def __init__(
+        self, step: AtOnceStep, noise_key: beam.Secret, pool: str | None = None, *, rereads: bool = False
+    ) -> None:
+        super().__init__()
+        self._step = step
+        if pool is None:
+            self._do_fn: beam.DoFn = RunStepDoFn(step, noise_key)
+        else:
+            self._do_fn = RunInPoolDoFn(step, pool, rereads=rereads)
+
+    def expand(self, groups: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+        outputs = groups | "Advance" >> beam.ParDo(self._do_fn).with_outputs(STATE, main=SENT)
+        sent = WindowReport if self._step.to is None else convert_to_beam_type(tuple[Key, bytes])
+        outputs[SENT].element_type, outputs[STATE].element_type = sent, bytes
+        return outputs
+
+
+class WithStarts(beam.PTransform):
+    """Packed columns by slab and shard, and for each of these keys an empty blob: those to which nothing comes act too.
+
+    Known items, and those of a known domain, are looked at in every window.
+    """
+
+    def __init__(self, step: AtOnceStep) -> None:
+        super().__init__()
+        self._step = step
+
+    def expand(self, packed: beam.PCollection) -> beam.PCollection:
+        starts = (
+            packed.pipeline
+            | "Once" >> beam.Impulse()
+            | "Starts" >> beam.FlatMap(_starts, self._step).with_output_types(tuple[Key, bytes])
+        )
+        return (packed, starts) | "Join" >> beam.Flatten()
+
+
+def _starts(once: bytes, step: AtOnceStep) -> Iterator[tuple[Key, bytes]]:
+    part, windows = step.whole_or_part, step.cut.windows_per_slab
+    for slab in range(part.first // windows, -(-part.end // windows)):
+        for shard in range(step.cut.shards):
+            yield (slab, shard), b""
+
+
+class RunStepDoFn(beam.DoFn):
+    """Adapts a stage to groups."""
+
+    def __init__(self, step: AtOnceStep, noise_key: beam.Secret) -> None:
+        self._step = step
+        self._noise_key = noise_key
+        self._counters = Counters()
+
+    def setup(self) -> None:
+        self._work = self._step.start(self._noise_key.get_secret_bytes())
+
+    def process(self, element: Any) -> Iterator[Any]:
+        counts: Counter[str] = Counter()
+        for output in self._work(element, counts):
+            if isinstance(output, HandedOver):
+                yield beam.pvalue.TaggedOutput(STATE, output.packed)
+            elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
+                window, report = output
+                yield TimestampedValue(report, max_timestamp(self._step.stage.settings.schedule, window))
+            else:
+                yield output
+        self._counters.add(counts)
+
+
+class RunInPoolDoFn(beam.DoFn):
+    """Hands the elements of a bundle to the processes, and yields what comes back, in their order; bounded input in the
+    GlobalWindow only.
+
+    rereads: the packed columns of the elements are needed again, by another step. Else they are given back.
+    """
+
+    def __init__(self, step: Step, pool: str, *, progress: str | None = None, rereads: bool = False) -> None:
+        self._step = step
+        self._token = pool
+        self._progress = progress
+        self._rereads = rereads
+        self._counters = Counters()
+        self._waiting: deque[tuple[Any, Future[Result]]] = deque()
+
+    def setup(self) -> None:
+        self._pool = ProcessPool.of(self._token)
+
+    def process(self, element: Any) -> Iterator[Any]:
+        if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
+            element = element[0], list(element[1])
+        self._waiting.append((element, self._pool.submit(self._step, element)))
+        while self._waiting and self._waiting[0][1].done():
+            yield from self._outputs()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        while self._waiting:
+            for output in self._outputs():
+                if isinstance(output, beam.pvalue.TaggedOutput):
+                    yield beam.pvalue.TaggedOutput(output.tag, _in_global_window(output.value))
+                else:
+                    yield _in_global_window(output)
+
+    def _outputs(self) -> Iterator[Any]:
+        element, future = self._waiting.popleft()
+        result = future.result()
+        ReadProgress.advance(self._progress, result.counts.pop(ROWS, 0), result.counts.pop(BYTES, 0))
+        self._counters.add(result.counts)
+        if isinstance(element, tuple) and not self._rereads:
+            for blob in element[1]:
+                self._pool.release(blob)
+        for output in result.outputs:
+            yield beam.pvalue.TaggedOutput(REJECTED, output) if isinstance(output, RejectedEvents) else output
+
+
+class FetchColumnsDoFn(beam.DoFn):
+    """Groups with handles of a pool -> the same with their packed columns, for a step that runs here."""
+
+    def __init__(self, pool: str) -> None:
+        self._token = pool
+
+    def process(self, group: tuple[Any, Iterable[bytes]]) -> Iterator[tuple[Any, list[bytes]]]:
+        get = ProcessPool.of(self._token).store.get
+        yield group[0], [bytes(get(blob)) for blob in group[1]]
+
+
+def _in_global_window(value: Any) -> WindowedValue:
+    window = GlobalWindow()
+    return WindowedValue(value, window.max_timestamp(), (window,))

@@ -1,0 +1,297 @@
+"""In order: a driver of stages for streams, which gathers what belongs to a window and waits for the window's turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+from apache_beam.transforms.window import TimestampedValue
+
+from dp_transforms.beam import encode_elements
+from dp_transforms.beam.assign_windows import max_timestamp
+from dp_transforms.beam.count_for_operator import Counters, operator_counter, operator_gauge
+from dp_transforms.beam.gather import (
+    FAR,
+    NEAR,
+    WAITING,
+    GatherCounted,
+    Part,
+    Turn,
+    parts_of_shard,
+    parts_of_window,
+    take_turn,
+)
+from dp_transforms.beam.write_state import STATE, state_messages
+from dp_transforms.monitor.counted_messages import ENDS, Group, Key, Sent, ending_messages, messages_of
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket, pack_cell, unpack_cell
+from dp_transforms.stages.stage import Span, Stage, packed_by_cell
+
+encode_elements.register_coders()
+
+ADVANCED, ENDED, REPORTS = "advanced", "ended", "reports"
+_CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000
+
+
+class InOrder(beam.PTransform):
+    """``((window, shard), message)`` -> the same for the next stage, with counted messages, tagged `ADVANCED`, and what
+    the stage carries over to the next part of a run, tagged `STATE`.
+
+    senders: how many senders each shard has. Each shard sends to all ``to`` shards of the next stage in every window,
+    even if it has nothing to say. part: None for a whole run.
+    """
+
+    def __init__(
+        self, stage: Stage, noise_key: beam.Secret, shards: int, senders: int, to: int, part: RunPart | None
+    ) -> None:
+        super().__init__()
+        self._senders = senders
+        self._takes_turns = stage.work.takes_turns
+        kind = InOrderDoFn if self._takes_turns else AsItComesDoFn
+        self._do_fn = kind(stage, noise_key, shards, to, part)
+
+    def expand(self, messages: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+        groups = messages | "Gather" >> GatherCounted(self._senders)
+        if self._takes_turns:
+            groups = groups | "ByShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
+        advance = beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        return groups | "Advance" >> advance.with_outputs(STATE, main=ADVANCED)
+
+
+class ReleaseInOrder(beam.PTransform):
+    """``((window, 0), blobs)``, all that was found in a window -> `WindowReport`, tagged `REPORTS`, at the maximal
+    timestamp of its window; `RunEnded`, tagged `ENDED`; and what a part of a run carries over, tagged `STATE`."""
+
+    def __init__(self, do_fn: ReleaseInOrderDoFn, stream: str) -> None:
+        super().__init__()
+        self._do_fn = do_fn
+        self._stream = stream
+
+    def expand(self, groups: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
+        outputs = (
+            groups
+            | "OneKey" >> beam.FlatMap(parts_of_window, self._stream).with_output_types(tuple[str, Part])
+            | "CloseWindows" >> beam.ParDo(self._do_fn).with_outputs(ENDED, STATE, main=REPORTS)
+        )
+        outputs[REPORTS].element_type, outputs[ENDED].element_type = WindowReport, RunEnded
+        return outputs
+
+
+@dataclasses.dataclass
+class Progress:
+    """next_window: the first that had no turn. cells, size: how many cells and bytes the state had when it was last
+    rewritten. reports: how many were released."""
+
+    next_window: int
+    cells: int = 0
+    size: int = 0
+    reports: int = 0
+
+    FIELDS = struct.Struct("<qqqq")
+
+    def to_bytes(self) -> bytes:
+        return self.FIELDS.pack(self.next_window, self.cells, self.size, self.reports)
+
+
+class InOrderDoFn(beam.DoFn):
+    """Stateful, keyed by shard, without timers: advances a stage through a window when it has come whole, and it was
+    advanced through all windows before.
+
+    What comes for a window that had its turn is dropped and counted. CELLS is the state of the stage; it is stored
+    together with what is sent. So if a worker dies, a window is taken again from the same state, and sends the same.
+
+    to: shards of the next stage. part: of a run; None for a whole one.
+    """
+
+    CELLS = BagStateSpec("cells", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress", BytesCoder())
+
+    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int, part: RunPart | None) -> None:
+        self._stage = stage
+        self._noise_key = noise_key
+        self._shards = shards
+        self._to = Sharding(1, to)
+        self._is_whole, self._part = part is None, part or RunPart.whole(stage.settings.schedule)
+        self._counters = Counters()
+        self._late = operator_counter(LATE_BATCHES)
+
+    def setup(self) -> None:
+        self._work = self._stage.start(self._noise_key.get_secret_bytes())
+
+    def process(
+        self,
+        element: tuple[int, Part],
+        near: Any = beam.DoFn.StateParam(NEAR),
+        far: Any = beam.DoFn.StateParam(FAR),
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        cells: Any = beam.DoFn.StateParam(CELLS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+    ) -> Iterator[object]:
+        shard, part = element
+        yield from self.advance(shard, part, (near, far, waiting), cells, progress)
+
+    def advance(
+        self, shard: int, part: Part, queue: tuple[Any, Any, Any], cells: Any, progress: Any
+    ) -> Iterator[object]:
+        """All that one element leads to. queue: the state of `take_turn`; cells, progress: that of the stage."""
+        now = self._progress(shard, cells, progress)
+        turn = take_turn(part, now.next_window, *queue)
+        self.note(turn)
+        if not turn:
+            return
+        span = Span(now.next_window, self._end_of(turn, now.next_window), shard, self._shards)
+        blobs = [blob for _, of_window in turn.windows for blob in of_window]
+        if turn.windows and (blobs or self._work.acts_alone):
+            yield from self._advance(blobs, span, cells, now)
+        elif turn.windows:
+            yield from self.send(None, span, now)
+        now.next_window = span.end
+        progress.write(now.to_bytes())
+        yield from self.end(turn, span, cells, now)
+
+    def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
+        """What the stage made of a span, window by window; None: nothing came for it."""
+        packed = {} if advanced is None else dict(packed_by_cell(advanced, self._to))
+        for window in range(span.first, span.end):
+            for shard in range(self._to.shards):
+                for message in messages_of(packed.get((window, shard), [])):
+                    yield (window, shard), message
+
+    def end(self, turn: Turn, span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+        """What follows the last window of a part."""
+        if turn.ends:
+            yield from ending_messages(span.end, self._to.shards)
+            yield from self.handed_over(span.end, cells)
+
+    def handed_over(self, end: int, cells: Any) -> Iterator[object]:
+        """The state behind a part that ends before this window, for the next part."""
+        if self._work.keeps_state:
+            state = self._work.read(map(_unpacked, cells.read()), end)
+            yield from state_messages(end, list(pack_by_bucket(self._work.cells(state))))
+
+    def note(self, turn: Turn) -> None:
+        """For the operator."""
+        self._late.inc(turn.dropped)
+
+    def _end_of(self, turn: Turn, first: int) -> int:
+        return first + len(turn.windows)
+
+    def _progress(self, shard: int, cells: Any, progress: Any) -> Progress:
+        if (stored := progress.read()) is not None:
+            return Progress(*Progress.FIELDS.unpack(stored))
+        now = Progress(self._part.first)
+        self._begin(shard, cells, now)
+        return now
+
+    def _begin(self, shard: int, cells: Any, progress: Progress) -> None:
+        """Puts what is carried into the part into the state."""
+        state = self._work.load(self._part, None, Span(self._part.first, self._part.end, shard, self._shards))
+        self._add(list(self._work.cells(state)), cells, progress)
+
+    def _advance(self, blobs: list[bytes], span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+        counts: Counter[str] = Counter()
+        stored = list(cells.read()) if self._work.keeps_state else []
+        state = self._work.read(map(_unpacked, stored), span.first)
+        yield from self.send(self._work.advance(state, self._work.columns(blobs), span, counts), span, progress)
+        self._counters.add(counts)
+        if self._work.keeps_state:
+            self._store(state, stored, span, cells, progress)
+
+    def _store(self, state: Any, stored: list[bytes], span: Span, cells: Any, progress: Progress) -> None:
+        """Appends what has changed. Now and then it rewrites all, which costs a bounded share of what is read."""
+        changed = list(self._work.changed(state, span))
+        size = sum(map(len, stored)) + sum(len(cell) for _, cell in changed)
+        is_scattered = len(stored) + len(changed) > _CELLS_BEFORE_REWRITING + 2 * progress.cells
+        if is_scattered or size > _BYTES_BEFORE_REWRITING + 2 * progress.size:
+            cells.clear()
+            progress.cells = progress.size = 0
+            self._add(list(self._work.cells(state)), cells, progress)
+        else:
+            for kind, cell in changed:
+                cells.add(pack_cell(kind, 0, cell))
+        for name, value in self._work.measures(state).items():
+            operator_gauge(name).set(value)
+
+    @staticmethod
+    def _add(written: list[tuple[Kind, bytes]], cells: Any, progress: Progress) -> None:
+        for kind, cell in written:
+            cells.add(pack_cell(kind, 0, cell))
+            progress.cells += 1
+            progress.size += len(cell)
+
+
+class ReleaseInOrderDoFn(InOrderDoFn):
+    """The same for the last stage: releases the report of each window, and `RunEnded` tagged `ENDED`."""
+
+    def __init__(self, stage: Stage, noise_key: beam.Secret, part: RunPart | None) -> None:
+        super().__init__(stage, noise_key, 1, 1, part)
+        self._closed = operator_counter(WINDOWS_CLOSED)
+        self._pending_windows = operator_gauge(PENDING_WINDOWS)
+
+    def process(  # type: ignore[override]
+        self,
+        element: tuple[str, Part],
+        near: Any = beam.DoFn.StateParam(NEAR),
+        far: Any = beam.DoFn.StateParam(FAR),
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        cells: Any = beam.DoFn.StateParam(InOrderDoFn.CELLS),
+        progress: Any = beam.DoFn.StateParam(InOrderDoFn.PROGRESS),
+    ) -> Iterator[object]:
+        _, part = element
+        yield from self.advance(0, part, (near, far, waiting), cells, progress)
+
+    def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
+        for window, report in advanced or ():
+            progress.reports += 1
+            yield TimestampedValue(report, max_timestamp(self._stage.settings.schedule, window))
+
+    def end(self, turn: Turn, span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+        if turn.ends:
+            yield from self.handed_over(span.end, cells)
+        if span.end == self._part.end if self._is_whole else turn.ends:
+            ended = RunEnded(self._stage.settings.stream, span.end, progress.reports)
+            yield beam.pvalue.TaggedOutput(ENDED, ended)
+
+    def note(self, turn: Turn) -> None:
+        super().note(turn)
+        self._closed.inc(len(turn.windows))
+        if turn.waiting is not None:
+            self._pending_windows.set(turn.waiting)
+
+
+class AsItComesDoFn(beam.DoFn):
+    """A stage without a state: window by window, in whatever order they come."""
+
+    def __init__(self, stage: Stage, noise_key: beam.Secret, shards: int, to: int, part: RunPart | None) -> None:
+        self._stage, self._noise_key, self._shards, self._to = stage, noise_key, shards, Sharding(1, to)
+
+    def setup(self) -> None:
+        self._work = self._stage.start(self._noise_key.get_secret_bytes())
+
+    def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
+        (window, shard), blobs = group
+        if ENDS in blobs:
+            yield from ending_messages(window, self._to.shards)
+            return
+        packed: dict[Key, list[bytes]] = {}
+        if blobs or self._work.acts_alone:
+            span = Span(window, window + 1, shard, self._shards)
+            advanced = self._work.advance(None, self._work.columns(blobs), span, Counter())
+            packed = dict(packed_by_cell(advanced, self._to))
+        for to in range(self._to.shards):
+            for message in messages_of(packed.get((window, to), [])):
+                yield (window, to), message
+
+
+def _unpacked(data: bytes) -> tuple[Kind, Cell]:
+    kind, _, cell = unpack_cell(data)
+    return kind, cell

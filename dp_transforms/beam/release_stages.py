@@ -1,0 +1,127 @@
+"""Release: packed pairs of users -> reports, through the three stages of a run, by either driver."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import apache_beam as beam
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+
+from dp_transforms.beam.at_once import SENT, AtOnce, FetchColumnsDoFn, WithStarts
+from dp_transforms.beam.count_named import CountNamed
+from dp_transforms.beam.gather import GatherCounted
+from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
+from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
+from dp_transforms.beam.write_state import STATE
+from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.stages.release_stages import Cuts, ReleaseStages
+from dp_transforms.stages.stage import AtOnceStep
+from dp_transforms.stages.windows import MonitorWindows
+
+
+class Released(NamedTuple):
+    """reports: of `WindowReport`. states: what each stage hands over to the next part of a run."""
+
+    reports: beam.PCollection
+    states: tuple[beam.PCollection, ...]
+
+
+class ReleaseAtOnce(beam.PTransform):
+    """``((slab, shard of users), packed pairs)`` -> `Released`; bounded input only.
+
+    part: None for a whole run. pool: the token of a `ProcessPool` of this process, which then does the heavy steps.
+    """
+
+    def __init__(
+        self,
+        stages: ReleaseStages,
+        noise_key: beam.Secret,
+        cuts: Cuts,
+        part: RunPart | None = None,
+        pool: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._stages = stages
+        self._noise_key = noise_key
+        self._cuts = cuts
+        self._part = part
+        self._pool = pool
+
+    def expand(self, packed: beam.PCollection) -> Released:
+        stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
+        settings = stages.users.settings
+        counts = settings if isinstance(settings, NamingSettings) and settings.counts_for else None
+        users = packed | "GroupUsers" >> beam.GroupByKey()
+        add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
+        added = users | "Users" >> AtOnce(add, noise_key, self._pool, rereads=counts is not None)
+        by_window = Sharding(cuts.windows.windows_per_slab, 1)
+        find = AtOnceStep(stages.items, cuts.users, by_window, part)
+        sums = added[SENT]
+        if stages.items.domain is not None or (part is not None and stages.items.work.keeps_state):
+            sums = sums | "AllShards" >> WithStarts(find)
+        found = sums | "GroupItems" >> beam.GroupByKey() | "Items" >> AtOnce(find, noise_key, self._pool)
+        states = added[STATE], found[STATE]
+        if stages.windows.work is MonitorWindows:
+            monitored = found[SENT] | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
+            return Released(monitored[REPORTS], (*states, monitored[STATE]))
+        if counts is not None:
+            if self._pool is not None:
+                users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
+            counted = found[SENT] | "CountNamed" >> CountNamed(counts, noise_key, cuts.windows, users)
+            return Released(counted, states)
+        release = AtOnceStep(stages.windows, by_window, None, part)
+        released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, noise_key)
+        return Released(released[SENT], states)
+
+
+class ReleasedInOrder(NamedTuple):
+    """The same of a stream. ended: of `RunEnded`."""
+
+    reports: beam.PCollection
+    ended: beam.PCollection
+    states: tuple[beam.PCollection, ...]
+
+
+class ReleaseStagesInOrder(beam.PTransform):
+    """``((window, shard of users), message)`` -> `ReleasedInOrder`.
+
+    Whoever says when a window is complete: the clocks of partitions, or a watermark.
+
+    shards: of users, and of items. senders: how many senders each shard of users has in each window. part: None for a
+    whole run.
+    """
+
+    def __init__(
+        self, stages: ReleaseStages, noise_key: beam.Secret, shards: int, senders: int, part: RunPart | None = None
+    ) -> None:
+        super().__init__()
+        self._stages = stages
+        self._noise_key = noise_key
+        self._shards = shards
+        self._senders = senders
+        self._part = part
+
+    def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
+        stages, noise_key, shards, part = self._stages, self._noise_key, self._shards, self._part
+        added = messages | "Users" >> InOrder(stages.users, noise_key, shards, self._senders, shards, part)
+        found = added[ADVANCED] | "Items" >> InOrder(stages.items, noise_key, shards, shards, 1, part)
+        if stages.windows.work is MonitorWindows:
+            last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, shards, part)
+            released = found[ADVANCED] | "MonitorHeavyHitters" >> last
+        else:
+            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.settings.stream)
+            released = found[ADVANCED] | "GatherWindows" >> GatherCounted(shards) | "Windows" >> last
+        states = tuple(
+            sent[STATE] for stage, sent in zip(stages, (added, found, released), strict=True) if stage.work.keeps_state
+        )
+        for state in states:
+            state.element_type = convert_to_beam_type(tuple[Key, Sent])
+        return ReleasedInOrder(released[REPORTS], released[ENDED], states)
+
+
+def state_senders(stages: ReleaseStages, shards: int) -> int:
+    """How many shards of the stages of a stream hand over state."""
+    return sum(of_stage * stage.work.keeps_state for stage, of_stage in zip(stages, (shards, shards, 1), strict=True))

@@ -1,0 +1,13 @@
+"""The algorithm as three stages, each a value without Beam and without the key; drivers run them.
+
+    stage          what a stage is; `AtOnceStep`, which runs one on groups of bounded input
+    read_pairs     before the stages: events, or chunks of a log -> which items each user holds in each window
+    users          the first: what users hold -> what they add to each item, out of a bound or a purse
+    items          the second: what all users add to an item -> what is named, or may be
+    windows        the third: window after window -> reports; with ThresholdMonitorEvolving where users pay for hits
+    release_stages which three stages a run has, by what its users pay for
+
+A replay, a part of a run, a stream and the worker processes of a replay run the same stages. They differ in the driver
+alone: `at_once` of `dp_transforms.beam` groups all that belongs together, and `in_order` waits for each window's turn.
+Only the weights of a replay, which know what a user will do later, are a stage of their own.
+"""

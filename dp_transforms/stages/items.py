@@ -1,0 +1,125 @@
+"""The second stage: what all users add to some items -> which of them are named, or candidates of the monitor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.empty_items import EmptyItems
+from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_namer import ItemNamer
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.look_candidates import LookCandidates
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Cell, Kind, known_of_cells
+from dp_transforms.stages.stage import Span, StageWork
+
+
+class _DrawingWork(StageWork):
+    """What the stages share whose cells are `ItemHolders`: in a known domain, the items that nobody holds."""
+
+    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(settings, keys, domain)
+        tail = settings.query_noise(keys).zero_item_tail() if domain is not None else 0
+        self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
+
+    def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
+        return [ItemHolders.from_bytes(blob) for blob in blobs]
+
+    def _all_cells(self, columns: list[ItemHolders], span: Span) -> ItemHolders:
+        parts = list(columns)
+        if self._empty_items is not None:
+            parts.append(self._empty_items.without_holders(span.first, span.end, span.shard, span.shards))
+        return ItemHolders.merge(parts) if parts else ItemHolders.none()
+
+
+class FindCandidates(_DrawingWork):
+    """`ItemHolders` -> the candidates among them (docs/guarantee.md, section 5.4), where users pay for hits alone."""
+
+    takes_turns = keeps_state = False
+
+    def advance(self, state: None, columns: list[ItemHolders], span: Span, counts: Counter[str]) -> ItemHolders:
+        return find_candidates(self._all_cells(columns, span), self.settings, self.keys)
+
+
+@dataclasses.dataclass
+class _Followed:
+    known: KnownItems
+
+
+class _FollowingWork(StageWork):
+    """What the stages share in which items that were found lately are looked at in every window, held or not."""
+
+    KIND: ClassVar[Kind]
+
+    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(settings, keys, domain)
+        self._are_followed = are_followed(settings)
+        self.acts_alone |= self._are_followed
+
+    def load(self, part: RunPart, columns: Any, span: Span) -> _Followed:
+        return _Followed(part.known(self.KIND, span.shard, span.shards) if self._are_followed else KnownItems.none())
+
+    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Followed:
+        return _Followed(known_of_cells([cell for _, cell in cells], first - self.settings.forget_after))
+
+    def cells(self, state: _Followed) -> Iterator[tuple[Kind, bytes]]:
+        return ((self.KIND, cell) for cell in state.known.to_cells())
+
+    def changed(self, state: _Followed, span: Span) -> Iterator[tuple[Kind, bytes]]:
+        return ((self.KIND, cell) for cell in state.known.since(span.first).to_cells())
+
+    def measures(self, state: _Followed) -> dict[str, int]:
+        return {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
+
+    def _note(self, state: _Followed, found: ItemHolders | NamedItems, span: Span) -> None:
+        if self._are_followed:
+            state.known = state.known.after(found, span.end, self.settings.forget_after)
+
+
+class FindLooks(_FollowingWork, _DrawingWork):
+    """`ItemHolders` -> the candidates among them, where users pay for looks and for hits. What passed lately is drawn
+    for in every window (`monitor.look_candidates`)."""
+
+    KIND = Kind.PASSED
+
+    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(settings, keys, domain)
+        self._candidates = LookCandidates(settings, keys)
+
+    def advance(self, state: _Followed, columns: list[ItemHolders], span: Span, counts: Counter[str]) -> ItemHolders:
+        found = self._candidates.find(self._all_cells(columns, span), state.known, span.first, span.end)
+        self._note(state, found, span)
+        return found
+
+
+class NameItems(_FollowingWork):
+    """`ItemSums` -> `NamedItems`, where users pay for looks alone (`monitor.item_namer`)."""
+
+    KIND = Kind.KNOWN
+
+    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(settings, keys, domain)
+        self._namer = ItemNamer(settings, keys)
+        tail = settings.empty_item_tail() if domain is not None else 0
+        self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
+
+    def columns(self, blobs: Sequence[bytes]) -> list[ItemSums]:
+        return [ItemSums.from_bytes(blob) for blob in blobs]
+
+    def advance(self, state: _Followed, columns: list[ItemSums], span: Span, counts: Counter[str]) -> NamedItems:
+        parts = list(columns)
+        if self._empty_items is not None:
+            parts.append(self._empty_items.without_sums(span.first, span.end, span.shard, span.shards))
+        named = self._namer.name_windows(ItemSums.merge(parts), state.known, span.first, span.end)
+        self._note(state, named, span)
+        return named

@@ -1,0 +1,59 @@
+"""Which three stages a run has, by what its users pay for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import SHARDS_OF_RUN, Sharding
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
+from dp_transforms.stages.stage import DomainOfRun, Settings, Stage, StageWork
+from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
+from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
+
+
+class ReleaseStages(NamedTuple):
+    """What users add, what is found among items, and what is reported of each window."""
+
+    users: Stage
+    items: Stage
+    windows: Stage
+
+
+class Cuts(NamedTuple):
+    """How bounded input is cut. Results do not depend on it.
+
+    users: what users hold, and what they add to items; one slab with all windows where they pay for looks, since a
+    purse lasts for the run. windows: what is found among items, on its way to the reports.
+    """
+
+    users: Sharding
+    windows: Sharding
+
+    @classmethod
+    def of(cls, schedule: WindowSchedule, *, pays_looks: bool, shards: int | None, part: RunPart | None = None) -> Cuts:
+        """shards: None for a good number. part: None for the whole run."""
+        by_window = Sharding.of_windows(schedule.horizon if part is None else part.windows, shards)
+        if not pays_looks:
+            return cls(by_window, by_window)
+        return cls(Sharding(schedule.horizon, shards or SHARDS_OF_RUN), by_window)
+
+
+def stages_of(settings: Settings, domain: DomainOfRun | None, *, is_replay: bool = False) -> ReleaseStages:
+    """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known."""
+    works: tuple[type[StageWork], type[StageWork], type[StageWork]]
+    if not isinstance(settings, NamingSettings):
+        works = BoundUsers, FindCandidates, MonitorWindows
+    elif settings.hits_per_user:
+        works = WeighReplay if is_replay else SpendPurses, FindLooks, MonitorWindows
+    else:
+        works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
+    if isinstance(settings, NamingSettings) and settings.counts_for and not is_replay:
+        raise ValueError(
+            "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
+            " all names of the run are known. Make the plan without it."
+        )
+    users, items, windows = works
+    return ReleaseStages(Stage(users, settings), Stage(items, settings, domain), Stage(windows, settings))

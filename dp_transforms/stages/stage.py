@@ -1,0 +1,185 @@
+"""What a stage is: one step of the algorithm as a value, and the step that runs it on groups of bounded input."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, Protocol
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.counted_messages import holder_messages
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_messages import named_messages
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket
+
+Settings = MonitorSettings | NamingSettings
+Sent = ItemHolders | ItemSums | NamedItems
+"""What a stage sends to the next: columns with a window in each row."""
+Reported = tuple[int, WindowReport]
+"""The number of a window, and its report: what the last stage makes."""
+Key = tuple[int, int]
+"""A slab of windows, and a shard of users or items."""
+
+
+class DomainOfRun(Protocol):
+    """The items of a known domain, wherever they are read from."""
+
+    def table(self, keys: StreamKeys) -> DomainTable: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """The windows ``first .. end - 1`` of one of so many shards of users or items."""
+
+    first: int
+    end: int
+    shard: int = 0
+    shards: int = 1
+
+
+class StageWork(abc.ABC):
+    """A stage at work: for one run, with its key. It holds no state of the run; that is in values which `load` makes.
+
+    A state is a set of *cells*, packed entries by `Kind`, of which a later one counts (`runs.state_cells`): in whatever
+    order and however often an engine gives them back, the state is the same.
+
+    takes_turns: whether windows must come in order; a stage without a state takes them as they come.
+    keeps_state: whether anything is carried from window to window.
+    acts_alone: whether a window to which nothing comes must be advanced through, too.
+    """
+
+    takes_turns: ClassVar[bool] = True
+    keeps_state: ClassVar[bool] = True
+
+    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
+        self.settings = settings
+        self.keys = keys
+        self.acts_alone = domain is not None
+
+    @abc.abstractmethod
+    def columns(self, blobs: Sequence[bytes]) -> Any:
+        """What came, unpacked. blobs: in any order."""
+
+    @abc.abstractmethod
+    def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:
+        """Through the windows of a span, of which ``columns`` has all: `Sent`, or from the last stage an iterator of
+        `Reported`. Changes the state. counts: for the operator (`operator_counts`)."""
+
+    def load(self, part: RunPart, columns: Any, span: Span) -> Any:
+        """The state before a part of a run. columns: all that comes in the part, whose users alone are needed then;
+        None: whoever may come."""
+        return None
+
+    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Any:
+        """The state before the window ``first``, of what was stored."""
+        return None
+
+    def cells(self, state: Any) -> Iterator[tuple[Kind, bytes]]:
+        """The whole state, each user and item once."""
+        return iter(())
+
+    def changed(self, state: Any, span: Span) -> Iterator[tuple[Kind, bytes]]:
+        """What was changed by advancing through this span, since the state was read."""
+        return iter(())
+
+    def measures(self, state: Any) -> dict[str, int]:
+        """Of the state, for the operator (`operator_counts.STREAM_GAUGES`)."""
+        return {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A step of the algorithm as a value. Equal ones do the same; it can be pickled.
+
+    domain: of a plan with a known domain, for the stage that draws for the items that nobody holds.
+    """
+
+    work: type[StageWork]
+    settings: Settings
+    domain: DomainOfRun | None = None
+
+    def start(self, secret: bytes) -> StageWork:
+        """What is done once on each worker. secret: the noise key of the run."""
+        keys = self.settings.stream_keys(secret)
+        return self.work(self.settings, keys, None if self.domain is None else self.domain.table(keys))
+
+
+_PACKERS: dict[type, Callable[[Any], Iterator[bytes]]] = {
+    ItemHolders: holder_messages,
+    ItemSums: sum_messages,
+    NamedItems: named_messages,
+}
+
+
+def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[Key, list[bytes]]]:
+    """Columns by slab and shard of items, packed in messages that engines accept. What has none is left out."""
+    pack = _PACKERS[type(sent)]
+    for slab, of_slab in sent.by_slab(cut.windows_per_slab):
+        if cut.shards == 1:
+            yield (slab, 0), list(pack(of_slab))
+            continue
+        assert not isinstance(of_slab, NamedItems)
+        for shard, of_shard in of_slab.shard_by_item(cut.shards):
+            yield (slab, shard), list(pack(of_shard))
+
+
+@dataclasses.dataclass(frozen=True)
+class HandedOver:
+    """A cell of the state after a part, packed by `pack_cell`."""
+
+    packed: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class AtOnceStep:
+    """A stage on groups: a key, and all that was sent to it in the whole part of a run.
+
+    cut: how the groups are cut. to: how what they send is cut; None for the last stage, which reports.
+    part: None for a whole run, which hands nothing over. stores: whether what is sent is read by other steps alone
+    (`workers.pool`).
+    """
+
+    stage: Stage
+    cut: Sharding
+    to: Sharding | None
+    part: RunPart | None = None
+    stores: bool = False
+
+    @property
+    def whole_or_part(self) -> RunPart:
+        return self.part or RunPart.whole(self.stage.settings.schedule)
+
+    def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]:
+        work, shards = self.stage.start(secret), self.cut.shards
+        part = self.whole_or_part
+
+        def run(group: tuple[Key, Iterable[bytes]], counts: Counter[str]) -> Iterator[Any]:
+            (slab, shard), blobs = group
+            first, end = slab * self.cut.windows_per_slab, (slab + 1) * self.cut.windows_per_slab
+            span = Span(max(first, part.first), min(end, part.end), shard, shards)
+            columns = work.columns([blob for blob in blobs if len(blob)])
+            state = work.load(part, columns, span)
+            advanced = work.advance(state, columns, span, counts)
+            if self.to is None:
+                yield from advanced
+            else:
+                for key, packed in packed_by_cell(advanced, self.to):
+                    yield from ((key, blob) for blob in packed)
+            if self.part is not None:
+                yield from map(HandedOver, pack_by_bucket(work.cells(state)))
+
+        return run
+
+    def fetched(self, element: tuple[Key, Iterable[bytes]], get: Callable[[bytes], bytes]) -> tuple[Key, list[bytes]]:
+        key, blobs = element
+        return key, [get(blob) for blob in blobs]

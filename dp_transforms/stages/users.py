@@ -1,0 +1,96 @@
+"""The first stage: the pairs of some users -> what they add to each item, at most what a bound or a purse allows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.equal_rows import group_slices, group_starts
+from dp_transforms.monitor.item_holders import ItemHolders, weights_of
+from dp_transforms.monitor.item_pairs import ItemPairs
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.operator_counts import PAIRS_UNPAID, PURSE_STATE_BYTES
+from dp_transforms.monitor.purses import Purses
+from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Cell, Kind
+from dp_transforms.stages.stage import Span, StageWork
+
+
+class BoundUsers(StageWork):
+    """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits alone."""
+
+    takes_turns = keeps_state = False
+
+    def columns(self, blobs: Sequence[bytes]) -> UserPairs:
+        return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+
+    def advance(self, state: None, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemHolders:
+        return ItemHolders.of_pairs(bound_contributions(columns, self.settings.max_items_per_user, self.keys))
+
+
+class WeighReplay(StageWork):
+    """`ItemPairs` of the whole run -> `ItemSums`, or `ItemHolders` where users pay for hits too: each user spends its
+    purse evenly on all its pairs of the run, also on later ones (`monitor.replay_weights`)."""
+
+    takes_turns = keeps_state = False
+
+    def columns(self, blobs: Sequence[bytes]) -> ItemPairs:
+        return ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
+
+    def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
+        in_run = columns.counts
+        counts[PAIRS_UNPAID] += int((in_run - choose_replay(in_run, self.settings).looks).sum())
+        weigh = weigh_replay_with_hits if self.settings.hits_per_user else weigh_replay
+        return weigh(columns, self.settings, self.keys)
+
+
+class SpendPurses(StageWork):
+    """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
+    own pace (`monitor.pace`). The state is what each user has left."""
+
+    def columns(self, blobs: Sequence[bytes]) -> UserPairs:
+        return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+
+    def load(self, part: RunPart, columns: UserPairs | None, span: Span) -> Purses:
+        of_shard = part.purses_of_shard(span.shard, span.shards) if columns is None else part.purses(columns.users)
+        return Purses.of_entries(self.settings, self.keys, of_shard, part.first)
+
+    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
+        return Purses(self.settings, self.keys, [cell for _, cell in cells])
+
+    def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
+        terms = np.zeros(len(columns), dtype=np.int64)
+        for window, rows, of_window in pairs_by_window(columns):
+            terms[rows] = state.spend_on_lists(of_window, window)
+        counts[PAIRS_UNPAID] += int((terms == 0).sum())
+        if self.settings.hits_per_user:
+            return ItemHolders.of_terms(columns, terms)
+        return ItemSums.of_weights(columns, weights_of(terms), self.keys)
+
+    def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
+        return ((Kind.PURSES, cell) for cell in state.rewritten_cells())
+
+    def changed(self, state: Purses, span: Span) -> Iterator[tuple[Kind, bytes]]:
+        return ((Kind.PURSES, cell) for cell in state.changed_cells())
+
+    def measures(self, state: Purses) -> dict[str, int]:
+        return {PURSE_STATE_BYTES: state.entry_bytes}
+
+
+def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int64], UserPairs]]:
+    """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
+    the cost is that of the pairs, however many windows they lie in."""
+    order = np.argsort(pairs.windows, kind="stable")
+    codes = pairs.user_codes()
+    for found in group_slices(pairs.windows[order]):
+        rows = order[found]
+        starts = group_starts(codes[rows])
+        splits = np.append(starts, len(rows))
+        windows, items = pairs.windows[rows], pairs.items[rows]
+        yield int(windows[0]), rows, UserPairs(pairs.users[codes[rows[starts]]], splits, windows, items, pairs.table)

@@ -1,0 +1,116 @@
+"""The third stage: window after window, from what was found among all items to the reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS
+from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell, known_of_cells
+from dp_transforms.stages.stage import Reported, Span, StageWork
+
+_ROWS_AT_ONCE = 1 << 20  # some 40 MB
+
+
+class MonitorWindows(StageWork):
+    """Candidates -> reports: ThresholdMonitorEvolving (`monitor.heavy_hitter_monitor`), wherever users pay for hits.
+
+    The state has a counter of hits for each user that ever paid one, the items that were named lately where items are
+    followed, and a bound on hits from public output alone.
+    """
+
+    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(settings, keys, domain)
+        self._monitor = HeavyHitterMonitor(settings, keys)
+        self._are_followed = are_followed(settings)
+
+    def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
+        return [ItemHolders.from_bytes(blob) for blob in blobs]
+
+    def load(self, part: RunPart, columns: list[ItemHolders] | None, span: Span) -> MonitorState:
+        if columns is None:
+            blobs = part.all_hits()
+        else:
+            holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
+            blobs = budget_blobs(*part.hits(np.unique(np.concatenate(holders))))
+        known = part.known(Kind.KNOWN) if self._are_followed else KnownItems.none()
+        return MonitorState(part.first, part.hit_bound, UserBudgets(blobs), known)
+
+    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> MonitorState:
+        by_kind: dict[Kind, list[Cell]] = {}
+        for kind, cell in cells:
+            by_kind.setdefault(kind, []).append(cell)
+        return MonitorState(
+            first,
+            max(map(hit_bound_of_cell, by_kind.get(Kind.HIT_BOUND, ())), default=0),
+            UserBudgets(by_kind.get(Kind.BUDGETS, ())),
+            known_of_cells(by_kind.get(Kind.KNOWN, ()), first - self.settings.forget_after),
+        )
+
+    def advance(
+        self, state: MonitorState, columns: list[ItemHolders], span: Span, counts: Counter[str]
+    ) -> Iterator[Reported]:
+        return self._monitor.close_windows(candidates_in_order(columns), state)
+
+    def cells(self, state: MonitorState) -> Iterator[tuple[Kind, bytes]]:
+        yield Kind.HIT_BOUND, hit_bound_cell(state.hit_bound)
+        for blob in state.budgets.to_blobs():
+            yield Kind.BUDGETS, blob
+        if self._are_followed:
+            for cell in state.known.to_cells():
+                yield Kind.KNOWN, cell
+
+    def changed(self, state: MonitorState, span: Span) -> Iterator[tuple[Kind, bytes]]:
+        charged = state.budgets.charged_blobs()
+        for blob in charged:
+            yield Kind.BUDGETS, blob
+        if charged:
+            yield Kind.HIT_BOUND, hit_bound_cell(state.hit_bound)
+        if self._are_followed:
+            for cell in state.known.since(span.first).to_cells():
+                yield Kind.KNOWN, cell
+
+    def measures(self, state: MonitorState) -> dict[str, int]:
+        known = {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
+        return {BUDGET_STATE_BYTES: sum(map(len, state.budgets.to_blobs())), **known}
+
+
+def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
+    """All candidates of the windows, of all shards of items together, some windows at a time: as many as have about a
+    million holders, so that there are never two copies of all."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return
+    windows = np.concatenate([part.windows for part in parts])
+    rows = np.concatenate([part.counts for part in parts])
+    present, at = np.unique(windows, return_inverse=True)
+    before = np.cumsum(np.bincount(at, weights=rows)) - 1
+    groups = (before // _ROWS_AT_ONCE).astype(np.int64)
+    firsts = present[np.flatnonzero(np.diff(groups, prepend=-1))]
+    for first, end in zip(firsts, [*firsts[1:], present[-1] + 1], strict=True):
+        cuts = [(part, *np.searchsorted(part.windows, [first, end])) for part in parts]
+        yield ItemHolders.merge([part.select_range(slice(low, high)) for part, low, high in cuts if high > low])
+
+
+class ReleaseNames(StageWork):
+    """`NamedItems` -> reports, where users pay for looks alone: what is named is published."""
+
+    keeps_state = False
+
+    def columns(self, blobs: Sequence[bytes]) -> NamedItems:
+        return NamedItems.merge([NamedItems.from_bytes(blob) for blob in blobs])
+
+    def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
+        return columns.window_reports(self.settings)
