@@ -29,8 +29,10 @@ from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_utc
-from dp_transforms.workers.groups import BoundUsersStep, FindCandidatesStep, NameItemsStep, WeighUsersStep
-from dp_transforms.workers.pack_pairs import PackPairs
+from dp_transforms.stages.read_pairs import PackPairs
+from dp_transforms.stages.release_stages import Cuts, stages_of
+from dp_transforms.stages.stage import AtOnceStep
+from dp_transforms.stages.windows import candidates_in_order
 from dp_transforms.workers.step import Step
 
 CHUNKS, USERS, ITEMS, MONITOR = "chunks of the log", "shards of users", "shards of items", "monitor"
@@ -99,21 +101,15 @@ class _Release:
 
 
 def _release(settings: NamingSettings | MonitorSettings, shards: int) -> _Release:
-    schedule = settings.schedule
-    by_window = Sharding.of_windows(schedule.horizon, shards or None)
-    if isinstance(settings, NamingSettings):
-        whole = Sharding(schedule.horizon, shards)
-        return _Release(
-            PackPairs(schedule, whole, by_item=True),
-            ("weigh users", "name items"),
-            WeighUsersStep(settings, whole),
-            NameItemsStep(settings, by_window.windows_per_slab),
-        )
+    pays_looks = isinstance(settings, NamingSettings)
+    cuts = Cuts.of(settings.schedule, pays_looks=pays_looks, shards=shards or None)
+    stages = stages_of(settings, None, is_replay=True)
+    by_window = Sharding(cuts.windows.windows_per_slab, 1)
     return _Release(
-        PackPairs(schedule, by_window),
-        ("bound users", "find candidates"),
-        BoundUsersStep(settings, by_window),
-        FindCandidatesStep(settings),
+        PackPairs(settings.schedule, cuts.users, by_item=pays_looks),
+        ("weigh users", "name items") if pays_looks else ("bound users", "find candidates"),
+        AtOnceStep(stages.users, cuts.users, cuts.users),
+        AtOnceStep(stages.items, cuts.users, by_window),
     )
 
 
@@ -152,9 +148,8 @@ def measure(log: str, window_seconds: int, shards: int, release: str = "names", 
             found += clock.take(steps.stages[1], find(group, counts))
     results = [blob for _, blob in found]
     if isinstance(settings, MonitorSettings):
-        results = [blob for _, (_, _, blob) in found]
         with clock.task(MONITOR):
-            clock.take("monitor", _reports([candidates for _, candidates in found], settings, keys))
+            clock.take("monitor", _reports(results, settings, keys))
     return StageCosts(
         events,
         dict(clock.seconds),
@@ -167,14 +162,10 @@ def measure(log: str, window_seconds: int, shards: int, release: str = "names", 
     )
 
 
-def _reports(candidates: list[tuple[int, int, bytes]], settings: MonitorSettings, keys: StreamKeys) -> Iterator[object]:
-    """What the monitor says. candidates: slab, shard and packed `ItemHolders`, of all windows."""
-    monitor, state = HeavyHitterMonitor(settings, keys), MonitorState()
-    slabs: dict[int, list[bytes]] = defaultdict(list)
-    for slab, _, blob in sorted(candidates):
-        slabs[slab].append(blob)
-    merged = (ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in blobs]) for blobs in slabs.values())
-    yield from monitor.close_windows(merged, state)
+def _reports(candidates: list[bytes], settings: MonitorSettings, keys: StreamKeys) -> Iterator[object]:
+    """What the monitor says. candidates: packed `ItemHolders`, of all windows."""
+    windows = candidates_in_order([ItemHolders.from_bytes(blob) for blob in candidates])
+    yield from HeavyHitterMonitor(settings, keys).close_windows(windows, MonitorState())
 
 
 if __name__ == "__main__":

@@ -1,51 +1,32 @@
-"""All modules that import Beam, each named by a verb.
+"""All modules that import Beam.
 
-Begin with `monitor_heavy_hitters`: its ``ThresholdMonitorEvolvingDoFn`` is the stateful DoFn that tests the items of
-each window against a threshold, charges the counters of the users who hold a hit, and leaves out users that have paid
-all their hits. It runs wherever users pay for hits. All other steps bring it its candidates, or take its reports, or do
-the same where users pay for looks. In the order in which an event meets them:
+Begin with `threshold_monitor`: its ``ThresholdMonitorEvolvingDoFn`` is the stateful DoFn that tests the items of each
+window against a threshold, charges the counters of the users who hold a hit, and leaves out users that have paid all
+their hits. It runs wherever users pay for hits. All else brings it its candidates, takes its reports, or does the same
+where users pay for looks. The way of an event:
 
 read_events or collect_events    a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users
-bound_contributions              at most L items per user and window
-draw_zero_items                  the items of a known domain that are published although nobody holds them
-find_candidates                  items that pass the first stage of their noise draw
-monitor_heavy_hitters            ThresholdMonitorEvolvingDoFn: test, charge, exclude, report, window after window
-name_heavy_hitters               release mode names: weigh_users, draw_empty_items and name_items; or, with a price for
-                                 hits, weigh_users, draw_zero_items, find_looks and monitor_heavy_hitters
+release_stages                   pairs -> reports, through the three stages of `dp_transforms.stages`
 write_reports, write_rejected    reports -> one file; rejected rows -> another file, for the operator
 publish_report                   a finished report -> its name, in a job that runs on without its command
-release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
+release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps; `ReleaseLog`, by worker processes
+release_part                     `ReleasePart`: the same for one part of a run; write_state: what the next part needs
 
-For a replay on one machine:
+Two drivers run the stages:
 
-release_log                      `ReleaseLog`: chunks of a log in the place of batches of events
-run_steps                        hands heavy steps to worker processes of this machine (`dp_transforms.workers`)
+at_once                          of bounded input: groups all that belongs together; on workers of an engine, or in
+                                 worker processes of this machine. count_named: how many hold what was named
+in_order                         of streams: gathers what belongs to a window by counting (gather), waits for the
+                                 window's turn, and keeps what the stage carries over in Beam's state
 
-For Beam YAML and for pipelines in other languages:
+Streams: monitor_stream (`MonitorStream`) reads partitions by poll_partitions, with keep_alive and confirm_intents;
+`ShiftingHeavyHitters` learns from close_by_watermark, the only step that looks at the watermark, that a window is
+complete. write_report_stream writes.
 
-release_rows                     `HeavyHitterRows` and `ReadHeavyHitters`: declared by plain values
-read_topic                       `ReadHeavyHittersOfTopic`: the same for a topic of Kafka
-encode_rows                      reports -> rows with a schema, in order
+For Beam YAML and for pipelines in other languages: release_rows, `HeavyHitterRows` and `ReadHeavyHitters`, declared by
+plain values; read_topic, `ReadHeavyHittersOfTopic`; encode_rows, reports -> rows with a schema, in order.
 
-For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:
-
-poll_partitions                  for reading and assigning; with keep_alive and confirm_intents
-gather_counted                   for grouping by key
-gather_in_order                  for steps that take windows in order, without timers
-monitor_counted                  for the monitor: its twin, which counts what it waits for and needs no timer
-name_stream                      in release mode names: joins the three steps below
-spend_purses                     in release mode names: what a user adds to its items, and what it has left
-answer_in_order                  in release mode names: the base of the next two, each shard of items in order
-name_counted                     in release mode names: which items are named, window after window
-find_looks                       in release mode names with a price for hits: candidates for monitor_counted
-release_counted                  in release mode names: reports in order
-write_report_stream              for writing
-
-In release mode names `ShiftingHeavyHitters` does the same on unbounded input, behind one step that looks at the
-watermark: close_by_watermark, which says for each window when it is complete.
-
-What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), close_windows (both
-monitors), gather_all (what waits for the end of a run), split_rejected, drop_late_panes, count_for_operator (metrics),
-encode_elements (coders).
+What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), gather_all (what waits
+for the end of a run), split_rejected, count_for_operator (metrics), encode_elements (coders).
 """

@@ -17,7 +17,7 @@ item_holders           the same pairs by window and item: cells: an item in a wi
 counted_messages       messages gathered by counting: how a receiver knows that all have come
 query_noise            the noise of one count in each release mode
 domain_table           the items of a known domain, by keyed hash
-zero_items             the items of a known domain that are published although nobody holds them
+empty_items            the items of a known domain that are published although nobody holds them
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
 holder_counters        the counters of the holders of some candidates, found once for many windows
@@ -40,5 +40,4 @@ followed_items    known items, followed down to their lower threshold
 look_noise        the same in two stages, where users pay for hits too
 look_candidates   names with hits: what the sequential monitor has to look at
 item_namer        the thresholds: from sums to named items
-empty_items       items of a known domain that are named although nobody adds to them
 """

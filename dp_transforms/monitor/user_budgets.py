@@ -19,12 +19,14 @@ class UserBudgets:
     Stored as blobs, byte strings under 10 MB. A user may be in several, and its highest counter counts: hits are never
     taken back. So what a window charges is appended, without rewriting what is there, and a blob that is stored twice
     charges nobody twice.
+
+    are_noted: whether `charged_blobs` will be asked for. A replay never does, and saves the memory.
     """
 
-    def __init__(self, blobs: Iterable[Packed] = ()) -> None:
+    def __init__(self, blobs: Iterable[Packed] = (), *, are_noted: bool = False) -> None:
         self._users = np.zeros(0, dtype=np.uint64)  # ascending
         self._hits = np.zeros(0, dtype=np.uint32)
-        self._charged: list[npt.NDArray[np.uint64]] = []
+        self._charged = np.zeros(0, dtype=np.uint64) if are_noted else None
         arrays = [unpack_arrays(blob, HASHES, WORDS) for blob in blobs]
         check_unpacked(all(len(users) == len(hits) for users, hits in arrays))
         if arrays:
@@ -63,7 +65,8 @@ class UserBudgets:
         O(counters + n)."""
         places = self.places(users) if places is None else places
         is_here = self._are_at(places, users)
-        self._charged.append(users)
+        if self._charged is not None:
+            self._charged = np.union1d(self._charged, users)
         self._hits[places[is_here]] += hits[is_here]
         if not is_here.all():
             self._insert(users[~is_here], hits[~is_here], places[~is_here])
@@ -90,8 +93,8 @@ class UserBudgets:
 
     def charged_blobs(self) -> list[bytes]:
         """The counters of those that were charged since the blobs were read, as blobs to append to them."""
-        users = np.unique(np.concatenate(self._charged)) if self._charged else np.zeros(0, dtype=np.uint64)
-        return budget_blobs(users, self.hits(users))
+        assert self._charged is not None
+        return budget_blobs(self._charged, self.hits(self._charged))
 
     def to_blobs(self) -> list[bytes]:
         return budget_blobs(self._users, self._hits)

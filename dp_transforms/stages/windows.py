@@ -55,7 +55,7 @@ class MonitorWindows(StageWork):
         return MonitorState(
             first,
             max(map(hit_bound_of_cell, by_kind.get(Kind.HIT_BOUND, ())), default=0),
-            UserBudgets(by_kind.get(Kind.BUDGETS, ())),
+            UserBudgets(by_kind.get(Kind.BUDGETS, ()), are_noted=True),
             known_of_cells(by_kind.get(Kind.KNOWN, ()), first - self.settings.forget_after),
         )
 
@@ -96,8 +96,8 @@ def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
     windows = np.concatenate([part.windows for part in parts])
     rows = np.concatenate([part.counts for part in parts])
     present, at = np.unique(windows, return_inverse=True)
-    before = np.cumsum(np.bincount(at, weights=rows)) - 1
-    groups = (before // _ROWS_AT_ONCE).astype(np.int64)
+    in_window = np.bincount(at, weights=rows).astype(np.int64)
+    groups = (np.cumsum(in_window) - in_window) // _ROWS_AT_ONCE
     firsts = present[np.flatnonzero(np.diff(groups, prepend=-1))]
     for first, end in zip(firsts, [*firsts[1:], present[-1] + 1], strict=True):
         cuts = [(part, *np.searchsorted(part.windows, [first, end])) for part in parts]

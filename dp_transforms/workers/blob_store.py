@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dp_transforms.monitor.packed_arrays import Packed
 from dp_transforms.workers.errors import PoolError
 
 _MAGIC = b"SHHB"  # packed columns begin with another word (`packed_arrays`)
@@ -82,7 +81,7 @@ class BlobStore:
         self._ends[to_disk] = -(-(offset + len(blob)) // _PAGE) * _PAGE
         return _HANDLE.pack(_MAGIC, place, offset, len(blob))
 
-    def get(self, blob: bytes) -> Packed:
+    def get(self, blob: bytes) -> bytes | memoryview:
         """What `put` was given. Raises OSError or ValueError if it is not there any more.
 
         A large one is a view of its file, and takes no memory of this process: pages of a file on disk are the

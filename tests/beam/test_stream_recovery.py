@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from dp_transforms.beam import confirm_intents
-from dp_transforms.beam.spend_purses import SpendPursesDoFn
+from dp_transforms.beam.in_order import InOrderDoFn
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.window_report import RunEnded
 from tests.helpers.do_fn_state import Bag
-from tests.helpers.dying_engine import SHARDS, Engine, HitsEngine, NamesEngine
+from tests.helpers.dying_engine import SHARDS, Engine
 from tests.helpers.naming_runs import naming_settings, with_hits
 from tests.helpers.small_runs import settings_of, small_plan
 
@@ -51,7 +51,7 @@ def test_no_window_is_answered_twice(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(15))
 def test_no_window_is_answered_twice_and_no_look_paid_twice(seed, monkeypatch):
-    engine = NamesEngine(NAMES, seed, monkeypatch)
+    engine = Engine(NAMES, seed, monkeypatch)
     assert_one_answer(engine)
     assert engine.answers, "something is named"
     for shard in range(SHARDS):
@@ -62,7 +62,7 @@ def test_no_window_is_answered_twice_and_no_look_paid_twice(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(15))
 def test_no_window_is_answered_twice_and_no_look_or_hit_paid_twice(seed, monkeypatch):
-    engine = HitsEngine(NAMES_WITH_HITS, seed, monkeypatch)
+    engine = Engine(NAMES_WITH_HITS, seed, monkeypatch)
     assert_one_answer(engine)
     assert engine.answers, "something is named"
     on_hits_list = 0
@@ -84,17 +84,17 @@ def test_this_engine_finds_out_whoever_asks_once(monkeypatch):
     assert is_contradicted(Engine(HITS, seed, monkeypatch) for seed in (126, 157, 183))
 
 
-class FromMemory(SpendPursesDoFn):
-    """Holds the purses in its process and not in the state."""
+class FromMemory(InOrderDoFn):
+    """Holds what the stage carries over in its process and not in the state."""
 
     def setup(self):
         super().setup()
         self.held = {}
 
-    def process(self, element, purses, **state):
-        return super().process(element, purses=self.held.setdefault(element[0], Bag()), **state)
+    def process(self, element, cells, **state):
+        return super().process(element, cells=self.held.setdefault(element[0], Bag()), **state)
 
 
 def test_this_engine_finds_out_whoever_does_not_store_purses(monkeypatch):
-    monkeypatch.setattr("tests.helpers.dying_engine.SpendPursesDoFn", FromMemory)
-    assert is_contradicted(NamesEngine(NAMES, seed, monkeypatch) for seed in (4, 9))
+    monkeypatch.setattr("tests.helpers.dying_engine.InOrderDoFn", FromMemory)
+    assert is_contradicted(Engine(NAMES, seed, monkeypatch) for seed in (4, 9))

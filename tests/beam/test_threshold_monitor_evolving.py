@@ -18,8 +18,8 @@ import pytest
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.testing import test_stream
 
-from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, wide_discrete_laplace
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
@@ -31,7 +31,7 @@ from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import batches_source, local_pipeline, run_monitor
-from tests.helpers.do_fn_state import Monitor, candidates_of
+from tests.helpers.do_fn_state import Monitor, candidates_of, parts_of
 from tests.helpers.small_runs import MICROS, SECRET, START, batches_of, key_file, settings_of
 
 ITEMS = ("a", "film", "music", "sport")  # under this key they lie in both shards of the monitor
@@ -147,7 +147,10 @@ def named_in(reports):
 
 
 def named_by_the_do_fn(candidates, settings, *, is_bounded=False):
-    return named_in(Monitor(None, settings=settings, is_bounded=is_bounded).take(*candidates).drain())
+    horizon = settings.schedule.horizon
+    at_once = [blob for blobs in candidates.values() for blob in blobs]
+    parts = [(0, 1, at_once)] if is_bounded else parts_of(candidates, horizon)
+    return named_in(report for report, _ in Monitor(settings, is_bounded=is_bounded).take(*parts))
 
 
 def test_the_transform_and_the_do_fn_name_what_the_algorithm_of_the_paper_names(tmp_path, plan):
@@ -268,7 +271,7 @@ def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else(is_bounded)
         ({"release": "labels"}, True),
         ({"release": "counts"}, True),
         ({"release": "kms21"}, True),
-        ({"release": "names", "hits_per_user": 2}, is_bounded),  # on unbounded input its twin, which counts
+        ({"release": "names", "hits_per_user": 2}, True),
         ({"release": "names"}, False),
     ):
         plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, **choices)

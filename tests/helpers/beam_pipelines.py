@@ -181,10 +181,7 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
     )
 
 
-_COUNTING = (
-    *("run_steps", "bound_contributions", "collect_events", "find_candidates", "close_windows"),
-    *("close_by_watermark", "gather_counted", "spend_purses", "answer_in_order", "release_counted"),
-)
+_COUNTING = (*("close_by_watermark", "collect_events", "count_for_operator", "gather", "in_order"),)
 
 
 class LocalCounter:

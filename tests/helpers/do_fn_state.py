@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import apache_beam as beam
-from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
+from apache_beam.pvalue import TaggedOutput
 
 from dp_transforms.beam.assign_windows import PackPairsDoFn
-from dp_transforms.beam.bound_contributions import BoundContributionsDoFn
-from dp_transforms.beam.find_candidates import FindCandidatesDoFn
-from dp_transforms.beam.monitor_heavy_hitters import ThresholdMonitorEvolvingDoFn
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.workers.pack_pairs import PackPairs
+from dp_transforms.stages.read_pairs import PackPairs
+from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.stage import AtOnceStep
 from tests.helpers.small_runs import SECRET, batch_of, settings_of
 
 SHARDS = 2
-ON_TIME = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 
 
 class HeldSecret(beam.Secret):
@@ -67,45 +68,36 @@ class Timer:
 
 
 class Monitor:
-    """One key of the DoFn: its state, and a runner that fires its timer when the test says so."""
+    """One key of `ThresholdMonitorEvolvingDoFn`, with its state."""
 
-    def __init__(self, plan, *, settings=None, is_bounded=False):
-        settings = settings or settings_of(plan)
-        self.do_fn = ThresholdMonitorEvolvingDoFn(settings, HeldSecret(), Sharding(1, SHARDS), is_bounded=is_bounded)
+    def __init__(self, settings, *, is_bounded=False):
+        stage = stages_of(settings, None).windows
+        self.do_fn = ThresholdMonitorEvolvingDoFn(stage, HeldSecret(), is_bounded=is_bounded)
         self.do_fn.setup()
-        self.state = {"pending": Bag(), "budgets": Bag(), "progress": Cell(), "due": Cell(), "close": Timer()}
+        self.state = {"near": Bag(), "far": Bag(), "waiting": Cell(), "counters": Bag(), "progress": Cell()}
 
-    def take(self, *candidates):
-        for slab, shard, blob in candidates:
-            state = {name: held for name, held in self.state.items() if name != "budgets"}
-            assert self.do_fn.process(("events", (slab, shard, blob)), **state) is None
-        return self
-
-    def fire(self):
+    def take(self, *parts):
         """Reports with their timestamps."""
-        self.state["close"].at = None
-        return [(stamped.value, stamped.timestamp) for stamped in self.do_fn.close_due_windows(**self.state)]
-
-    def drain(self):
-        """Fires as long as a timer is set; returns the reports."""
-        reports = []
-        while self.state["close"].at is not None:
-            reports += [report for report, _ in self.fire()]
-        return reports
+        found = [output for part in parts for output in self.do_fn.process(("events", part), **self.state)]
+        return [(output.value, output.timestamp) for output in found if not isinstance(output, TaggedOutput)]
 
 
 def candidates_of(plan, log):
-    """What the steps before hand to the monitor: ``(slab, shard, blob)``, in order."""
-    steps = [
-        PackPairsDoFn(settings_of(plan), PackPairs(plan.schedule, Sharding(1, SHARDS)), HeldSecret(), stamp=False),
-        BoundContributionsDoFn(settings_of(plan), HeldSecret(), Sharding(1, SHARDS)),
-        FindCandidatesDoFn(settings_of(plan), HeldSecret()),
-    ]
-    for do_fn in steps:
-        do_fn.setup()
-    grouped = grouped_by_key(steps[0].process(batch_of(log)))
-    grouped = grouped_by_key(out for group in grouped for out in steps[1].process(group, ON_TIME))
-    return sorted(candidates for group in grouped for _, candidates in steps[2].process(group, ON_TIME))
+    """What the stages before the monitor find: packed candidates by window."""
+    schedule, settings = plan.schedule, settings_of(plan)
+    users, items, _ = stages_of(settings, None)
+    pack = PackPairsDoFn(settings, PackPairs(schedule, Sharding(1, SHARDS)), HeldSecret())
+    pack.setup()
+    sent = pack.process(batch_of(log))
+    for stage, to in ((users, SHARDS), (items, 1)):
+        step = AtOnceStep(stage, Sharding(1, SHARDS), Sharding(1, to)).start(SECRET)
+        sent = [output for group in grouped_by_key(sent) for output in step(group, Counter())]
+    return {window: blobs for (window, _), blobs in grouped_by_key(sent)}
+
+
+def parts_of(candidates, horizon):
+    """An element of the monitor for each window, in order, also for one without candidates."""
+    return [(window, 1, candidates.get(window, [])) for window in range(horizon)]
 
 
 def grouped_by_key(pairs):

@@ -15,16 +15,10 @@ import random
 import apache_beam as beam
 
 from dp_transforms.beam import confirm_intents, poll_partitions
-from dp_transforms.beam.bound_contributions import BoundContributionsCountedDoFn
-from dp_transforms.beam.find_candidates import FindCandidatesCountedDoFn
-from dp_transforms.beam.find_looks import FindLooksCountedDoFn
-from dp_transforms.beam.gather_counted import GatherCountedDoFn
-from dp_transforms.beam.gather_in_order import parts_of_shard, parts_of_window
-from dp_transforms.beam.monitor_counted import ENDED, CountedMonitorDoFn
-from dp_transforms.beam.name_counted import NameCountedDoFn
+from dp_transforms.beam.gather import GatherCountedDoFn, parts_of_shard, parts_of_window
+from dp_transforms.beam.in_order import ENDED, AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.poll_partitions import PollPartitions
-from dp_transforms.beam.release_counted import ReleaseCountedDoFn
-from dp_transforms.beam.spend_purses import SpendPursesDoFn
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
@@ -32,6 +26,10 @@ from dp_transforms.monitor.packed_arrays import unpack_arrays
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.runs.state_cells import Kind, unpack_cell
+from dp_transforms.stages.items import NameItems
+from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.cells import cells_by_position
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import Arrival, MemoryPartition
@@ -40,6 +38,7 @@ from tests.helpers.small_runs import MICROS, START
 CLOCK = StreamClock(allowed_lateness_seconds=10, out_of_order_seconds=5, idle_timeout_seconds=8)
 SHARDS = 2
 PARTITIONS = ("p0", "p1")
+NEXT = {"users": "items", "items": "windows"}
 IN_ORDER = {"near": Bag, "far": Bag, "waiting": Cell}
 
 
@@ -91,10 +90,10 @@ class Stored:
 
 
 class Engine:
-    """settings: of a run whose users pay for hits."""
+    """settings: of a run in any release mode. pairs: of each window and shard of users."""
 
     def __init__(self, settings, seed, monkeypatch, confirm=True):
-        self.settings = settings
+        self.settings, self.pairs = settings, {}
         self.source = random.Random(seed)
         self.logs = {name: Log(name, self.source) for name in PARTITIONS}
         self.confirm = confirm
@@ -123,21 +122,24 @@ class Engine:
 
     def make_steps(self, key):
         """Makes the DoFns behind the poll, and returns those that are to be set up."""
-        self.stages = {
-            "users": (
-                GatherCountedDoFn(len(PARTITIONS)),
-                BoundContributionsCountedDoFn(self.settings, key, SHARDS),
-                "items",
-            ),
-            "items": (
-                GatherCountedDoFn(SHARDS),
-                FindCandidatesCountedDoFn(self.settings, key, SHARDS, None),
-                "windows",
-            ),
-            "windows": (GatherCountedDoFn(SHARDS), None, "monitor"),
+        stages = stages_of(self.settings, None)
+        senders = {"users": len(PARTITIONS), "items": SHARDS, "windows": SHARDS}
+        self.gathers = {place: GatherCountedDoFn(number) for place, number in senders.items()}
+        self.columns = ItemSums if stages.items.work is NameItems else ItemHolders
+        pays_hits = stages.windows.work is MonitorWindows
+        last = ThresholdMonitorEvolvingDoFn if pays_hits else ReleaseInOrderDoFn
+        self.cells = "counters" if pays_hits else "cells"
+        self.steps = {
+            "users": self.sending(stages.users, key, SHARDS),
+            "items": self.sending(stages.items, key, 1),
+            "windows": last(stages.windows, key, None),
         }
-        self.monitor = CountedMonitorDoFn(self.settings, key)
-        return self.stages["users"][1], self.stages["items"][1], self.monitor
+        return self.steps.values()
+
+    @staticmethod
+    def sending(stage, key, to):
+        kind = InOrderDoFn if stage.work.takes_turns else AsItComesDoFn
+        return kind(stage, key, SHARDS, to, None)
 
     def state(self, stage, key, **kinds):
         return self.held.states.setdefault((stage, key), {name: kind() for name, kind in kinds.items()})
@@ -152,24 +154,33 @@ class Engine:
         else:
             self.step(stage, element)
 
-    def step(self, stage, element):
-        if stage == "monitor":
-            self.take(
-                self.monitor.process(element, **self.state("monitor", "", **IN_ORDER, budgets=Bag, progress=Cell))
-            )
+    def step(self, place, element):
+        stage, _, has_turn = place.partition(" ")
+        if has_turn:
+            self.advance(stage, place, element)
             return
-        _, do_fn, to = self.stages[stage]
-        for group in self.gather(stage, element):
+        held = self.state(stage, element[0], blobs=Bag, count=Cell)
+        for group in self.gathers[stage].process(element, **held):
+            if stage == "users":
+                self.pairs[group[0]] = group[1]
             if stage == "items":
-                self.compare(group[0], cells_by_position, ItemHolders, group[1])
-            self.send(to, do_fn.process(group) if do_fn else parts_of_window(group, "events"))
+                self.compare(group[0], group[1])
+            if isinstance(self.steps[stage], AsItComesDoFn):
+                self.send(NEXT[stage], self.steps[stage].process(group))
+            else:
+                parts = parts_of_window(group, "events") if stage == "windows" else parts_of_shard(group)
+                self.send(f"{stage} turn", parts)
 
-    def gather(self, stage, element):
-        return self.stages[stage][0].process(element, **self.state(stage, element[0], blobs=Bag, count=Cell))
+    def advance(self, stage, place, element):
+        bag = self.cells if stage == "windows" else "cells"
+        held = self.state(place, element[0], **IN_ORDER, **{bag: Bag}, progress=Cell)
+        outputs = self.steps[stage].process(element, **held)
+        self.take(outputs) if stage == "windows" else self.send(NEXT[stage], outputs)
 
-    def compare(self, key, content_of, columns, blobs):
+    def compare(self, key, blobs):
         """What a shard of a window holds, against what it ever held."""
-        content = content_of(columns.merge([columns.from_bytes(blob) for blob in blobs])) if blobs else []
+        content_of = sums_by_item if self.columns is ItemSums else cells_by_position
+        content = content_of(self.columns.merge([self.columns.from_bytes(blob) for blob in blobs])) if blobs else []
         assert self.contents.setdefault(key, content) == content, "a window has two contents"
 
     def take(self, outputs):
@@ -244,82 +255,25 @@ class Engine:
             came = self.stop_micros or CLOCK.stop_micros(round(self.now * MICROS))
             self.stop_micros = came if self.source.random() < 0.6 else None
 
-
-class NamesEngine(Engine):
-    """settings: of a run whose users pay for looks. pairs: of each window and shard of users."""
-
-    def __init__(self, *arguments):
-        self.pairs = {}
-        super().__init__(*arguments)
-
-    def make_steps(self, key):
-        settings = self.settings
-        self.keys = settings.stream_keys(key.get_secret_bytes())
-        self.stages = {
-            "users": (GatherCountedDoFn(len(PARTITIONS)), "spend"),
-            "items": (GatherCountedDoFn(SHARDS), "name"),
-            "windows": (GatherCountedDoFn(SHARDS), "release"),
-        }
-        self.spend = SpendPursesDoFn(settings, key, SHARDS)
-        self.name = NameCountedDoFn(settings, key, SHARDS, None)
-        self.release = ReleaseCountedDoFn(settings)
-        return self.spend, self.name, self.release
-
-    def step(self, stage, element):
-        if stage == "spend":
-            held = self.state(stage, element[0], **IN_ORDER, purses=Bag, progress=Cell)
-            self.send("items", self.spend.process(element, **held))
-        elif stage == "name":
-            held = self.state(stage, element[0], **IN_ORDER, known=Bag, next_window=Cell)
-            self.send("windows", self.name.process(element, **held))
-        elif stage == "release":
-            self.take(self.release.process(element, **self.state(stage, "", **IN_ORDER, progress=Cell)))
-        else:
-            for group in self.gather(stage, element):
-                if stage == "items":
-                    self.compare(group[0], sums_by_item, ItemSums, group[1])
-                if stage == "users":
-                    self.pairs[group[0]] = group[1]
-                to = self.stages[stage][1]
-                self.send(to, parts_of_window(group, "events") if stage == "windows" else parts_of_shard(group))
+    def stored(self, kind, place, key):
+        """The cells of this kind in the state of a step."""
+        held = self.held.states[place, key]
+        cells = map(unpack_cell, (held.get("cells") or held["counters"]).content)
+        return [cell for kind_of_cell, _, cell in cells if kind_of_cell is kind]
 
     def purses(self, shard):
         """What is stored of the purses of a shard of users, and what it would be if nothing had died."""
-        stored = Purses(self.settings, self.keys, self.held.states["spend", shard]["purses"].content)
-        paid_once = Purses(self.settings, self.keys)
+        keys = self.settings.stream_keys(HeldSecret().get_secret_bytes())
+        stored = Purses(self.settings, keys, self.stored(Kind.PURSES, "users turn", shard))
+        paid_once = Purses(self.settings, keys)
         for (window, of_shard), blobs in sorted(self.pairs.items()):
             if of_shard == shard and blobs:
                 paid_once.spend(UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs]), window)
         return stored.rewritten_cells(), paid_once.rewritten_cells()
 
-
-class HitsEngine(NamesEngine):
-    """settings: of a run whose users pay for looks and for hits."""
-
-    def make_steps(self, key):
-        super().make_steps(key)
-        self.stages["windows"] = (GatherCountedDoFn(SHARDS), "monitor")
-        self.find = FindLooksCountedDoFn(self.settings, key, SHARDS, None)
-        self.monitor = CountedMonitorDoFn(self.settings, key)
-        return self.spend, self.find, self.monitor
-
-    def step(self, stage, element):
-        if stage == "name":
-            held = self.state(stage, element[0], **IN_ORDER, known=Bag, next_window=Cell)
-            self.send("windows", self.find.process(element, **held))
-        elif stage == "monitor":
-            held = self.state(stage, "", **IN_ORDER, budgets=Bag, progress=Cell, known=Bag)
-            self.take(self.monitor.process(element, **held))
-        elif stage == "items":
-            for group in self.gather(stage, element):
-                self.compare(group[0], cells_by_position, ItemHolders, group[1])
-                self.send("name", parts_of_shard(group))
-        else:
-            super().step(stage, element)
-
     def most_hits(self):
         """Of any one user, by what is stored."""
-        _, hits = unpack_arrays(*UserBudgets(self.held.states["monitor", ""]["budgets"].content).to_blobs())
+        _, hits = unpack_arrays(*UserBudgets(self.stored(Kind.BUDGETS, "windows turn", "events")).to_blobs())
         return max(hits, default=0)
 
 

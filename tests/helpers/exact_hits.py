@@ -22,6 +22,7 @@ import scipy.special
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_table import ItemTable
@@ -31,7 +32,6 @@ from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import weigh_replay_with_hits
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.monitor.zero_items import binomial_integers, draw_zero_items
 from tests.helpers.exact_naming import ONE, Held, Law, Range, _cut, _share, _tail
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 
@@ -265,8 +265,9 @@ def _empty_windows(settings: NamingSettings, keys: ChosenStages, domain: Sequenc
     if not domain:
         return []
     table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
-    drawn = draw_zero_items(table, settings, keys, windows_per_slab=settings.schedule.horizon, shards=1)  # type: ignore[arg-type]
-    return [window for _, _, cells in drawn for window in cells.windows.tolist()]
+    drawn = EmptyItems(table, settings.empty_item_tail(), keys)  # type: ignore[arg-type]
+    windows: list[int] = drawn.without_holders(0, settings.schedule.horizon).windows.tolist()
+    return windows
 
 
 def _copies(cells: ItemHolders, labels: Sequence[str], copies: int, empty: Sequence[int]) -> ItemHolders:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
-from dp_transforms.monitor.empty_items import EmptyItems
+from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -26,7 +26,6 @@ from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.replay_weights import weigh_replay
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.monitor.zero_items import binomial_integers
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 
 ONE = 1 << 128
@@ -109,8 +108,9 @@ def _transcripts(
         cells = dict(totals)
         if domain:
             table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
-            for _, empty in EmptyItems(table, settings, keys).of_run(1):  # type: ignore[arg-type]
-                cells = {(window, domain[0]): 0 for window in empty.windows.tolist()} | cells
+            empty_items = EmptyItems(table, settings.empty_item_tail(), keys)  # type: ignore[arg-type]
+            drawn_windows = empty_items.without_sums(0, horizon).windows.tolist()
+            cells = {(window, domain[0]): 0 for window in drawn_windows} | cells
         sums = _copies(cells, labels, len(chosen))
         namer = ItemNamer(settings, keys)  # type: ignore[arg-type]
         named = namer.name_windows(sums, KnownItems.none(), 0, horizon)

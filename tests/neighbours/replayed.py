@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import pathlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn
-from dp_transforms.beam.bound_contributions import BoundContributions, BoundContributionsDoFn
+from dp_transforms.beam.at_once import SENT, AtOnce
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_joined, spread_chunks
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.workers.pack_pairs import PackPairs
+from dp_transforms.stages.read_pairs import PackPairs
+from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.stage import AtOnceStep
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.do_fn_state import HeldSecret
 from tests.helpers.small_runs import SECRET, settings_of
@@ -61,23 +64,18 @@ def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = OTHERS) -> f
 
 def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...] = OTHERS) -> Given:
     """By the stages of a replay, called one after the other without a pipeline around them."""
-    pack = PackPairsDoFn(SETTINGS, PackPairs(SETTINGS.schedule, SHARDING), HeldSecret(), stamp=False)
-    bound = BoundContributionsDoFn(SETTINGS, HeldSecret(), SHARDING)
+    pack = PackPairsDoFn(SETTINGS, PackPairs(SETTINGS.schedule, SHARDING), HeldSecret())
+    bound = AtOnceStep(stages_of(SETTINGS, None).users, SHARDING, SHARDING).start(HeldSecret().get_secret_bytes())
     groups: dict[tuple[int, int], list[bytes]] = {}
     try:
-        for do_fn in (pack, bound):
-            do_fn.setup()
+        pack.setup()
         for joined in spread_chunks(find_log_chunks(sources, fields), fields, 2):
             for block in read_joined(joined, fields):
-                for key, packed in pack.process(block.batch):  # type: ignore[misc]
+                for key, packed in pack.process(block.batch):
                     groups.setdefault(key, []).append(packed)
     except EventFileError as error:
         return Given(frozenset(), type(error).__name__)
-    cells = [
-        blob
-        for group in groups.items()
-        for _, blob in bound.process(group, beam.utils.windowed_value.PANE_INFO_UNKNOWN)
-    ]
+    cells = [blob for group in groups.items() for _, blob in bound(group, Counter())]
     return Given(pairs_of_cells(cells, users))
 
 
@@ -89,9 +87,10 @@ def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields, ke
         batches, _ = pipeline | f"Read {name}" >> ReadEvents(find_log_chunks(sources, fields), fields, workers=2)
         cells = (
             batches
-            | f"Assign {name}" >> AssignWindows(SETTINGS, KeyFile(key), SHARDING, True)
-            | f"Bound {name}" >> BoundContributions(SETTINGS, KeyFile(key), SHARDING)
-        )
+            | f"Assign {name}" >> AssignWindows(SETTINGS, KeyFile(key), PackPairs(SETTINGS.schedule, SHARDING))
+            | f"Group {name}" >> beam.GroupByKey()
+            | f"Bound {name}" >> AtOnce(AtOnceStep(stages_of(SETTINGS, None).users, SHARDING, SHARDING), KeyFile(key))
+        )[SENT]
         _ = cells | f"See {name}" >> seen[name].sink()
     pipeline.run().wait_until_finish()
     return {name: pairs_of_cells(blob for _, blob in cells.values) for name, cells in seen.items()}

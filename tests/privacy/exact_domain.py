@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.zero_items import binomial_integers, draw_zero_items
 from tests.helpers.exact_monitor import (
     ONE,
     ChosenKeys,
@@ -84,15 +84,16 @@ class DomainProbe(WindowProbe):
         found: dict[Transcript, Outcome] = {}
         for share, drawn in self._drawn():
             self._keys.window = window
-            zero_items = [part for *_, part in self._zero_items()]
-            assert sorted(low for part in zero_items for low in part.table.hashes[:, 1].tolist()) == sorted(drawn)
-            merged = ItemHolders.merge([cells, *zero_items])
+            empty = self._empty_items(window)
+            assert sorted(empty.table.hashes[:, 1].tolist()) == sorted(drawn)
+            merged = ItemHolders.merge([cells, empty])
             self._collect(found, window, holders_by_item, state, cap, merged, share, drawn)
         assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(held)
         return found
 
-    def _zero_items(self) -> Iterator[tuple[int, int, ItemHolders]]:
-        return draw_zero_items(self._domain, self._settings, self._keys, windows_per_slab=1, shards=1)  # type: ignore[arg-type]
+    def _empty_items(self, window: int) -> ItemHolders:
+        tail = self._settings.query_noise(self._keys).zero_item_tail()  # type: ignore[arg-type]
+        return EmptyItems(self._domain, tail, self._keys).without_holders(window, window + 1)  # type: ignore[arg-type]
 
     def _drawn(self) -> Iterator[tuple[Fraction, tuple[int, ...]]]:
         """Every set of items that can be drawn, with its probability; the keys then select it."""

@@ -214,7 +214,7 @@ def test_enumeration_finds_known_items_that_are_looked_at_only_while_held(monkey
 
 def test_enumeration_finds_empty_items_of_a_domain_that_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.helpers.exact_naming.binomial_integers", lambda trials, tail: [])
-    monkeypatch.setattr("dp_transforms.monitor.zero_items.binomial_integers", lambda trials, tail: [])
+    monkeypatch.setattr("dp_transforms.monitor.empty_items.binomial_integers", lambda trials, tail: [])
     settings = settings_of(2, known_threshold=5, domain_size=1)
     assert excess_of({TARGET: every_window(2)}, settings, ("a",))[0] > 0.1
 

@@ -305,7 +305,7 @@ def test_known_items_that_are_looked_at_only_while_held_are_found(monkeypatch: p
 
 
 def test_items_of_a_domain_that_are_looked_at_only_while_held_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dp_transforms.monitor.zero_items.binomial_integers", lambda trials, tail: [])
+    monkeypatch.setattr("dp_transforms.monitor.empty_items.binomial_integers", lambda trials, tail: [])
     _assert_found(_sample(domain=("a", "b")), "without the user")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from unittest import mock
 
@@ -14,11 +15,11 @@ from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.monitor.zero_items import draw_zero_items
 from tests.helpers.core_runs import MICROS, START, WINDOWS, busy_log, monitor_settings
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import SECRET, batches_of
@@ -49,10 +50,12 @@ def run_core(
     by_items: dict = {}
     known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
-        for slab, shard, cells in draw_zero_items(
-            known, chosen, keys, windows_per_slab=windows_per_slab, shards=shards
-        ):
-            by_items.setdefault((slab, shard), []).append(cells.to_bytes())
+        empty_items = EmptyItems(known, chosen.query_noise(keys).zero_item_tail(), keys)
+        horizon = chosen.schedule.horizon
+        for first, shard in itertools.product(range(0, horizon, windows_per_slab), range(shards)):
+            cells = empty_items.without_holders(first, min(first + windows_per_slab, horizon), shard, shards)
+            if len(cells):
+                by_items.setdefault((first // windows_per_slab, shard), []).append(cells.to_bytes())
     for batch in batches_of(log, batch_size):
         if known is not None:
             batch = batch.where(known.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])

@@ -36,8 +36,7 @@ from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.workers.pack_pairs import PackPairs
-from dp_transforms.workers.read_pairs import ReadPairsStep
+from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from tests.helpers.event_files_oracle import read_chunks, write_avro, write_csv, write_json, write_parquet
 from tests.helpers.small_runs import SECRET
 

@@ -41,8 +41,9 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     by_items: dict = {shard: [] for shard in range(shards)}
     table = domain_table(domain, keys)
     if table is not None:
-        for shard, cells in EmptyItems(table, chosen, keys).of_run(shards):
-            by_items[shard] += sum_messages(cells, most_bytes)
+        empty_items = EmptyItems(table, chosen.empty_item_tail(), keys)
+        for shard in range(shards):
+            by_items[shard] += sum_messages(empty_items.without_sums(0, horizon, shard, shards), most_bytes)
     for batch in batches_of(log, batch_size):
         if table is not None:
             batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.release_rule import HitOrAbove
 from dp_transforms.monitor.counted_messages import holder_messages
+from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of, terms_of, weights_of
 from dp_transforms.monitor.item_table import ItemTable
@@ -24,7 +25,6 @@ from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay_with_hits
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
-from dp_transforms.monitor.zero_items import draw_zero_items
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
@@ -54,9 +54,9 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
     keys, order, horizon = chosen.stream_keys(SECRET), order or random.Random(0), chosen.schedule.horizon
     by_items: dict = {shard: [] for shard in range(shards)}
     if domain:
-        drawn = draw_zero_items(domain_table(domain, keys), chosen, keys, windows_per_slab=horizon, shards=shards)
-        for _, shard, cells in drawn:
-            by_items[shard].append(cells.to_bytes())
+        empty_items = EmptyItems(domain_table(domain, keys), chosen.empty_item_tail(), keys)
+        for shard in range(shards):
+            by_items[shard].append(empty_items.without_holders(0, horizon, shard, shards).to_bytes())
     purses: dict = {shard: Purses(chosen, keys) for shard in range(shards)}
     per_slab = 1 if stream else horizon
     for (window, shard), pairs in pairs_by_shard(log, chosen, keys, shards, batch_size, domain, per_slab).items():

@@ -16,9 +16,9 @@ from scipy import stats
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.zero_items import ZeroItemDraws, binomial_integers, draw_zero_items
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
 
@@ -26,19 +26,19 @@ ONE = 1 << 128
 WINDOWS = 15_000
 
 
-def draws_of(size: int, share: float, kind: type[ZeroItemDraws] = ZeroItemDraws) -> ZeroItemDraws:
+def draws_of(size: int, share: float, kind: type[EmptyItemDraws] = EmptyItemDraws) -> EmptyItemDraws:
     keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=3)
     return kind(size, int(share * 2**53) << 75, keys.zero_item_uniforms())
 
 
-class FirstPositions(ZeroItemDraws):
+class FirstPositions(EmptyItemDraws):
     """As many as it should, always the same ones."""
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
         return np.arange(count)
 
 
-class Replaced(ZeroItemDraws):
+class Replaced(EmptyItemDraws):
     """Positions that may repeat: a set of them is too small now and then."""
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
@@ -46,7 +46,7 @@ class Replaced(ZeroItemDraws):
         return np.unique(words % np.uint64(self._domain_size)).astype(np.int64)
 
 
-class NothingSkipped(ZeroItemDraws):
+class NothingSkipped(EmptyItemDraws):
     """Remainders of all words: the first positions come more often, by as much as one part in 2^40."""
 
     def _positions(self, window: int, count: int) -> npt.NDArray[np.int64]:
@@ -55,7 +55,7 @@ class NothingSkipped(ZeroItemDraws):
         return np.sort(np.array([*remainders][:count], dtype=np.int64))
 
 
-class OneForTwoWindows(ZeroItemDraws):
+class OneForTwoWindows(EmptyItemDraws):
     """Uniforms of every second window alone."""
 
     def _draw(self, windows: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
@@ -67,7 +67,7 @@ class OneForTwoWindows(ZeroItemDraws):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def subsets_reject(draws: ZeroItemDraws, size: int, share: float) -> bool:
+def subsets_reject(draws: EmptyItemDraws, size: int, share: float) -> bool:
     """Chi-squared over all subsets of a small domain: number, choice and independence at once."""
     observed = dict.fromkeys(
         (subset for count in range(size + 1) for subset in itertools.combinations(range(size), count)), 0
@@ -85,7 +85,7 @@ def test_every_subset_has_its_probability(size: int, share: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [FirstPositions, Replaced])
-def test_a_choice_that_is_not_uniform_is_rejected(kind: type[ZeroItemDraws]) -> None:
+def test_a_choice_that_is_not_uniform_is_rejected(kind: type[EmptyItemDraws]) -> None:
     assert subsets_reject(draws_of(4, 0.3, kind), 4, 0.3)
 
 
@@ -94,7 +94,7 @@ def test_a_probability_wrong_by_a_tenth_is_rejected() -> None:
     assert numbers_reject(draws_of(1000, 0.0044), 1000, 0.004)
 
 
-def numbers_reject(draws: ZeroItemDraws, size: int, share: float) -> bool:
+def numbers_reject(draws: EmptyItemDraws, size: int, share: float) -> bool:
     """Chi-squared of the number of positions in a window."""
     numbers = np.zeros(WINDOWS, dtype=np.int64)
     for window, positions in draws.by_window(WINDOWS):
@@ -122,7 +122,7 @@ def test_every_position_of_a_large_domain_comes_as_often() -> None:
     assert chi_squared_rejects(np.bincount(positions * 49 // size, minlength=50), expected)
 
 
-def positions_of(words: list[int], size: int, count: int, kind: type[ZeroItemDraws] = ZeroItemDraws) -> list[int]:
+def positions_of(words: list[int], size: int, count: int, kind: type[EmptyItemDraws] = EmptyItemDraws) -> list[int]:
     """The positions that these words lead to: word n - 1 is the high half of the uniform with number n."""
 
     def uniforms(blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -157,7 +157,7 @@ def test_no_word_is_skipped_where_the_domain_divides_them_all() -> None:
     assert positions_of([2**64 - 8, 2**64 - 3, 2**64 - 8, 1], 8, 3) == [0, 1, 5]
 
 
-def pairs_of_windows_reject(draws: ZeroItemDraws) -> bool:
+def pairs_of_windows_reject(draws: EmptyItemDraws) -> bool:
     """One item, two windows one after the other: four outcomes."""
     is_drawn = np.zeros(WINDOWS, dtype=np.int64)
     for window, _ in draws.by_window(WINDOWS):
@@ -183,7 +183,7 @@ def test_the_table_of_the_binomial_is_exact() -> None:
         assert all(entry >= ONE - 2 for entry in expected[len(found) :])
     assert 30 < len(binomial_integers(10**7, int(ONE * 1e-7))) < 40
     assert binomial_integers(10**7, 0) == []
-    assert list(ZeroItemDraws(10**7, 0, None).by_window(10**9)) == []  # type: ignore[arg-type]
+    assert list(EmptyItemDraws(10**7, 0, None).by_window(10**9)) == []  # type: ignore[arg-type]
 
 
 def test_half_a_domain_and_all_of_it_can_be_drawn() -> None:
@@ -227,7 +227,11 @@ def false_reports(release: str, **changes: object) -> list[tuple[str | None, int
     keys = settings.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
-    for window, _, cells in draw_zero_items(domain, settings, keys, windows_per_slab=1, shards=1):
+    empty_items = EmptyItems(domain, settings.query_noise(keys).zero_item_tail(), keys)
+    for window in range(settings.schedule.horizon):
+        cells = empty_items.without_holders(window, window + 1)
+        if not len(cells):
+            continue
         report, charges = monitor.close_window(window, cells, state)
         assert report is not None
         assert len({hitter.item for hitter in report.heavy_hitters}) == len(report.heavy_hitters) == len(cells)
@@ -280,7 +284,7 @@ def test_another_run_draws_other_items() -> None:
     drawn = []
     for one in settings:
         keys = one.stream_keys(SECRET)
-        draws = ZeroItemDraws(ITEMS, one.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
+        draws = EmptyItemDraws(ITEMS, one.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
         drawn.append({(window, int(at)) for window, positions in draws.by_window(100) for at in positions})
     expected = len(drawn[0]) * laplace_tail(EPSILON, THRESHOLD)
     assert len(drawn[0] & drawn[1]) < 10 * expected < len(drawn[0]) / 3

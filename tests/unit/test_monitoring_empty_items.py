@@ -1,16 +1,15 @@
-"""Zero items: a stream draws them window by window, a replay all at once, and both draw the same ones."""
+"""Empty items: a stream draws them window by window, a replay all at once, and both draw the same ones."""
 
 from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
-from dp_transforms.monitor.zero_items import ZeroItemDraws, ZeroItemsOfWindows, draw_zero_items
+from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems
 from tests.helpers.cells import cells_by_label
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
@@ -26,16 +25,16 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
     keys = chosen.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
     wanted: dict[tuple[int, int], list] = {}
-    for slab, shard, cells in draw_zero_items(domain, chosen, keys, windows_per_slab=2, shards=SHARDS):
-        for (window, item), holders in cells_by_label(cells):
-            assert window // 2 == slab
+    drawn = EmptyItems(domain, chosen.query_noise(keys).zero_item_tail(), keys)
+    horizon = chosen.schedule.horizon
+    for shard in range(SHARDS):
+        for (window, item), holders in cells_by_label(drawn.without_holders(0, horizon, shard, SHARDS)):
             assert holders == []
             wanted.setdefault((window, shard), []).append(item)
-    one_by_one = ZeroItemsOfWindows(domain, chosen, keys, SHARDS)
     found = {}
-    for window, shard in itertools.product(range(chosen.schedule.horizon), range(SHARDS)):
-        part = one_by_one.cells(window, shard)
-        if part is not None:
+    for window, shard in itertools.product(range(horizon), range(SHARDS)):
+        part = drawn.without_holders(window, window + 1, shard, SHARDS)
+        if len(part):
             assert {at for (at, _), _ in cells_by_label(part)} == {window}
             assert {tuple(holders) for _, holders in cells_by_label(part)} == {()}
             found[window, shard] = [item for (_, item), _ in cells_by_label(part)]
@@ -49,22 +48,19 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
 def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(share: float) -> None:
     """Two slices and a bit: 65,536 windows are drawn at once."""
     size, horizon = 5, 2 * 65_536 + 10 if share < 0.1 else 200
-    draws = ZeroItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).zero_item_uniforms())
+    draws = EmptyItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).zero_item_uniforms())
     found = dict(draws.by_window(horizon))
     assert list(found) == sorted(found)
     assert len(list(draws.by_window(horizon))) == len(found)
     looked_at = {*list(found)[:50], *list(found)[-50:], 0, 65_535, 65_536, horizon - 1}
     for window in (window for window in looked_at if window < horizon):
-        one = draws.of_window(window)
-        assert one.tolist() == found.get(window, np.zeros(0)).tolist()
-        assert one.dtype == np.int64
+        alone = [(at, items.tolist()) for at, items in draws.by_window(window + 1, window)]
+        assert alone == ([(window, found[window].tolist())] if window in found else [])
     assert max(found) > horizon * 0.9
     # Each window has some with probability 1 - (1 - share)^5; off by eight deviations in fewer than 1e-14 of all keys.
     expected = horizon * (1 - (1 - share) ** size)
     assert abs(len(found) - expected) < 8 * expected**0.5
-    never = ZeroItemDraws(
+    never = EmptyItemDraws(
         size, 0, StreamKeys(SECRET, run_id="r", plan_fingerprint="p", stream="s", threshold=1).zero_item_uniforms()
     )
-    assert never.of_window(3).tolist() == []
-    assert never.of_window(3).dtype == np.int64
     assert list(never.by_window(9)) == []
