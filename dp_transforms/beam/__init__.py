@@ -5,7 +5,7 @@ each window against a threshold, charges the counters of the users who hold a hi
 all their hits. It runs wherever users pay for hits. All other steps bring it its candidates, or take its reports, or do
 the same where users pay for looks. In the order in which an event meets them:
 
-read_events or collect_events    a log, or elements of any kind -> batches of events
+read_events                      a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users
 bound_contributions              at most L items per user and window
 draw_zero_items                  the items of a known domain that are published although nobody holds them
@@ -13,8 +13,8 @@ find_candidates                  items that pass the first stage of their noise 
 monitor_heavy_hitters            ThresholdMonitorEvolvingDoFn: test, charge, exclude, report, window after window
 name_heavy_hitters               release mode names: weigh_users, draw_empty_items and name_items; or, with a price for
                                  hits, weigh_users, draw_zero_items, find_looks and monitor_heavy_hitters
-write_reports, write_rejected    reports -> one file; rejected rows -> another file, for the operator
-publish_report                   a finished report -> its name, in a job that runs on without its command
+write_files                      reports -> one file, and its name when all is done; rejected rows -> another file, for
+                                 the operator
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps
 
 For a replay on one machine:
@@ -24,13 +24,12 @@ run_steps                        hands heavy steps to worker processes of this m
 
 For Beam YAML and for pipelines in other languages:
 
-release_rows                     `HeavyHitterRows` and `ReadHeavyHitters`: declared by plain values
-read_topic                       `ReadHeavyHittersOfTopic`: the same for a topic of Kafka
-encode_rows                      reports -> rows with a schema, in order
+release_rows                     `HeavyHitterRows`, `ReadHeavyHitters` and `ReadHeavyHittersOfTopic`, declared by plain
+                                 values: rows, a log or a topic of Kafka -> rows with a schema, in order
 
 For streams, joined by monitor_stream (`MonitorStream`), other modules replace some of these:
 
-poll_partitions                  for reading and assigning; with keep_alive and confirm_intents
+poll_partitions                  for reading and assigning
 gather_counted                   for grouping by key
 gather_in_order                  for steps that take windows in order, without timers
 monitor_counted                  for the monitor: its twin, which counts what it waits for and needs no timer
@@ -45,7 +44,6 @@ write_report_stream              for writing
 In release mode names `ShiftingHeavyHitters` does the same on unbounded input, behind one step that looks at the
 watermark: close_by_watermark, which says for each window when it is complete.
 
-What they share: load_noise_key, load_domain, set_up_workers (what a DoFn uses on its worker), close_windows (both
-monitors), gather_all (what waits for the end of a run), split_rejected, drop_late_panes, count_for_operator (metrics),
-encode_elements (coders).
+What they share: set_up_workers (coders, metrics, the noise key and the items of a known domain), close_windows (both
+monitors), write_state (what a part of a run hands to the next), drop_late_panes.
 """

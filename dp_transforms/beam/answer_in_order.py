@@ -13,10 +13,8 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, Turn, take_turn
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter
 from dp_transforms.beam.write_state import state_messages
 from dp_transforms.monitor.counted_messages import ending_messages, messages_of
 from dp_transforms.monitor.hit_settings import are_followed

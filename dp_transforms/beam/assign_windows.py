@@ -15,10 +15,9 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Duration, Timestamp
 
-from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.run_steps import Counters, RunInPoolDoFn
-from dp_transforms.beam.set_up_workers import KeyedDoFn, KeyedSettings
-from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, KeyedSettings
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE

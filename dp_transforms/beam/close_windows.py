@@ -14,10 +14,8 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_settings import are_followed
 from dp_transforms.monitor.item_holders import ItemHolders
@@ -27,8 +25,6 @@ from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS, LATE_BATCHES, WINDOWS_CLOSED
 from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
 from dp_transforms.monitor.window_report import WindowReport
-
-encode_elements.register_coders()
 
 _BLOBS_BEFORE_COMPACTION = 64
 _PROGRESS = struct.Struct("<qqq")  # next_window, hit_bound, reports

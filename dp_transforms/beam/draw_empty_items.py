@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import apache_beam as beam
 
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.item_sums import sum_messages
 from dp_transforms.monitor.naming_settings import NamingSettings

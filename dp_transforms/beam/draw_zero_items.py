@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import for_shard, window_per_slide
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.sharding import Sharding

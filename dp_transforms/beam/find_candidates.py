@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 from apache_beam.utils.windowed_value import PaneInfo
 
-from dp_transforms.beam.count_for_operator import operator_counter
 from dp_transforms.beam.drop_late_panes import is_late
 from dp_transforms.beam.gather_counted import GatherCounted
-from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.run_steps import RunInPoolDoFn, RunStepDoFn
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.counted_messages import (
     ENDS,

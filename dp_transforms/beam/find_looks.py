@@ -13,8 +13,8 @@ import apache_beam as beam
 from dp_transforms.beam.answer_in_order import AnsweringDoFn
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
-from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.run_steps import run_step
+from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import Key, Sent, holder_messages
 from dp_transforms.monitor.item_holders import ItemHolders

@@ -9,7 +9,7 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import operator_counter
+from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.monitor.counted_messages import GatheredCount, Group, Key, Sent
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
 

@@ -8,8 +8,8 @@ from typing import Any
 import apache_beam as beam
 
 from dp_transforms.beam.close_windows import ClosingDoFn, read_progress, write_progress
-from dp_transforms.beam.count_for_operator import operator_gauge
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
+from dp_transforms.beam.set_up_workers import operator_gauge
 from dp_transforms.beam.write_state import STATE, state_messages
 from dp_transforms.monitor.hit_settings import are_followed
 from dp_transforms.monitor.known_items import KnownItems

@@ -8,7 +8,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.beam.write_state import STATE
@@ -29,8 +28,6 @@ from dp_transforms.runs.state_cells import (
     known_cells,
     pack_cell,
 )
-
-encode_elements.register_coders()
 
 
 class MonitorPart(beam.PTransform):

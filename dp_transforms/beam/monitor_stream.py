@@ -12,12 +12,10 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from dp_transforms.beam.bound_contributions import BoundContributionsCounted
 from dp_transforms.beam.find_candidates import FindCandidatesCounted
 from dp_transforms.beam.gather_counted import GatherCounted
-from dp_transforms.beam.load_domain import domain_of_plan
-from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
 from dp_transforms.beam.name_stream import name_stream
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.set_up_workers import keep_bundles_whole
+from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError

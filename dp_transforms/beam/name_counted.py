@@ -11,10 +11,9 @@ from typing import Any
 import apache_beam as beam
 
 from dp_transforms.beam.answer_in_order import AnsweringDoFn
-from dp_transforms.beam.count_for_operator import operator_gauge
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import Part, Turn, parts_of_shard
-from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam.set_up_workers import DomainSource, operator_gauge
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import Key, Sent
 from dp_transforms.monitor.empty_items import EmptyItems

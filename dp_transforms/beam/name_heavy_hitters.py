@@ -13,11 +13,11 @@ from dp_transforms.beam.count_holders import CountHolders
 from dp_transforms.beam.draw_empty_items import DrawEmptyItems
 from dp_transforms.beam.draw_zero_items import DrawZeroItems
 from dp_transforms.beam.find_looks import FindLooks
-from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.beam.name_items import NameItems
 from dp_transforms.beam.release_named import HOLDERS, NAMED, ReleaseNamed
 from dp_transforms.beam.run_steps import FetchColumnsDoFn
+from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.beam.weigh_users import WeighUsers
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.sharding import SHARDS_OF_RUN, Sharding

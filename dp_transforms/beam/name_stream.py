@@ -11,10 +11,10 @@ import apache_beam as beam
 
 from dp_transforms.beam.find_looks import FindLooksCounted
 from dp_transforms.beam.gather_counted import GatherCounted
-from dp_transforms.beam.load_domain import DomainSource
 from dp_transforms.beam.monitor_counted import ENDED, MonitorCounted
 from dp_transforms.beam.name_counted import NameCounted
 from dp_transforms.beam.release_counted import ReleaseCounted
+from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.beam.spend_purses import SpendPurses
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.naming_settings import NamingSettings

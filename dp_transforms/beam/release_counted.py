@@ -11,19 +11,16 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_window, take_turn
 from dp_transforms.beam.monitor_counted import ENDED
+from dp_transforms.beam.set_up_workers import operator_counter, operator_gauge
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.runs.run_part import RunPart
-
-encode_elements.register_coders()
 
 _PROGRESS = struct.Struct("<qq")  # next_window, reports
 

@@ -15,15 +15,13 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from dp_transforms.beam.assign_windows import AssignWindows
 from dp_transforms.beam.bound_contributions import BoundContributions
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
-from dp_transforms.beam.collect_events import CollectEvents, Getter
 from dp_transforms.beam.draw_zero_items import DrawZeroItems
 from dp_transforms.beam.find_candidates import FindCandidates
-from dp_transforms.beam.load_domain import domain_of_plan
-from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_heavy_hitters import MonitorHeavyHitters
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
 from dp_transforms.beam.name_stream import name_stream
-from dp_transforms.beam.set_up_workers import keep_bundles_whole
+from dp_transforms.beam.read_events import CollectEvents, Getter
+from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents

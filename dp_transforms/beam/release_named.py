@@ -8,7 +8,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitor.item_sums import ItemSums
@@ -16,8 +15,6 @@ from dp_transforms.monitor.named_counts import counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.window_report import WindowReport
-
-encode_elements.register_coders()
 
 NAMED, HOLDERS = "named", "holders"
 

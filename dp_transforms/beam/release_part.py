@@ -12,12 +12,10 @@ from dp_transforms.beam.bound_contributions import BoundContributions
 from dp_transforms.beam.draw_empty_items import DrawEmptyItems
 from dp_transforms.beam.draw_zero_items import DrawZeroItems
 from dp_transforms.beam.find_candidates import FindCandidates
-from dp_transforms.beam.load_domain import DomainSource, domain_of_plan
-from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.monitor_part import MonitorPart
 from dp_transforms.beam.name_part import NamePart
 from dp_transforms.beam.release_named import NAMED, ReleaseNamed
-from dp_transforms.beam.set_up_workers import keep_bundles_whole
+from dp_transforms.beam.set_up_workers import DomainSource, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.beam.spend_part import SpendPart
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.checks import check_names

@@ -11,9 +11,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.count_for_operator import operator_counter
-from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.beam.read_events import REJECTED, ReadProgress
+from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.workers.pool import ProcessPool, Result
 from dp_transforms.workers.read_pairs import BYTES, ROWS

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import numpy as np
 
-from dp_transforms.beam.count_for_operator import operator_counter
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import KeyedDoFn, operator_counter
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import holder_messages
 from dp_transforms.monitor.equal_rows import group_slices, group_starts

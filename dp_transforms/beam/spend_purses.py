@@ -13,10 +13,9 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
 from dp_transforms.beam.gather_counted import GatherCounted
 from dp_transforms.beam.gather_in_order import FAR, NEAR, WAITING, Part, parts_of_shard, take_turn
-from dp_transforms.beam.set_up_workers import KeyedDoFn
+from dp_transforms.beam.set_up_workers import KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE, state_messages
 from dp_transforms.monitor.counted_messages import Key, Sent, ending_messages, holder_messages, messages_of
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of

@@ -14,9 +14,9 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.collect_events import CollectEventsDoFn
-from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,

@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.beam.release_heavy_hitters import _named_or_pair
 from dp_transforms.logs.rejected_events import RejectedEvents
 from tests.helpers.small_runs import batch_of

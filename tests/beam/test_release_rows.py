@@ -17,13 +17,17 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam import read_topic
-from dp_transforms.beam.collect_events import CollectEvents
-from dp_transforms.beam.count_for_operator import operator_counts
-from dp_transforms.beam.encode_rows import HeavyHitterRow, rows_of_report
+from dp_transforms.beam import release_rows
 from dp_transforms.beam.monitor_stream import StreamOutput
-from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
-from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
+from dp_transforms.beam.read_events import CollectEvents
+from dp_transforms.beam.release_rows import (
+    HeavyHitterRow,
+    HeavyHitterRows,
+    ReadHeavyHitters,
+    ReadHeavyHittersOfTopic,
+    rows_of_report,
+)
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, TopicSettings
 from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
@@ -271,7 +275,7 @@ def test_each_pipeline_that_reads_a_topic_is_a_run_of_its_own(monkeypatch):
             reports = begin | beam.Create([]).with_output_types(WindowReport)
             return StreamOutput(reports, reports, reports)
 
-    monkeypatch.setattr(read_topic, "MonitorStream", Stream)
+    monkeypatch.setattr(release_rows, "MonitorStream", Stream)
     monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(True, False))
     read = topic("clicks", **BUDGET, noise_key="noise.key")
     pipeline = local_pipeline()

@@ -11,8 +11,8 @@ import apache_beam as beam
 import numpy as np
 import pytest
 
-from dp_transforms.beam import write_rejected
-from dp_transforms.beam.write_rejected import WriteRejected, WriteRejectedFolder
+from dp_transforms.beam import write_files
+from dp_transforms.beam.write_files import WriteRejected, WriteRejectedFolder
 from dp_transforms.logs import rejected_events
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.local_files import publish
@@ -75,7 +75,7 @@ def test_rejected_rows_are_for_their_owner_alone_from_the_first_byte_on(tmp_path
         write_lines(handle, packed)
         modes.extend(entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path))
 
-    monkeypatch.setattr(write_rejected, "write_rejected_lines", observed)
+    monkeypatch.setattr(write_files, "write_rejected_lines", observed)
     before = os.umask(0)
     try:
         write_lines_file(tmp_path / "rejected.jsonl", REJECTED)

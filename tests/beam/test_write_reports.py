@@ -12,8 +12,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
-from dp_transforms.beam import encode_elements
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam import set_up_workers
+from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
@@ -79,7 +79,7 @@ def check_types(row):
 def test_released_types_travel_as_rows_and_survive_a_shuffle():
     for row_type in (HeavyHitter, WindowReport, RejectedEvents):
         assert isinstance(beam.coders.registry.get_coder(row_type), beam.coders.RowCoder)
-    encode_elements.register_coders()
+    set_up_workers.register_coders()
     coder = beam.coders.registry.get_coder(WindowReport)
     for original in REPORTS:
         assert coder.decode(coder.encode(original)) == original
@@ -203,11 +203,11 @@ def test_a_failure_while_writing_leaves_nothing(tmp_path, monkeypatch, failing):
 def test_a_worker_that_dies_before_the_file_is_complete_leaves_no_output(tmp_path):
     program = textwrap.dedent("""
         import os, sys
-        from dp_transforms.beam import write_reports
+        from dp_transforms.beam import write_files
         from dp_transforms.reports import ReportHeader
         header = ReportHeader("run-1", "news", "g", {})
         os.fsync = lambda descriptor: os._exit(9)
-        list(write_reports._WriteReportsDoFn(sys.argv[1], header).process([b""]))
+        write_files._write_reports([b""], sys.argv[1], header, None)
     """)
     dead = run_python("-c", program, tmp_path / "report.avro", cwd=REPOSITORY)
     assert dead.returncode == 9, dead.stderr
