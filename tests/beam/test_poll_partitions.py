@@ -234,3 +234,23 @@ def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     assert [(rejected.source, list(rejected.positions)) for rejected in loop.intents] == [("partition-0", [0])]
     loop.do_fn.process(("partition-0", 0), **loop.state)
     assert loop.progress.position == "40"
+
+
+def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader(monkeypatch):
+    """The reader of a bundle that fails behind it is closed too."""
+    closed = []
+    monkeypatch.setattr(MemoryReader, "close", lambda self: closed.append(self._partition.name))
+    arguments = {"domain": None, "driver": "loop", "confirm": True, "stop_file": None, "poll_seconds": 0.001}
+    source = MemoryStream.of([events(), events()], 40)
+    poll = PollPartitions(source.partitions(), settings_of(PLAN), HeldSecret(), CLOCK, SHARDS, **arguments)._poll
+
+    def outputs():
+        return poll.dofn.process(b"", *poll.args)
+
+    announced = [key for key, message in outputs() if message.announced]
+    assert sorted(announced) == sorted(2 * [(window, shard) for window in range(3) for shard in range(SHARDS)])
+    assert closed == ["partition-0", "partition-1"]
+    begun = outputs()
+    next(begun)
+    begun.close()
+    assert closed == ["partition-0", "partition-1", "partition-0"]
