@@ -35,9 +35,8 @@ def _sources(*folders: str) -> list[pathlib.Path]:
 
 # fmt: off
 VERBS = {
-    "answer", "assign", "bound", "close", "collect", "confirm", "count", "draw", "drop", "encode", "find", "gather",
-    "keep", "load", "monitor", "name", "poll", "publish", "read", "release", "run", "set", "spend", "split",
-    "weigh", "write",
+    "answer", "assign", "bound", "close", "count", "draw", "drop", "find", "gather", "monitor", "name", "poll", "read",
+    "release", "run", "set", "spend", "weigh", "write",
 }
 # fmt: on
 # Its head names public transforms for type checkers alone.

@@ -120,15 +120,11 @@ class CollectEvents(beam.PTransform):
 
     def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
         super().__init__()
-        self._user = user
-        self._item = item
-        self._time = time
-        self._time_unit = time_unit
+        self._collect = beam.ParDo(CollectEventsDoFn(user, item, time, time_unit))
 
     def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
-        do_fn = CollectEventsDoFn(self._user, self._item, self._time, self._time_unit)
         everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
-        return _batches_and_rejected(everywhere, "CollectBatches", beam.ParDo(do_fn))
+        return _batches_and_rejected(everywhere, "CollectBatches", self._collect)
 
 
 class CollectEventsDoFn(beam.DoFn):
