@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.beam.load_noise_key import KeyFile
-from dp_transforms.beam.write_state import WriteStateDoFn
+from dp_transforms.beam.set_up_workers import KeyFile
+from dp_transforms.beam.write_state import write_gathered
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import BUCKETS, Kind, pack_cell, purse_cells
@@ -125,9 +125,7 @@ def _write_night(path: pathlib.Path, users: int) -> None:
     draft, noise_key = path.with_name("after"), path.with_name("noise.key")
     with create_new(noise_key, 0o600) as file:
         file.write(secrets.token_bytes(32))
-    do_fn = WriteStateDoFn(str(draft), header, _part(path), 0, "state", KeyFile(noise_key))
-    do_fn.setup()
-    list(do_fn.process(((2, 0), changed)))
+    write_gathered(((2, 0), changed), str(draft), header, _part(path), 0, "state", KeyFile(noise_key))
     draft.unlink()
     noise_key.unlink()
 

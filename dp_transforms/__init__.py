@@ -55,9 +55,8 @@ if TYPE_CHECKING:
 
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
-    from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-    from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
+    from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters, ReadHeavyHittersOfTopic
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
@@ -82,7 +81,7 @@ _HOME = {
     "MonitorStream": "beam.monitor_stream",
     "ReadEvents": "beam.read_events",
     "ReadHeavyHitters": "beam.release_rows",
-    "ReadHeavyHittersOfTopic": "beam.read_topic",
+    "ReadHeavyHittersOfTopic": "beam.release_rows",
     "RejectedEvents": "logs.rejected_events",
     "ReleasePlan": "plan.release_plan",
     "Report": "reports",

@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 from apache_beam.runners.runner import PipelineState
 
 from dp_transforms import KafkaTopic, LogFolder, MonitorStream, ReportFolder, ReportHeader, ReportTopic, StreamClock
-from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell

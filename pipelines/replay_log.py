@@ -26,9 +26,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TestOptions
 
 from dp_transforms import ReadEvents, ReportHeader, ShiftingHeavyHitters, find_log_chunks
-from dp_transforms.beam.publish_report import PublishReport, new_draft
-from dp_transforms.beam.write_rejected import WriteRejected
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteReports, new_draft
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.output_file import check_output, is_taken
 from dp_transforms.cli.plan_options import read_plan

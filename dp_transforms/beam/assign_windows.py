@@ -13,11 +13,10 @@ from collections.abc import Iterator
 import apache_beam as beam
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
-from dp_transforms.beam.count_for_operator import Counters
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn, KeyedSettings
+from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE
+from dp_transforms.monitor.stream_settings import StreamSettings
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.stage import Key
@@ -32,7 +31,7 @@ class AssignWindows(beam.PTransform):
     All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
 
     def __init__(
-        self, settings: KeyedSettings, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
+        self, settings: StreamSettings, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
     ) -> None:
         super().__init__()
         self._do_fn = PackPairsDoFn(settings, step, noise_key, domain)
@@ -49,7 +48,7 @@ class PackPairsDoFn(KeyedDoFn):
 
     def __init__(
         self,
-        settings: KeyedSettings,
+        settings: StreamSettings,
         step: PackPairs,
         noise_key: beam.Secret,
         domain: DomainSource | None = None,

@@ -15,11 +15,9 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.count_for_operator import Counters
-from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.beam.read_events import REJECTED, ReadProgress
+from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import WindowReport
@@ -27,8 +25,6 @@ from dp_transforms.stages.read_pairs import BYTES, ROWS
 from dp_transforms.stages.stage import AtOnceStep, HandedOver, Key
 from dp_transforms.workers.pool import ProcessPool, Result
 from dp_transforms.workers.step import Step
-
-encode_elements.register_coders()
 
 SENT = "sent"
 

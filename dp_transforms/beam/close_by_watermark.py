@@ -19,7 +19,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.count_for_operator import operator_counter
+from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.monitor.counted_messages import Key, Message, Sent
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
 from dp_transforms.plan.window_schedule import WindowSchedule

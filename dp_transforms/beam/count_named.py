@@ -8,7 +8,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
 from dp_transforms.monitor.item_pairs import ItemPairs
@@ -19,8 +18,6 @@ from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.stages.stage import Key
-
-encode_elements.register_coders()
 
 _NAMED, _HOLDERS = "named", "holders"
 

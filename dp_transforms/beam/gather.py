@@ -15,7 +15,7 @@ import apache_beam as beam
 from apache_beam.coders import BytesCoder, ListCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
-from dp_transforms.beam.count_for_operator import operator_counter
+from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.monitor.counted_messages import (
     ENDS,
     MOST_MESSAGE_BYTES,

@@ -13,9 +13,7 @@ from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 
-from dp_transforms.beam import encode_elements
 from dp_transforms.beam.assign_windows import max_timestamp
-from dp_transforms.beam.count_for_operator import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.gather import (
     FAR,
     NEAR,
@@ -27,6 +25,7 @@ from dp_transforms.beam.gather import (
     parts_of_window,
     take_turn,
 )
+from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE, state_messages
 from dp_transforms.monitor.counted_messages import ENDS, Group, Key, Sent, ending_messages, messages_of
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
@@ -35,8 +34,6 @@ from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket, pack_cell, unpack_cell
 from dp_transforms.stages.stage import Span, Stage, packed_by_cell
-
-encode_elements.register_coders()
 
 ADVANCED, ENDED, REPORTS = "advanced", "ended", "reports"
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000

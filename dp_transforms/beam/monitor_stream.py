@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from dp_transforms.beam.load_domain import domain_of_plan
-from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.beam.release_stages import ReleaseStagesInOrder, state_senders
-from dp_transforms.beam.set_up_workers import keep_bundles_whole
+from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock

@@ -2,10 +2,21 @@
 
 A partition is read in a loop: of timers, whose state an engine stores and restores, or in one call, where an engine has
 no such timers. The state is a `PartitionProgress`; an engine stores messages and state together.
+
+An engine drops the state and the timers of a pipeline whose input has ended. So timers hang on an input that stays
+open (`KeepAliveDoFn`).
+
+A partition acts on an intent (`logs.streams.partition_progress`) only when no restart can forget it. It emits the name
+of the intent to `confirm`, which runs in the same process, fused with the DoFn that emitted it. The engine calls back
+there when it has stored the bundle. Two confirmations are needed. When a checkpoint is complete, Flink calls back for
+all bundles that have ended by then, including bundles that ended after the checkpoint's barrier: the first call may be
+for such a bundle. The second question is asked after the first call, so the checkpoint that answers it began after the
+intent was stored.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -14,34 +25,38 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from dp_transforms.beam import confirm_intents, encode_elements
-from dp_transforms.beam.count_for_operator import operator_counter, operator_gauge
-from dp_transforms.beam.keep_alive import EmitDoFn, KeepAliveDoFn
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.beam.read_events import REJECTED
+from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
 from dp_transforms.monitor.stream_settings import StreamSettings
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.runs.run_part import RunPart
 
-encode_elements.register_coders()
-
 TIMERS = "timers"
 LOOP = "loop"
 _INTENTS = "intents"  # tag of the third output
+_KEEP_ALIVE_SECONDS = 600
+_CONFIRMATIONS = 2
+_ASK_AGAIN_SECONDS = 30
+# Of this process: how often each intent was confirmed, and when each question was last asked, by (intent, number).
+_CONFIRMED: dict[str, int] = {}
+_ASKED: dict[tuple[str, int], float] = {}
 
 
 class PollPartitions(beam.PTransform):
@@ -71,32 +86,36 @@ class PollPartitions(beam.PTransform):
     ) -> None:
         super().__init__()
         windows = part or RunPart.whole(settings.schedule)
-        taken = TakenWindows(windows.first, windows.end, hands_over=part is not None)
-        self._names = [partition.name for partition in partitions]
-        do_fn = PollInTimersDoFn if driver == TIMERS else PollInLoopDoFn
-        self._driver = driver
-        self._confirm = confirm and driver == TIMERS  # a loop in one call is never restored
-        self._do_fn = do_fn(
+        polling = _Polling(
             {partition.name: partition for partition in partitions},
             settings,
-            noise_key,
-            domain,
-            _Polling(clock, source, shards, self._confirm, stop_file, poll_seconds, max_records, taken),
+            clock,
+            source,
+            shards,
+            confirm and driver == TIMERS,  # a loop in one call is never restored
+            stop_file,
+            poll_seconds,
+            max_records,
+            TakenWindows(windows.first, windows.end, hands_over=part is not None),
         )
+        self._polling = polling
+        self._driver = driver
+        if driver == TIMERS:
+            self._poll = beam.ParDo(PollInTimersDoFn(polling, noise_key, domain))
+        else:
+            self._poll = beam.FlatMap(_poll_in_loop, polling, noise_key, domain)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
-        emit = KeepAliveDoFn(self._names) if self._driver == TIMERS else EmitDoFn(self._names)
-        polled = (
-            begin
-            | "Once" >> beam.Impulse()
-            | "Partitions" >> beam.ParDo(emit).with_output_types(tuple[str, int])
-            | "Poll" >> beam.ParDo(self._do_fn).with_outputs(REJECTED, _INTENTS, main="messages")
-        )
+        elements = begin | "Once" >> beam.Impulse()
+        if self._driver == TIMERS:
+            keep_alive = KeepAliveDoFn(list(self._polling.partitions))
+            elements |= "Partitions" >> beam.ParDo(keep_alive).with_output_types(tuple[str, int])
+        polled = elements | "Poll" >> self._poll.with_outputs(REJECTED, _INTENTS, main="messages")
         polled.messages.element_type = convert_to_beam_type(tuple[Key, Sent])
         polled[REJECTED].element_type = RejectedEvents
-        if self._confirm:
+        if self._polling.confirm:
             polled[_INTENTS].element_type = str
-            _ = polled[_INTENTS] | "Confirm" >> beam.ParDo(confirm_intents.ConfirmDoFn()).with_output_types(str)
+            _ = polled[_INTENTS] | "Confirm" >> beam.FlatMap(confirm).with_output_types(str)
         return polled.messages, polled[REJECTED]
 
 
@@ -104,6 +123,8 @@ class PollPartitions(beam.PTransform):
 class _Polling:
     """How partitions are polled, in plain values."""
 
+    partitions: dict[str, StreamPartition] = dataclasses.field(repr=False)  # may hold the settings of a client
+    settings: StreamSettings
     clock: StreamClock
     source: str
     shards: int
@@ -114,86 +135,69 @@ class _Polling:
     taken: TakenWindows
 
 
-class _PollDoFn(KeyedDoFn):
+class _OpenPartitions:
     """Steps partitions with `PartitionPoller`, and keeps their readers open between steps."""
 
-    _settings: StreamSettings
-
-    def __init__(
-        self,
-        partitions: dict[str, StreamPartition],
-        settings: StreamSettings,
-        noise_key: beam.Secret,
-        domain: DomainSource | None,
-        polling: _Polling,
-    ) -> None:
-        super().__init__(settings, noise_key, domain)
-        self._partitions = partitions
+    def __init__(self, polling: _Polling, keys: StreamKeys, domain: DomainTable | None) -> None:
         self._polling = polling
+        self._readers: dict[str, tuple[PartitionReader, int]] = {}
+        self._stop_micros: int | None = None
         self._lag = operator_gauge(CLOCK_LAG_SECONDS)
-        self._state_bytes = operator_gauge(PARTITION_STATE_BYTES)
-        self._intents = operator_counter(INTENTS)
-        self._poller: PartitionPoller
-        self._readers: dict[str, tuple[PartitionReader, int]]
-        self._stored: dict[str, bytes]
-        self._stop_micros: int | None
-
-    def setup(self) -> None:
-        super().setup()
-        polling = self._polling
-        self._readers, self._stored, self._stop_micros = {}, {}, None
-        self._poller = PartitionPoller(
-            self._settings,
-            self._keys,
+        self.poller = PartitionPoller(
+            polling.settings,
+            keys,
             polling.clock,
             polling.shards,
-            domain=self._domain,
+            domain=domain,
             confirm=polling.confirm,
             source=polling.source,
             max_records=polling.max_records,
             taken=polling.taken,
         )
 
-    def teardown(self) -> None:
-        readers, self._readers = self._readers, {}
-        for reader, _ in readers.values():
-            reader.close()
-
-    def _step(self, name: str, progress: PartitionProgress) -> Step:
+    def step(self, name: str, progress: PartitionProgress) -> Step:
         """One step. If the reader fails, it is closed and the error raised."""
         now = _now_micros()
-        if name not in self._partitions:
+        if name not in self._polling.partitions:
             raise StreamError(
                 f"the source no longer has a partition {name!r}. Use the source that the run was started with."
             )
         if name not in self._readers:
-            since_micros = self._polling.clock.first_arrival_micros(self._settings.schedule, self._polling.taken.first)
-            self._readers[name] = (self._partitions[name].open(since_micros), now)
+            since_micros = self._polling.clock.first_arrival_micros(
+                self._polling.settings.schedule, self._polling.taken.first
+            )
+            self._readers[name] = (self._polling.partitions[name].open(since_micros), now)
         reader, open_since = self._readers[name]
         asked = progress.intent
         try:
-            step = self._poller.step(
+            step = self.poller.step(
                 name,
                 progress,
                 reader,
                 now,
                 find_stop=self._find_stop,
-                is_confirmed=asked is not None and confirm_intents.is_confirmed(asked.name),
+                is_confirmed=asked is not None and is_confirmed(asked.name),
                 open_since_micros=open_since,
             )
         except BaseException:
-            self._close_reader(name)
+            self.close_reader(name)
             raise
         if asked is not None and progress.intent is None:
-            confirm_intents.forget(asked.name)
+            forget(asked.name)
         self._count(step, progress, now)
         if progress.is_over:
-            self._close_reader(name)
+            self.close_reader(name)
         return step
 
-    def _close_reader(self, name: str) -> None:
-        reader, _ = self._readers.pop(name)
-        reader.close()
+    def close_reader(self, name: str) -> None:
+        """If there is one."""
+        if name in self._readers:
+            reader, _ = self._readers.pop(name)
+            reader.close()
+
+    def close(self) -> None:
+        for name in list(self._readers):
+            self.close_reader(name)
 
     def _count(self, step: Step, progress: PartitionProgress, now_micros: int) -> None:
         for name, count in step.counts.items():
@@ -220,12 +224,27 @@ class _PollDoFn(KeyedDoFn):
         return self._stop_micros
 
 
-class PollInTimersDoFn(_PollDoFn):
+class PollInTimersDoFn(KeyedDoFn):
     """Stateful, keyed by partition: a timer makes one step and sets itself again, until all windows are closed."""
 
     PROGRESS = ReadModifyWriteStateSpec("progress_v1", BytesCoder())
     PARTITIONS = ReadModifyWriteStateSpec("partitions_v1", VarIntCoder())  # how many the run was started with
     POLL = TimerSpec("poll_v1", TimeDomain.REAL_TIME)
+
+    def __init__(self, polling: _Polling, noise_key: beam.Secret, domain: DomainSource | None) -> None:
+        super().__init__(polling.settings, noise_key, domain)
+        self._polling = polling
+        self._state_bytes = operator_gauge(PARTITION_STATE_BYTES)
+        self._intents = operator_counter(INTENTS)
+        self._open: _OpenPartitions
+        self._stored: dict[str, bytes]
+
+    def setup(self) -> None:
+        super().setup()
+        self._open, self._stored = _OpenPartitions(self._polling, self._keys, self._domain), {}
+
+    def teardown(self) -> None:
+        self._open.close()
 
     def process(
         self,
@@ -235,8 +254,8 @@ class PollInTimersDoFn(_PollDoFn):
         poll: Any = beam.DoFn.TimerParam(POLL),
     ) -> None:
         if progress.read() is None:
-            progress.write(self._poller.start().to_bytes())
-            partitions.write(len(self._partitions))
+            progress.write(self._open.poller.start().to_bytes())
+            partitions.write(len(self._polling.partitions))
             poll.set(Timestamp.now())
 
     @on_timer(POLL)
@@ -247,20 +266,20 @@ class PollInTimersDoFn(_PollDoFn):
         partitions: Any = beam.DoFn.StateParam(PARTITIONS),
         poll: Any = beam.DoFn.TimerParam(POLL),
     ) -> Iterator[object]:
-        started_with = partitions.read()
-        if started_with != len(self._partitions):  # otherwise no window would ever be complete
+        started_with, has_now = partitions.read(), len(self._polling.partitions)
+        if started_with != has_now:  # otherwise no window would ever be complete
             raise StreamError(
-                f"the run was started with {started_with} partitions, and the source has {len(self._partitions)} now."
+                f"the run was started with {started_with} partitions, and the source has {has_now} now."
                 " The partitions of a run cannot change: start a new run."
             )
         before = progress.read()
-        now = self._poller.restore(before)
-        if name in self._readers and self._stored.get(name) != before:
+        now = self._open.poller.restore(before)
+        if self._stored.get(name) != before:
             # The state was restored, or was in another process meanwhile: begin like a new process.
-            self._close_reader(name)
+            self._open.close_reader(name)
         if now.is_over:
             return
-        step = self._step(name, now)
+        step = self._open.step(name, now)
         stored = self._stored[name] = now.to_bytes()
         if stored != before:
             progress.write(stored)
@@ -268,28 +287,109 @@ class PollInTimersDoFn(_PollDoFn):
         yield from step.messages
         for rejected in step.rejected:
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        if step.marker is not None and confirm_intents.must_ask(step.marker):
+        if step.marker is not None and must_ask(step.marker):
             self._intents.inc()
             yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
         if not now.is_over:
             poll.set(Timestamp.now() + Duration(seconds=0 if step.is_busy else self._polling.poll_seconds))
 
 
-class PollInLoopDoFn(_PollDoFn):
-    """Reads a partition in one call until all windows are closed. Nothing is restored: an engine that repeats the call
-    starts again from the beginning, and drops what the earlier call sent."""
-
-    def process(self, element: tuple[str, int]) -> Iterator[object]:
-        name, _ = element
-        progress = self._poller.start()
-        while not progress.is_over:
-            step = self._step(name, progress)
-            yield from step.messages
-            for rejected in step.rejected:
-                yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-            if not step.is_busy and not progress.is_over:
-                time.sleep(self._polling.poll_seconds)
+def _poll_in_loop(
+    once: bytes, polling: _Polling, noise_key: beam.Secret, domain: DomainSource | None
+) -> Iterator[object]:
+    """Reads one partition after the other, each until all its windows are closed. Nothing is restored: an engine that
+    repeats the call starts again from the beginning, and drops what the earlier call sent."""
+    keys = polling.settings.stream_keys(noise_key.get_secret_bytes())
+    opened = _OpenPartitions(polling, keys, None if domain is None else domain.table(keys))
+    with contextlib.closing(opened):
+        for name in polling.partitions:
+            progress = opened.poller.start()
+            while not progress.is_over:
+                step = opened.step(name, progress)
+                yield from step.messages
+                for rejected in step.rejected:
+                    yield beam.pvalue.TaggedOutput(REJECTED, rejected)
+                if not step.is_busy and not progress.is_over:
+                    time.sleep(polling.poll_seconds)
 
 
 def _now_micros() -> int:
     return time.time_ns() // 1000
+
+
+class _Forever(RestrictionProvider):
+    """A restriction that never ends: one position for each time that the engine comes back."""
+
+    def initial_restriction(self, element: bytes) -> OffsetRange:
+        return OffsetRange(0, 2**60)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: bytes, restriction: OffsetRange) -> int:
+        return 1
+
+    def truncate(self, element: bytes, restriction: OffsetRange) -> None:
+        return None
+
+
+class KeepAliveDoFn(beam.DoFn):
+    """Emits the same once, and then nothing, forever.
+
+    It comes back seldom, because some engines keep a little memory for each return.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        once: bytes,
+        tracker: Any = beam.DoFn.RestrictionParam(_Forever()),  # noqa: B008
+    ) -> Iterator[tuple[str, int]]:
+        returns = tracker.current_restriction().start
+        if not tracker.try_claim(returns):
+            return
+        if returns == 0:
+            for number, name in enumerate(self._names):
+                yield name, number
+        tracker.defer_remainder(Duration(seconds=_KEEP_ALIVE_SECONDS))
+
+
+def is_confirmed(intent: str) -> bool:
+    """Whether the engine has surely stored the intent."""
+    return _CONFIRMED.get(intent, 0) >= _CONFIRMATIONS
+
+
+def must_ask(intent: str) -> bool:
+    """Whether this process has not asked for the next confirmation lately. If so, it counts as asked now."""
+    now, question = time.monotonic(), (intent, _CONFIRMED.get(intent, 0))
+    if now - _ASKED.get(question, -_ASK_AGAIN_SECONDS) < _ASK_AGAIN_SECONDS:
+        return False
+    _ASKED[question] = now
+    return True
+
+
+def forget(intent: str) -> None:
+    """Call it when the intent was acted on."""
+    _CONFIRMED.pop(intent, None)
+    for number in range(_CONFIRMATIONS):
+        _ASKED.pop((intent, number), None)
+
+
+def confirm(intent: str, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[str]:
+    """Registers a `Confirmation` for the intent. Emits nothing."""
+    finalizer.register(Confirmation(intent))
+    yield from ()
+
+
+class Confirmation:
+    """What the engine calls when it has stored the bundle. Repeated calls count once."""
+
+    def __init__(self, intent: str) -> None:
+        self._intent = intent
+        self._number = _CONFIRMED.get(intent, 0) + 1
+
+    def __call__(self) -> None:
+        _CONFIRMED[self._intent] = max(self._number, _CONFIRMED.get(self._intent, 0))

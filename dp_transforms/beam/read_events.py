@@ -1,18 +1,34 @@
-"""Read: log files -> batches of events, and the rows that could not be read."""
+"""Read: a log, or elements of any kind -> batches of events, and the rows that could not be read."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.count_for_operator import operator_counter
-from dp_transforms.beam.split_rejected import REJECTED, batches_and_rejected, typed
+from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.logs import EventFields, JoinedChunks, LogChunk, read_joined, spread_chunks
-from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_values
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.event_ids import BadIdError, fault_reason, id_of_value
+from dp_transforms.monitor.operator_counts import EVENTS_REJECTED, EVENTS_WITHOUT_TIME
+
+_LOG = logging.getLogger(__name__)
+_MAX_BATCH = 100_000
+REJECTED = "rejected"  # tag of the second output of whatever reads
+
+Getter = Callable[[Any], Any]
 
 
 class ReadProgress:
@@ -63,31 +79,140 @@ class ReadEvents(beam.PTransform):
         else:
             self._joined = spread_chunks(chunks, fields, workers)
         token = progress.token if progress is not None else None
-        self._do_fn = ReadChunksDoFn(fields, windows_per_event, token)
+        self._read = beam.FlatMap(_read_chunks, fields, windows_per_event, token)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
-        return typed(
-            begin
-            | "Chunks" >> beam.Create(self._joined)
-            | "SpreadChunks" >> beam.Reshuffle()
-            | "ReadChunks" >> batches_and_rejected(self._do_fn)
-        )
+        chunks = begin | "Chunks" >> beam.Create(self._joined) | "SpreadChunks" >> beam.Reshuffle()
+        return _batches_and_rejected(chunks, "ReadChunks", self._read)
 
 
-class ReadChunksDoFn(beam.DoFn):
-    """Adapts `read_joined`."""
+def _read_chunks(
+    joined: JoinedChunks, fields: EventFields, windows_per_event: int, progress_token: str | None
+) -> Iterator[object]:
+    for block in read_joined(joined, fields, windows_per_event):
+        for rejected in block.rejected:
+            operator_counter(EVENTS_REJECTED).inc(len(rejected.positions))
+            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
+        if len(block.batch):
+            yield block.batch
+        ReadProgress.advance(progress_token, block.rows, block.bytes)
 
-    def __init__(self, fields: EventFields, windows_per_event: int, progress_token: str | None) -> None:
-        self._fields = fields
-        self._windows_per_event = windows_per_event
-        self._progress_token = progress_token
-        self._rejected = operator_counter(EVENTS_REJECTED)
 
-    def process(self, joined: JoinedChunks) -> Iterator[object]:
-        for block in read_joined(joined, self._fields, self._windows_per_event):
-            for rejected in block.rejected:
-                self._rejected.inc(len(rejected.positions))
-                yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-            if len(block.batch):
-                yield block.batch
-            ReadProgress.advance(self._progress_token, block.rows, block.bytes)
+def _batches_and_rejected(
+    elements: beam.PCollection, label: str, step: beam.ParDo
+) -> tuple[beam.PCollection, beam.PCollection]:
+    """The outputs of a step that yields `EventBatch` and, tagged `REJECTED`, `RejectedEvents`; with their element
+    types, which Beam cannot infer for tagged outputs."""
+    outputs = elements | label >> step.with_outputs(REJECTED, main="batches")
+    batches, rejected = outputs.batches, outputs[REJECTED]
+    batches.element_type, rejected.element_type = EventBatch, RejectedEvents
+    return batches, rejected
+
+
+class CollectEvents(beam.PTransform):
+    """Elements with event times -> ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
+
+    user, item: functions from an element to its user and its item. Elements for which one of them is not an id by the
+    rule of `event_ids` are rejected; no other element is lost.
+    time: a function from an element to its time, and then elements whose time `times.parse_values` cannot read with
+    this time_unit are rejected too. None: the timestamp of the element.
+    """
+
+    def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
+        super().__init__()
+        self._collect = beam.ParDo(CollectEventsDoFn(user, item, time, time_unit))
+
+    def expand(self, elements: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
+        everywhere = elements | "IgnoreWindows" >> beam.WindowInto(GlobalWindows())
+        return _batches_and_rejected(everywhere, "CollectBatches", self._collect)
+
+
+class CollectEventsDoFn(beam.DoFn):
+    """Buffers the elements of a bundle."""
+
+    def __init__(self, user: Getter, item: Getter, time: Getter | None = None, time_unit: str | None = None) -> None:
+        self._user = user
+        self._item = item
+        self._time = time
+        self._time_unit = time_unit
+        self._rejected_counter = operator_counter(EVENTS_REJECTED)
+        self._without_time = operator_counter(EVENTS_WITHOUT_TIME)
+        self._has_warned = False
+
+    def start_bundle(self) -> None:
+        self._users: list[str] = []
+        self._items: list[str] = []
+        self._times: list[Any] = []  # microseconds; with a getter, what it returned
+        self._stamps: list[int] = []  # with a getter: the timestamps of the elements
+        self._rejected: dict[str, list[int]] = {}
+
+    def process(self, element: Any, timestamp: Timestamp = beam.DoFn.TimestampParam) -> Iterator[TimestampedValue]:
+        if isinstance(element, EventBatch):  # a batch whose type was lost on the way
+            yield element
+            return
+        try:
+            user, item = id_of_value(self._user(element), "user"), id_of_value(self._item(element), "item")
+            time = timestamp.micros if self._time is None else self._time(element)
+        except BadIdError as error:
+            self._rejected.setdefault(error.args[0], []).append(timestamp.micros)
+            return
+        except Exception:  # a hostile element must not stop the stream, and its content must not reach a log
+            self._rejected.setdefault(
+                "user or item cannot be read" if self._time is None else "user, item or time cannot be read", []
+            ).append(timestamp.micros)
+            return
+        self._users.append(user)
+        self._items.append(item)
+        self._times.append(time)
+        if self._time is not None:
+            self._stamps.append(timestamp.micros)
+        if len(self._times) >= _MAX_BATCH:
+            yield from self._take_batch()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for batch in self._take_batch():
+            yield WindowedValue(batch.value, batch.timestamp, [GlobalWindow()])
+        for reason, positions in self._rejected.items():
+            self._rejected_counter.inc(len(positions))
+            rejected = RejectedEvents("element", positions, reason)
+            stamped = WindowedValue(rejected, Timestamp(micros=min(positions)), [GlobalWindow()])
+            yield beam.pvalue.TaggedOutput(REJECTED, stamped)
+        self._rejected = {}
+
+    def _take_batch(self) -> Iterator[TimestampedValue]:
+        """The buffered events, with the earliest event time as timestamp: the watermark must not pass any of them. None
+        if there are none whose time can be read."""
+        users, items, times = pa.array(self._users, pa.string()), pa.array(self._items, pa.string()), self._read_times()
+        is_read = times.faults == 0
+        for fault in np.unique(times.faults[~is_read]).tolist():
+            reason = "bad time" if fault == BAD_TIME else fault_reason(fault, "time")
+            rows = np.flatnonzero(times.faults == fault)
+            self._rejected.setdefault(reason, []).extend(np.array(self._stamps)[rows].tolist())
+        self._users, self._items, self._times, self._stamps = [], [], [], []
+        if not is_read.any():
+            return
+        micros = times.micros[is_read]
+        self._count_without_time(micros)
+        if len(micros) < len(users):
+            users, items = users.filter(pa.array(is_read)), items.filter(pa.array(is_read))
+        batch = EventBatch(users.dictionary_encode(), items.dictionary_encode(), micros)
+        yield TimestampedValue(batch, Timestamp(micros=int(micros.min())))
+
+    def _read_times(self) -> TimeColumn:
+        if self._time is not None:
+            return parse_values(self._times, self._time_unit)
+        return TimeColumn(np.array(self._times, dtype=np.int64), np.zeros(len(self._times), np.uint8))
+
+    def _count_without_time(self, micros: npt.NDArray[np.int64]) -> None:
+        count = int((micros == MIN_TIMESTAMP.micros).sum())
+        if not count:
+            return
+        self._without_time.inc(count)
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "ShiftingHeavyHitters: elements have no timestamp, so they lie in no window and are skipped. Give them"
+                " one (beam.window.TimestampedValue), or name the field with their time: time='...'. How many:"
+                " the counter %s.",
+                EVENTS_WITHOUT_TIME,
+            )

@@ -16,13 +16,9 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from dp_transforms.beam.assign_windows import PACKED, AssignWindows
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
-from dp_transforms.beam.collect_events import CollectEvents, Getter
-from dp_transforms.beam.load_domain import domain_of_plan
-from dp_transforms.beam.load_noise_key import resolve_noise_key
-from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter, ReadProgress
 from dp_transforms.beam.release_stages import ReleaseAtOnce, ReleaseStagesInOrder
-from dp_transforms.beam.set_up_workers import keep_bundles_whole
-from dp_transforms.beam.split_rejected import REJECTED
+from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS

@@ -8,10 +8,8 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import AssignWindows
-from dp_transforms.beam.load_domain import domain_of_plan
-from dp_transforms.beam.load_noise_key import resolve_noise_key
 from dp_transforms.beam.release_stages import ReleaseAtOnce
-from dp_transforms.beam.set_up_workers import keep_bundles_whole
+from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.naming_settings import NamingSettings

@@ -1,28 +1,104 @@
-"""Release: rows with a schema in, rows with a schema out, declared by plain values alone: for Beam YAML, and for Java
-and Go through Beam's expansion service (docs/other_languages.md)."""
+"""Release: rows with a schema out, declared by plain values alone: for Beam YAML, and for Java and Go through Beam's
+expansion service (docs/other_languages.md). From rows with a schema, from a log, or from a Kafka topic.
 
-from __future__ import annotations
+Which part of a run an engine finishes first may depend on data that are not released, and rows are written as they
+come. So the rows of a run that ends come in one order, that of report files.
+
+Annotations of this module are evaluated, since Beam makes the schema of rows of them; it does not know ``str | None``.
+"""
 
 import datetime
+import logging
 import typing
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.encode_rows import EncodeRows
+from dp_transforms.beam.monitor_stream import MonitorStream, StreamOutput
+from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import stays_in_this_process
+from dp_transforms.beam.write_files import gather_reports, gathered_reports
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
+from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.declared_plan import declared_plan
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports.records import in_file_order
 
+_LOG = logging.getLogger(__name__)
 _NO_RUN_ID = (
     "run_id cannot be given: each pipeline that is built is a run of its own. With the same run_id and noise_key over"
     " other data both runs would draw the same noise, and their rows would show what changed. Leave run_id out: a fresh"
     " one is drawn."
 )
+
+
+class HeavyHitterRow(NamedTuple):
+    """One item that many users hold in one window.
+
+    The fields are those of `WindowReport` and `HeavyHitter`; window_start and window_end are ISO 8601 text in UTC.
+    """
+
+    stream: str
+    window_start: str
+    window_end: str
+    item: str
+    zone: Optional[str]  # noqa: UP045
+    noisy_count: Optional[int]  # noqa: UP045
+    level: Optional[int]  # noqa: UP045
+    at_least_users: Optional[int]  # noqa: UP045
+    epsilon_total: float
+    delta: float
+    epsilon_spent: float
+
+
+beam.coders.registry.register_coder(HeavyHitterRow, beam.coders.RowCoder)
+
+
+class EncodeRows(beam.PTransform):
+    """PCollection of `WindowReport` -> PCollection of `HeavyHitterRow`, one for each heavy item, at the maximal
+    timestamp of its window.
+
+    in_order: wait for all reports, which are few, and give their rows as one bundle, in the order of report files.
+        False for a stream: then the rows of a window come when it is closed.
+    """
+
+    def __init__(self, *, in_order: bool) -> None:
+        super().__init__()
+        self._in_order = in_order
+
+    def expand(self, reports: beam.PCollection) -> beam.PCollection:
+        if not self._in_order:
+            return reports | "RowsOfReports" >> beam.FlatMap(rows_of_report).with_output_types(HeavyHitterRow)
+        gathered = gather_reports(reports, "EncodeRows")
+        return gathered | "RowsInOrder" >> beam.FlatMap(_rows_in_order).with_output_types(HeavyHitterRow)
+
+
+def _rows_in_order(encoded: Iterable[bytes]) -> Iterator[TimestampedValue]:
+    """The rows of all reports."""
+    for report in in_file_order(gathered_reports(encoded)):
+        timestamp = Timestamp(micros=report.window_end - 1)
+        for row in rows_of_report(report):
+            yield TimestampedValue(row, timestamp)
+
+
+def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
+    """One row for each heavy item, in the order of the report."""
+    start, end = format_utc(report.window_start), format_utc(report.window_end)
+    total = report.epsilon_total, report.delta, report.epsilon_spent
+    for heavy_hitter in report.heavy_hitters:
+        yield HeavyHitterRow(report.stream, start, end, *heavy_hitter, *total)
 
 
 class HeavyHitterRows(beam.PTransform):
@@ -148,3 +224,65 @@ def _check_fields(fields: EventFields, element_type: Any) -> None:
     numbers = {int, float, np.int64, np.int32, np.int16, np.int8, np.float64, np.float32}
     if fields.time_unit is None and {types[fields.time], *typing.get_args(types[fields.time])} & numbers:
         raise ValueError(f"the field {fields.time!r} has numbers: give time_unit, one of s, ms, us.")
+
+
+class ReadHeavyHittersOfTopic(beam.PTransform):
+    """A Kafka topic -> a PCollection of `HeavyHitterRow`, one for each heavy item of each window. It begins a pipeline.
+
+    Guarantee and arguments: as in `HeavyHitterRows`, for the stream of `MonitorStream`. On a local runner it reads what
+    the topic has and ends when all windows of the declared range are closed, so the range must lie in the past; on an
+    engine that keeps state it goes on. What is written after it may come twice when an engine recovers: an answer that
+    comes again is the same one. A pipeline that is built again is a new run, with new noise, and costs its budget
+    again; it refuses what an engine stored for another one.
+
+    bootstrap_servers, topic, client_config_file: as in `KafkaTopic`. Records are JSON objects.
+    time: as in `EventFields`, ``timestamp`` by default.
+    clock, allowed_lateness, idle_timeout: kind and times, in seconds, of the `StreamClock`. By ``arrival`` the broker
+        must set the times of records (``message.timestamp.type=LogAppendTime``): records whose time was set by their
+        producer are rejected, since one of them could close windows for all. ``event`` is for history whose disorder is
+        known: one event far ahead makes events of others late, which the guarantee does not cover.
+
+    Raises ValueError for an argument that cannot be used, and StreamError for a topic that cannot: in which producers
+    set the times of records (by ``arrival``), or which is compacted.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        plan: str | None = None,
+        *,
+        time: str = "timestamp",
+        client_config_file: str | None = None,
+        clock: str = ARRIVAL,
+        allowed_lateness: float = 60,
+        idle_timeout: float = 60,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        self._rows = HeavyHitterRows(plan, time=time, **more)
+        self._source = KafkaTopic(
+            bootstrap_servers,
+            topic,
+            self._rows.fields_of_log,
+            client_config_file=client_config_file,
+            append_times_only=clock == ARRIVAL,
+        )
+        self._clock = StreamClock(clock, allowed_lateness_seconds=allowed_lateness, idle_timeout_seconds=idle_timeout)
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+        check_clock(self._clock, _LOG.warning)
+        check_topic(self._source, self._clock, _LOG.warning)
+        is_local = stays_in_this_process(begin.pipeline)
+        monitor = MonitorStream(
+            self._source,
+            self._rows.plan,
+            clock=self._clock,
+            driver=LOOP if is_local else TIMERS,
+            confirm=not is_local,
+            run_id=fresh_run_id(),
+            **self._rows.arguments,
+        )
+        output = begin | "MonitorStream" >> monitor
+        assert isinstance(output, StreamOutput)
+        return output.reports | "EncodeRows" >> EncodeRows(in_order=is_local)

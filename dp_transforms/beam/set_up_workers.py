@@ -1,24 +1,272 @@
-"""Set up: settings and a secret -> what a DoFn uses on its worker: keyed functions, and the items of a known domain."""
+"""Set up: what the steps have on their workers: coders, counters, the noise key, the items of a known domain.
+
+To import this module registers the coders: `EventBatch` travels as an Arrow stream, the released types by their
+schemas. In another process, and with Beam before 2.74 in the same one, Beam decodes a row as a NamedTuple type that
+Beam itself made, with the same fields, and any sequence as a list. So take fields by name or position, and do not test
+with isinstance.
+
+The noise key is in a private file, or a fresh draw that never leaves this process. It travels as a `beam.Secret`, which
+workers resolve in ``setup()``. The job graph holds a path or a token, never the key.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+import pathlib
+import secrets
+from collections import Counter
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DebugOptions
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.metrics import Metrics
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import DebugOptions, DirectOptions
+from apache_beam.runners.runner import PipelineResult
+from apache_beam.utils.shared import Shared
 
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.monitor.domain_table import DomainTable, HashesItems, which_keys
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, ItemDomain
+from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.runs.fingerprints import key_fingerprint
+from dp_transforms.runs.noise_key_file import MAKE_ONE, read_key_file
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.stores.remote_files.stored_file import SCHEMES
 
+try:
+    from apache_beam.utils.secret import RawSecret
+except ImportError:  # Beam before 2.77 has none
+    RawSecret = ()
+
+NAMESPACE = "shh.operator"  # of metrics
+_IN_PROCESS_RUNNERS = ("FnApiRunner", "BundleBasedDirectRunner", "SwitchingDirectRunner", "TestDirectRunner")
+_FRESH_KEYS: dict[str, bytes] = {}
+_MOST_BYTES_IN_JOB_GRAPH = 5_000_000
 _MAY_BE_PRISM = ("SwitchingDirectRunner", "PrismRunner", "PortableRunner")  # the first is what "DirectRunner" names
 _SPLIT_NO_BUNDLE = "prism_disable_sdf_split"
 
 
-class KeyedSettings(Protocol):
-    """Settings of one stream of one run, of any release mode."""
+class EventBatchCoder(beam.coders.Coder):
+    """An Arrow IPC stream, opaque to Beam. Equal batches may have different bytes, so a batch is never a key."""
 
-    def stream_keys(self, secret: bytes) -> StreamKeys: ...
+    def encode(self, value: EventBatch) -> bytes:
+        return value.to_bytes()
+
+    def decode(self, encoded: bytes) -> EventBatch:
+        return EventBatch.from_bytes(encoded)
+
+    def estimate_size(self, value: EventBatch) -> int:
+        """For Beam's counters, which would otherwise encode the batch to learn its size."""
+        return int(value.user.nbytes + value.item.nbytes + value.time_micros.nbytes)
+
+    def is_deterministic(self) -> bool:
+        return False
+
+    def to_type_hint(self) -> type[EventBatch]:
+        return EventBatch
+
+
+def register_coders() -> None:
+    """Registers `EventBatchCoder` for batches, and RowCoder for released types and rejected events. Repeatable."""
+    beam.coders.registry.register_coder(EventBatch, EventBatchCoder)
+    for row_type in (HeavyHitter, WindowReport, RunEnded, RejectedEvents):
+        beam.coders.registry.register_coder(row_type, beam.coders.RowCoder)
+
+
+register_coders()
+
+
+def operator_counter(name: str) -> Metrics.DelegatingCounter:
+    """For the operator alone. Never released, never by user or item (docs/guarantee.md, section 7)."""
+    return Metrics.counter(NAMESPACE, name)
+
+
+def operator_gauge(name: str) -> Metrics.DelegatingGauge:
+    """The same."""
+    return Metrics.gauge(NAMESPACE, name)
+
+
+class Counters:
+    """Operator counters by name."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, Metrics.DelegatingCounter] = {}
+
+    def add(self, counts: Counter[str]) -> None:
+        for name, count in counts.items():
+            if count:
+                if name not in self._counters:
+                    self._counters[name] = operator_counter(name)
+                self._counters[name].inc(count)
+
+
+def operator_counts(result: PipelineResult) -> dict[str, int]:
+    """All counters of a finished run, without those that were never used."""
+    counters = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]
+    counts: dict[str, int] = {}
+    for counter in counters:
+        name = counter.key.metric.name
+        counts[name] = counts.get(name, 0) + counter.result
+    return counts
+
+
+def operator_gauges(result: PipelineResult) -> dict[str, int]:
+    """The latest values of all gauges of a run, without those that were never used."""
+    gauges = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]
+    return {gauge.key.metric.name: gauge.result.value for gauge in gauges}
+
+
+class KeyFile(beam.Secret):
+    """A key in a file of at least 32 bytes that only its owner can read; each worker needs the file at this path.
+
+    fingerprint: of the key of a run that is taken in parts (`runs.fingerprints.key_fingerprint`); None: any key.
+    Every worker reads the file when it is set up, so one that was exchanged meanwhile is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fingerprint: str | None = None) -> None:
+        super().__init__()
+        self.path = os.fspath(path)
+        self.fingerprint = fingerprint
+
+    def get_secret_bytes(self) -> bytes:
+        """Raises ValueError if the file is missing, open to others, too short or too long, or clearly not random, and
+        StateError if it holds another key than that of the run.
+
+        A pipe is refused: it can be read only once, and every worker needs the key.
+        """
+        secret = read_key_file(self.path)
+        if self.fingerprint is not None and key_fingerprint(secret) != self.fingerprint:
+            raise StateError(
+                f"the noise key file {self.path} holds another key than that of the run. Put the key of the run back,"
+                " for all workers, and give the same command again."
+            )
+        return secret
+
+
+class FreshKey(beam.Secret):
+    """A 256-bit key from the operating system, kept in the memory of the process that drew it and forgotten with it.
+
+    secret: a key that this process has already; None: a new one.
+    """
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        super().__init__()
+        self._token = secrets.token_hex(8)
+        _FRESH_KEYS[self._token] = secret or secrets.token_bytes(32)
+
+    def get_secret_bytes(self) -> bytes:
+        """Raises RuntimeError in any other process."""
+        try:
+            return _FRESH_KEYS[self._token]
+        except KeyError:
+            raise RuntimeError(
+                "the noise key was drawn in another process, and this worker cannot have it."
+                " Give all workers one key: noise_key=PATH, or --noise-key-file."
+            ) from None
+
+
+def stays_in_this_process(pipeline: beam.Pipeline) -> bool:
+    """Whether all workers of this pipeline are in the process that builds it."""
+    mode = pipeline.options.view_as(DirectOptions).direct_running_mode
+    return type(pipeline.runner).__name__ in _IN_PROCESS_RUNNERS and mode in (None, "in_memory", "multi_threading")
+
+
+def resolve_noise_key(noise_key: beam.Secret | str | os.PathLike[str] | None, pipeline: beam.Pipeline) -> beam.Secret:
+    """The secret for the DoFns of this pipeline.
+
+    noise_key: a path, any `beam.Secret` that fetches its bytes on the worker, or None for a fresh key, which is allowed
+        only where the run stays in this process.
+
+    Raises ValueError for a fresh key elsewhere, and for a key that cannot be used.
+    """
+    if isinstance(noise_key, RawSecret):
+        raise ValueError("a RawSecret would be pickled into the job graph. Use a path to a private file instead.")
+    if isinstance(noise_key, beam.Secret):
+        return noise_key
+    if isinstance(noise_key, (str, pathlib.PurePath)):
+        key_file = KeyFile(noise_key)
+        key_file.get_secret_bytes()  # complain when the pipeline is built, not on a worker
+        return key_file
+    if noise_key is not None:
+        raise ValueError(f"noise_key must be a path, a beam.Secret or None, got a {type(noise_key).__name__}.")
+    if not stays_in_this_process(pipeline):
+        runner = type(pipeline.runner).__name__
+        if runner in _IN_PROCESS_RUNNERS:
+            runner += f" in mode {pipeline.options.view_as(DirectOptions).direct_running_mode}"
+        raise ValueError(
+            f"{runner} runs workers outside this process, which need one noise"
+            f" key: give noise_key=PATH, or --noise-key-file. {MAKE_ONE}"
+        )
+    return FreshKey()
+
+
+class DomainSource:
+    """The domain of a plan. Its table is built once per process and run, by the first step that needs it.
+
+    domain: the path of a file that every worker can read: local, a URL of `dp_transforms.stores.remote_files`, or
+        another one that Beam's file systems know. Only the path travels. Or an `ItemDomain` of at most 5 MB, which is
+        pickled with its items into the job graph.
+    Raises ValueError unless it is the domain that the plan was made for; workers check it again.
+    """
+
+    def __init__(self, domain: ItemDomain | str | os.PathLike[str], plan: ReleasePlan) -> None:
+        if not isinstance(domain, (ItemDomain, str, os.PathLike)):
+            raise ValueError(f"domain must be a path or an ItemDomain, got a {type(domain).__name__}.")
+        if not plan.domain_size:
+            raise ValueError("the plan is for an open domain. Calibrate it for this list of items, or give no domain.")
+        if isinstance(domain, ItemDomain) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
+            raise ValueError(
+                f"a domain that travels in the job graph must have at most {_MOST_BYTES_IN_JOB_GRAPH / 1e6:g} MB, got"
+                f" {domain.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
+            )
+        self._domain = domain if isinstance(domain, ItemDomain) else _path_for_workers(os.fspath(domain))
+        self._size = plan.domain_size
+        self._fingerprint = plan.domain_fingerprint
+        self._shared = Shared()
+        self._checked_domain()
+
+    def table(self, keys: HashesItems) -> DomainTable:
+        """The items by their keyed hashes. keys: the same in all steps of a run.
+
+        One source can serve several runs with different keys (a transform that is applied twice). So the table is kept
+        under the keyed hash of a fixed text, which differs from key to key and does not reveal the key.
+        """
+
+        def load() -> DomainTable:
+            return DomainTable.of_labels(self._checked_domain().labels, keys.hash_items)
+
+        return self._shared.acquire(load, tag=which_keys(keys))  # type: ignore[no-any-return]
+
+    def _checked_domain(self) -> ItemDomain:
+        domain = self._domain if isinstance(self._domain, ItemDomain) else read_domain(self._domain)
+        return domain.checked(self._size, self._fingerprint)
+
+
+def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: ReleasePlan) -> DomainSource | None:
+    """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
+    if domain is None and plan.domain_size:
+        raise ValueError(f"the plan is for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
+    return None if domain is None else DomainSource(domain, plan)
+
+
+def _path_for_workers(path: str) -> str:
+    """Workers may have another current folder."""
+    return path if "://" in path else os.path.abspath(path)
+
+
+def read_domain(path: str) -> ItemDomain:
+    """`ItemDomain.of_text` of a file that any worker may need to fetch. Raises ValueError."""
+    if "://" not in path or path.partition("://")[0] in SCHEMES:  # Beam would wait for a pipe
+        return ItemDomain.read(path)
+    try:
+        with FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+            return ItemDomain.of_text(file.read(MOST_DOMAIN_BYTES + 1), path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or type(error).__name__}.") from None
 
 
 class KeyedDoFn(beam.DoFn):
@@ -28,13 +276,12 @@ class KeyedDoFn(beam.DoFn):
     A subclass for one release mode declares its own type of ``_settings``.
     """
 
-    _settings: KeyedSettings
+    _settings: StreamSettings
 
-    def __init__(self, settings: KeyedSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
+    def __init__(self, settings: StreamSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
         self._settings = settings
         self._noise_key = noise_key
         self._domain_source = domain
-        self._keys: StreamKeys
         self._domain: DomainTable | None = None
 
     def setup(self) -> None:

@@ -17,12 +17,12 @@ import apache_beam as beam
 from apache_beam.coders import BooleanCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from dp_transforms.beam import encode_elements
+from dp_transforms.beam.set_up_workers import register_coders
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, decode_report, encode_report
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter, end_key, report_key
 
-encode_elements.register_coders()
+register_coders()
 
 _REPORT, _ENDED = b"R", b"E"
 
@@ -55,7 +55,7 @@ class WriteReportStream(beam.PTransform):
         return (
             encoded
             | "Together" >> beam.Flatten()
-            | "OneKey" >> beam.Map(_with_key, self._header.stream).with_output_types(tuple[str, bytes])
+            | "OneKey" >> beam.WithKeys(self._header.stream).with_output_types(tuple[str, bytes])
             | "WriteReports" >> beam.ParDo(_WriteStreamDoFn(self._sink, self._header)).with_output_types(str)
         )
 
@@ -66,10 +66,6 @@ def _encode_report(report: WindowReport) -> bytes:
 
 def _encode_ended(ended: RunEnded) -> bytes:
     return _ENDED + json.dumps(list(ended)).encode()
-
-
-def _with_key(encoded: bytes, stream: str) -> tuple[str, bytes]:
-    return stream, encoded
 
 
 class _SharedWriter:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 
 from dp_transforms.beam.gather import GatherCounted
-from dp_transforms.beam.gather_all import gather_all
+from dp_transforms.beam.write_files import gather_all
 from dp_transforms.monitor.counted_messages import Key, messages_of
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key
@@ -48,14 +48,14 @@ class WriteState(beam.PTransform):
         super().__init__()
         self._end = part.end
         self._senders = senders
-        self._do_fn = WriteStateDoFn(os.fspath(path), header, part, forget_after, shown_name, noise_key)
+        self._file = os.fspath(path), header, part, forget_after, shown_name, noise_key
 
     def expand(self, changed: beam.PCollection) -> beam.PCollection:
         if self._senders is None:
             gathered = gather_all(changed, "WriteState") | "AtEnd" >> beam.Map(_at_end, self._end)
         else:
             gathered = changed | "GatherState" >> GatherCounted(self._senders)
-        return gathered | "WriteStateFile" >> beam.ParDo(self._do_fn).with_output_types(str)
+        return gathered | "WriteStateFile" >> beam.Map(write_gathered, *self._file).with_output_types(str)
 
 
 def state_messages(end: int, packed: list[bytes]) -> Iterator[beam.pvalue.TaggedOutput]:
@@ -69,55 +69,44 @@ def _at_end(encoded: Iterable[bytes], end: int) -> tuple[Key, Iterable[bytes]]:
     return (end, 0), encoded
 
 
-class WriteStateDoFn(beam.DoFn):
+def write_gathered(
+    group: tuple[Key, Iterable[bytes]],
+    path: str,
+    header: StateHeader,
+    part: RunPart,
+    forget_after: int,
+    shown_name: str,
+    noise_key: beam.Secret,
+) -> str:
     """Writes one group of encoded cells, keyed by where the part has ended, to one file. A step that runs twice writes
-    the same file twice."""
+    the same file twice. Arguments: as in `WriteState`."""
+    (end, _), encoded = group
+    changed: dict[tuple[Kind, int], list[Cell]] = {}
+    for data in encoded:
+        if data:
+            kind, bucket, cell = unpack_cell(data)
+            changed.setdefault((kind, bucket), []).append(cell)
+    draft = pathlib.Path(path)
+    temporary = draft.with_name(f"{draft.name}.{os.getpid()}")
+    key = sealing_key(noise_key.get_secret_bytes())
+    try:
+        temporary.unlink(missing_ok=True)
+        write_state(temporary, header.ended_before(end), _joined(part, changed, end - forget_after), key)
+        replace_state(temporary, draft)
+    except OSError as error:
+        raise write_error(shown_name, error) from None
+    return path
 
-    def __init__(
-        self,
-        path: str,
-        header: StateHeader,
-        part: RunPart,
-        forget_after: int,
-        shown_name: str,
-        noise_key: beam.Secret,
-    ) -> None:
-        self._path = path
-        self._header = header
-        self._part = part
-        self._forget_after = forget_after
-        self._shown_name = shown_name
-        self._noise_key = noise_key
-        self._key: bytes
 
-    def setup(self) -> None:
-        self._key = sealing_key(self._noise_key.get_secret_bytes())
-
-    def process(self, group: tuple[Key, Iterable[bytes]]) -> Iterator[str]:
-        (end, _), encoded = group
-        changed: dict[tuple[Kind, int], list[Cell]] = {}
-        for data in encoded:
-            if data:
-                kind, bucket, cell = unpack_cell(data)
-                changed.setdefault((kind, bucket), []).append(cell)
-        draft = pathlib.Path(self._path)
-        temporary = draft.with_name(f"{draft.name}.{os.getpid()}")
-        try:
-            temporary.unlink(missing_ok=True)
-            cells = self._joined(changed, end - self._forget_after)
-            write_state(temporary, self._header.ended_before(end), cells, self._key)
-            replace_state(temporary, draft)
-        except OSError as error:
-            raise write_error(self._shown_name, error) from None
-        yield self._path
-
-    def _joined(self, changed: dict[tuple[Kind, int], list[Cell]], named_from: int) -> Iterator[tuple[Kind, int, Cell]]:
-        """All cells after the part, in order; one bucket at a time. named_from: as in `join_cells`."""
-        state = self._part.state()
-        rows = [] if state is None else state.rows
-        for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
-            before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
-            is_copied = (kind, bucket) not in changed and kind not in (Kind.KNOWN, Kind.PASSED)
-            cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
-            for cell in cells if is_copied else join_cells(kind, cells, named_from=named_from):
-                yield kind, bucket, cell
+def _joined(
+    part: RunPart, changed: dict[tuple[Kind, int], list[Cell]], named_from: int
+) -> Iterator[tuple[Kind, int, Cell]]:
+    """All cells after the part, in order; one bucket at a time. named_from: as in `join_cells`."""
+    state = part.state()
+    rows = [] if state is None else state.rows
+    for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
+        before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
+        is_copied = (kind, bucket) not in changed and kind not in (Kind.KNOWN, Kind.PASSED)
+        cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
+        for cell in cells if is_copied else join_cells(kind, cells, named_from=named_from):
+            yield kind, bucket, cell

@@ -9,9 +9,7 @@ import dataclasses
 
 import apache_beam as beam
 
-from dp_transforms.beam.publish_report import PublishReport, new_draft
-from dp_transforms.beam.write_rejected import WriteRejected
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteReports, new_draft
 from dp_transforms.cli.dataflow_replay import is_dry_run, leave_on_dataflow, make_job, run_on_dataflow
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_progress import ReplayWatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dp_transforms.beam.count_for_operator import NAMESPACE
+from dp_transforms.beam.set_up_workers import NAMESPACE
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkJob, FlinkRest
 from dp_transforms.monitor.operator_counts import STREAM_GAUGES

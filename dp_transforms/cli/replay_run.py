@@ -12,13 +12,11 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.count_for_operator import operator_counts
-from dp_transforms.beam.load_noise_key import FreshKey
 from dp_transforms.beam.read_events import ReadEvents, ReadProgress
 from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.release_part import ReleasePart
-from dp_transforms.beam.write_rejected import WriteRejected
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
+from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.options import LogError, NothingFoundError
 from dp_transforms.cli.output_file import output_draft_file, publish_output

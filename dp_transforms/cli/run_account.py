@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 

@@ -22,7 +22,7 @@ import importlib.metadata
 import os
 from collections.abc import Callable, Iterator
 
-from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import shown
 from dp_transforms.cli.options import PublishedError
 from dp_transforms.cli.output_file import output_draft

@@ -12,7 +12,7 @@ from typing import Protocol
 import apache_beam as beam
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.count_for_operator import operator_counts, operator_gauges
+from dp_transforms.beam.set_up_workers import operator_counts, operator_gauges
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_status import StreamStatus

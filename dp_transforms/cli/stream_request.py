@@ -10,7 +10,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.beam.load_noise_key import KeyFile
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import EngineChoice, choose_engine
 from dp_transforms.cli.event_options import event_fields

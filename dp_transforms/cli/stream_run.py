@@ -11,7 +11,7 @@ from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.flink_start import FlinkStart

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.mechanisms.randomness import IdHasher, IdKeys, Words
+from dp_transforms.mechanisms.randomness import IdHasher, Words
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.item_table import ItemTable
 
@@ -41,6 +42,13 @@ class DomainTable:
             at = at + 1
 
 
+class HashesItems(Protocol):
+    """Keyed functions of a run, or of several with the same key."""
+
+    @property
+    def hash_items(self) -> IdHasher: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class DomainFile:
     """The domain of a plan, by the path of its file."""
@@ -49,7 +57,7 @@ class DomainFile:
     size: int
     fingerprint: str
 
-    def table(self, keys: IdKeys) -> DomainTable:
+    def table(self, keys: HashesItems) -> DomainTable:
         """Its items by their keyed hashes: once in a process, for all steps of a run that need them.
 
         Raises ValueError unless the file holds the domain of the plan.
@@ -65,6 +73,6 @@ class DomainFile:
 _TABLES: dict[tuple[DomainFile, str], DomainTable] = {}  # at most one
 
 
-def which_keys(keys: IdKeys) -> str:
+def which_keys(keys: HashesItems) -> str:
     """Differs from key to key, and does not reveal the key: the keyed hash of a fixed text."""
     return keys.hash_items(pa.array(["which item hashes are these?"])).tobytes().hex()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.counted_messages import holder_messages
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.domain_table import DomainTable, HashesItems
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums, sum_messages
 from dp_transforms.monitor.monitor_settings import MonitorSettings
@@ -34,7 +34,7 @@ Key = tuple[int, int]
 class DomainOfRun(Protocol):
     """The items of a known domain, wherever they are read from."""
 
-    def table(self, keys: StreamKeys) -> DomainTable: ...
+    def table(self, keys: HashesItems) -> DomainTable: ...
 
 
 @dataclasses.dataclass(frozen=True)

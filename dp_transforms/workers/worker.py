@@ -78,6 +78,8 @@ def _end_with_parent(life: int) -> None:
 def _load_libraries() -> None:
     """While the command still makes its plan."""
 
+    import pyarrow.parquet  # noqa: F401
+
     import dp_transforms.stages.read_pairs
     import dp_transforms.stages.release_stages  # noqa: F401
 

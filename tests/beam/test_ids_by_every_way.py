@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.record_formats import record_decoder

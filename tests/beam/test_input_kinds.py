@@ -12,9 +12,9 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions,
 from apache_beam.typehints import row_type
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.collect_events import CollectEvents
-from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.beam.read_events import CollectEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
@@ -186,7 +186,7 @@ def test_what_is_no_id_is_rejected_with_a_reason_and_nothing_else_is_lost(tmp_pa
 
 def test_a_batch_from_single_elements_is_stamped_with_its_earliest_event(monkeypatch):
     """Whatever comes later in the bundle: a watermark must not overtake an event that waits in a batch."""
-    monkeypatch.setattr("dp_transforms.beam.collect_events._MAX_BATCH", 3)
+    monkeypatch.setattr("dp_transforms.beam.read_events._MAX_BATCH", 3)
     times = [50, 20, 40, 90, 80, 70, 60]
     pipeline, found = local_pipeline(), Collected()
     batches, rejected = (

@@ -8,7 +8,7 @@ import tempfile
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import load_noise_key
+from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.plan.release_plan import ReleasePlan
@@ -102,15 +102,15 @@ def monitored(plan, log, key):
 
 
 def new_fresh_key(before):
-    (token,) = load_noise_key._FRESH_KEYS.keys() - before
-    return load_noise_key._FRESH_KEYS[token]
+    (token,) = set_up_workers._FRESH_KEYS.keys() - before
+    return set_up_workers._FRESH_KEYS[token]
 
 
 @pytest.mark.parametrize("kind", ["key file", "fresh key"])
 def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
     plan = small_plan(release="labels", hits_per_user=2)
     log = random_log(plan, seed=1, events=600)
-    before = set(load_noise_key._FRESH_KEYS)
+    before = set(set_up_workers._FRESH_KEYS)
     pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)
     _ = reports | collected.sink()
     key = SECRET if kind == "key file" else new_fresh_key(before)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE

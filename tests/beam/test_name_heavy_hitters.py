@@ -8,10 +8,8 @@ from collections import Counter
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.count_for_operator import operator_counts
-from dp_transforms.beam.load_domain import DomainSource
-from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.name_heavy_hitters import NameHeavyHitters
+from dp_transforms.beam.set_up_workers import DomainSource, KeyFile, operator_counts
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE, EVENTS_READ, PAIRS_UNPAID

@@ -7,11 +7,11 @@ from collections import Counter
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.find_looks import FindLooksCountedDoFn
 from dp_transforms.beam.gather_counted import GatherCountedDoFn
 from dp_transforms.beam.gather_in_order import parts_of_shard, parts_of_window
 from dp_transforms.beam.monitor_counted import CountedMonitorDoFn
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.beam.spend_purses import SpendPursesDoFn
 from dp_transforms.monitor import purses
 from dp_transforms.monitor.counted_messages import pair_messages

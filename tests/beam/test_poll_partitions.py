@@ -8,7 +8,7 @@ import time
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam import confirm_intents, poll_partitions
+from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
@@ -30,7 +30,7 @@ class Loop:
         polling = PollPartitions(
             source.partitions(), settings_of(PLAN), HeldSecret(), CLOCK, SHARDS, **{**settled, **arguments}
         )
-        self.do_fn = polling._do_fn
+        self.do_fn = polling._poll.dofn
         assert isinstance(self.do_fn, PollInTimersDoFn)
         self.do_fn.setup()
         self.state = {"progress": Cell(), "partitions": Cell(), "poll": Timer()}
@@ -58,7 +58,7 @@ def events():
 
 
 def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
-    monkeypatch.setattr(confirm_intents, "_CONFIRMED", {})
+    monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
     loop = Loop(MemoryStream.of([events()], 40)).fire(3)
     while not loop.intents:
         loop.fire()
@@ -67,19 +67,19 @@ def test_the_wall_clock_acts_only_after_the_engine_has_confirmed(monkeypatch):
     assert len(loop.messages) == sent
     assert loop.intents == [waiting.intent.name], "asked once"
     assert loop.state["progress"].content == waiting.to_bytes()
-    first = confirm_intents.Confirmation(waiting.intent.name)
+    first = poll_partitions.Confirmation(waiting.intent.name)
     first()
     first()
     loop.fire(3)
     assert len(loop.messages) == sent, "the first call may be for a checkpoint that began before"
     assert loop.intents == [waiting.intent.name] * 2, "asked again, once"
-    confirm_intents.Confirmation(waiting.intent.name)()
+    poll_partitions.Confirmation(waiting.intent.name)()
     loop.fire()
     assert loop.state["poll"].at is None, "the loop has ended"
     assert loop.progress.is_over
     announced = [key for key, message in loop.messages if message.announced]
     assert sorted(announced) == [(window, shard) for window in range(3) for shard in range(SHARDS)]
-    assert not confirm_intents._CONFIRMED
+    assert not poll_partitions._CONFIRMED
 
 
 def test_without_confirmation_it_acts_at_once_and_asks_nobody():
@@ -155,15 +155,15 @@ def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path, monkeypa
     arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + row) * MICROS]]
     stop = tmp_path / "stop"
     loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop), confirm=False)
-    assert loop.do_fn._find_stop() is None
+    assert loop.do_fn._open._find_stop() is None
     stop.touch()
     os.utime(stop, (0, 0))
     came = os.stat(stop).st_ctime_ns // 1000
-    assert loop.do_fn._find_stop() == CLOCK.stop_micros(came)
+    assert loop.do_fn._open._find_stop() == CLOCK.stop_micros(came)
     while os.stat(stop).st_ctime_ns // 1000 == came:
         time.sleep(0.01)
         stop.touch()
-    assert loop.do_fn._find_stop() == CLOCK.stop_micros(came)
+    assert loop.do_fn._open._find_stop() == CLOCK.stop_micros(came)
     stop.unlink()
     loop.fire()
     assert loop.progress.stop_micros == CLOCK.stop_micros(came)
@@ -234,3 +234,23 @@ def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     assert [(rejected.source, list(rejected.positions)) for rejected in loop.intents] == [("partition-0", [0])]
     loop.do_fn.process(("partition-0", 0), **loop.state)
     assert loop.progress.position == "40"
+
+
+def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader(monkeypatch):
+    """The reader of a bundle that fails behind it is closed too."""
+    closed = []
+    monkeypatch.setattr(MemoryReader, "close", lambda self: closed.append(self._partition.name))
+    arguments = {"domain": None, "driver": "loop", "confirm": True, "stop_file": None, "poll_seconds": 0.001}
+    source = MemoryStream.of([events(), events()], 40)
+    poll = PollPartitions(source.partitions(), settings_of(PLAN), HeldSecret(), CLOCK, SHARDS, **arguments)._poll
+
+    def outputs():
+        return poll.dofn.process(b"", *poll.args)
+
+    announced = [key for key, message in outputs() if message.announced]
+    assert sorted(announced) == sorted(2 * [(window, shard) for window in range(3) for shard in range(SHARDS)])
+    assert closed == ["partition-0", "partition-1"]
+    begun = outputs()
+    next(begun)
+    begun.close()
+    assert closed == ["partition-0", "partition-1", "partition-0"]

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
 from dp_transforms.monitor.purses import PurseEntries

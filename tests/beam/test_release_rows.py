@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import operator
 import typing
 
 import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,20 +15,20 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.schemas import typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam import read_topic
-from dp_transforms.beam.collect_events import CollectEvents
-from dp_transforms.beam.count_for_operator import operator_counts
-from dp_transforms.beam.encode_rows import HeavyHitterRow, rows_of_report
+from dp_transforms.beam import release_rows
 from dp_transforms.beam.monitor_stream import StreamOutput
-from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
-from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.beam.release_rows import (
+    HeavyHitterRow,
+    HeavyHitterRows,
+    ReadHeavyHitters,
+    ReadHeavyHittersOfTopic,
+    rows_of_report,
+)
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, TopicSettings
-from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from tests.helpers.beam_pipelines import Collected, batches_source, local_pipeline, run_monitor
-from tests.helpers.small_runs import RUN_ID, START, batch_of, batches_of, key_file, random_log, small_plan
+from tests.helpers.small_runs import RUN_ID, batches_of, key_file, random_log, small_plan
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -117,46 +115,6 @@ def test_the_schema_has_plain_types_alone():
     assert all(each.WhichOneof("type_info") == "atomic_type" for each in types.values())
     nullable = {name for name, each in types.items() if each.nullable}
     assert nullable == {"zone", "noisy_count", "level", "at_least_users"}
-
-
-class Unreadable:
-    def __getattr__(self, name):
-        raise OverflowError("a cell")
-
-
-def test_a_row_that_cannot_be_read_is_left_out_alone():
-    """In one bundle, so in one batch, with all kinds of times that are not times."""
-    good = [("u1", "i1", START), ("u2", "i2", START + 7)]
-    bad_times = [True, 10**30, -(10**30), float("nan"), float("inf"), "", "soon", "½", b"1", [1], 10**17]
-    bad_times += [np.timedelta64(1, "s"), Timestamp(micros=2**70)]
-    elements = [beam.Row(who=user, what=item, at=time) for user, item, time in good]
-    elements += [beam.Row(who="u3", what="i3", at=time) for time in bad_times]
-    elements += [
-        beam.Row(who="u3", what="i3", at=None),
-        beam.Row(who=None, what="i3", at=1),
-        beam.Row(who="u3", what="", at=1),
-    ]
-    elements += [beam.Row(who="u3", other="i3", at=1), Unreadable()]
-    pipeline = local_pipeline()
-    rows = pipeline | beam.Create([elements], reshuffle=False) | beam.FlatMap(lambda each: each)
-    batches, rejected = Collected(), Collected()
-    events, left_out = rows | CollectEvents(*(operator.attrgetter(name) for name in ("who", "what", "at")), "s")
-    _ = events | "Batches" >> batches.sink()
-    _ = left_out | "Rejected" >> rejected.sink()
-    result = pipeline.run()
-    result.wait_until_finish()
-    reasons = {each.reason: len(each.positions) for each in rejected.values if isinstance(each, RejectedEvents)}
-    assert sum(reasons.values()) == operator_counts(result)[EVENTS_REJECTED] == len(elements) - len(good)
-    assert reasons == {
-        "bad time": 7,
-        "time has the wrong type": 5,
-        "missing time": 2,  # one of them an empty text
-        "missing user": 1,
-        "empty item": 1,
-        "user, item or time cannot be read": 2,
-    }
-    (batch,) = batches.values
-    assert batch.to_bytes() == batch_of([(user, item, time * 10**6) for user, item, time in good]).to_bytes()
 
 
 def test_rows_without_events_give_no_rows(tmp_path):
@@ -271,7 +229,7 @@ def test_each_pipeline_that_reads_a_topic_is_a_run_of_its_own(monkeypatch):
             reports = begin | beam.Create([]).with_output_types(WindowReport)
             return StreamOutput(reports, reports, reports)
 
-    monkeypatch.setattr(read_topic, "MonitorStream", Stream)
+    monkeypatch.setattr(release_rows, "MonitorStream", Stream)
     monkeypatch.setattr(KafkaTopic, "settings", lambda topic: TopicSettings(True, False))
     read = topic("clicks", **BUDGET, noise_key="noise.key")
     pipeline = local_pipeline()

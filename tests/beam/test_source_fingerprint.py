@@ -69,8 +69,8 @@ def poll_of(source: StreamSource, folder: pathlib.Path) -> PollInTimersDoFn:
 
 
 def test_monitor_stream_refuses_the_state_of_other_records(tmp_path: pathlib.Path) -> None:
-    stored = poll_of(LogFolder(str(tmp_path), FIELDS), tmp_path)._poller.start().to_bytes()
-    assert poll_of(LogFolder(str(tmp_path), FIELDS), tmp_path)._poller.restore(stored).next_window == 0
+    stored = poll_of(LogFolder(str(tmp_path), FIELDS), tmp_path)._open.poller.start().to_bytes()
+    assert poll_of(LogFolder(str(tmp_path), FIELDS), tmp_path)._open.poller.restore(stored).next_window == 0
     other = LogFolder(str(tmp_path), EventFields("mail", "item", "timestamp"))
     with pytest.raises(StreamError, match="with other fields, formats or schemas of its records"):
-        poll_of(other, tmp_path)._poller.restore(stored)
+        poll_of(other, tmp_path)._open.poller.restore(stored)

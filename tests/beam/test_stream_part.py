@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.item_domain import ItemDomain

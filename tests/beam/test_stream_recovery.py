@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from dp_transforms.beam import confirm_intents
+from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.in_order import InOrderDoFn
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.window_report import RunEnded
@@ -80,7 +80,7 @@ def test_this_engine_finds_out_whoever_does_not_wait(monkeypatch):
 
 
 def test_this_engine_finds_out_whoever_asks_once(monkeypatch):
-    monkeypatch.setattr(confirm_intents, "_CONFIRMATIONS", 1)
+    monkeypatch.setattr(poll_partitions, "_CONFIRMATIONS", 1)
     assert is_contradicted(Engine(HITS, seed, monkeypatch) for seed in (126, 157, 183))
 
 

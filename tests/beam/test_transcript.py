@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ

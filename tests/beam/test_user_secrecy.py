@@ -14,8 +14,8 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.count_for_operator import operator_counts
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_REJECTED
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline, run_monitor

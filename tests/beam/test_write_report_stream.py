@@ -1,9 +1,11 @@
-"""The end of a stream: a sink and a folder of rejected events, under bundles that run twice and workers that fail."""
+"""The end of a stream: sinks that keep the first answer, under bundles that run twice and workers that fail; and the
+writer that all copies of a step share: one thread at a time, and a new one after any error."""
 
 from __future__ import annotations
 
 import pathlib
 import pickle
+import threading
 
 import apache_beam as beam
 import pytest
@@ -11,14 +13,17 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from dp_transforms.beam.write_report_stream import (
     WriteReportStream,
+    _encode_ended,
+    _encode_report,
     _SharedWriter,
     _WriteStreamDoFn,
 )
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFolder, ReportHeader, ReportTopic
+from dp_transforms.reports import ReportFolder, ReportHeader, ReportTable, ReportTopic
 from tests.helpers.beam_pipelines import Collected, local_pipeline
+from tests.helpers.report_table_contract import rows_of
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})
@@ -53,8 +58,10 @@ def write(sink, reports=REPORTS, ended=(ENDED,), flags=(), header=HEADER, timest
     return keys.values
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+def contents(sink):
+    if isinstance(sink, ReportTable):
+        return rows_of(sink)
+    return {path.name: path.read_bytes() for path in pathlib.Path(sink.path).iterdir()}
 
 
 @pytest.fixture
@@ -62,15 +69,20 @@ def sink(tmp_path):
     return ReportFolder(str(tmp_path / "reports"))
 
 
-@pytest.mark.parametrize("file_format", ["jsonl", "avro"])
+@pytest.fixture(params=["jsonl", "avro", "table"])
+def any_sink(request, tmp_path):
+    if request.param == "table":
+        return ReportTable(f"sqlite:///{tmp_path}/reports.db", "news")
+    return ReportFolder(str(tmp_path / "reports"), request.param)
+
+
 @pytest.mark.parametrize("flags", [[], REPEATED], ids=["once", "repeated"])
-def test_a_stream_of_reports_is_written_once_and_ended(tmp_path, file_format, flags):
-    sink = ReportFolder(str(tmp_path / "reports"), file_format)
-    assert set(write(sink, flags=flags)) == {*KEYS, "news|end"}
-    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
-    before = contents(sink.path)
-    write(sink, REPORTS[::-1], flags=flags)
-    assert contents(sink.path) == before
+def test_a_stream_of_reports_is_written_once_and_ended(any_sink, flags):
+    assert set(write(any_sink, flags=flags)) == {*KEYS, "news|end"}
+    assert any_sink.read("run-1") == (HEADER, REPORTS, ENDED)
+    before = contents(any_sink)
+    write(any_sink, REPORTS[::-1], flags=flags)
+    assert contents(any_sink) == before
 
 
 def test_workers_in_other_processes_write_the_same(sink):
@@ -93,41 +105,47 @@ def test_a_stream_without_reports_ends_and_one_without_an_end_does_not(sink, tmp
     assert going_on.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
-def test_a_second_answer_fails_the_run_and_is_written_nowhere(sink):
-    write(sink, ended=())
-    before = contents(sink.path)
+def test_a_second_answer_fails_the_run_and_is_written_nowhere(any_sink):
+    write(any_sink, ended=())
+    before = contents(any_sink)
     with pytest.raises(Exception, match="already has another answer") as caught:
-        write(sink, [report(0, "secret label")])
+        write(any_sink, [report(0, "secret label")])
     assert "secret label" not in str(caught.value)
-    assert contents(sink.path) == before
+    assert contents(any_sink) == before
+
+
+def test_another_run_writes_nothing_into_the_folder_of_a_run(sink):
+    write(sink, ended=())
+    before = contents(sink)
     with pytest.raises(Exception, match="belongs to another run"):
         write(sink, header=ReportHeader("run-2", "news", HEADER.guarantee, HEADER.plan))
-    assert contents(sink.path) == before
+    assert contents(sink) == before
 
 
-class SlowSink:
-    """A real folder, whose writers say what is done to them."""
+class LoggedSink:
+    """A real folder, whose writers say what is done to them: all copies of a sink to one list. fails: the errors of
+    writing, by key."""
 
     log: list[str] = []  # noqa: RUF012
+    fails: dict[str, BaseException] = {}  # noqa: RUF012
 
-    def __init__(self, folder, fail_at=""):
-        self._folder = folder
-        self._fail_at = fail_at
+    def __init__(self, folder: ReportFolder) -> None:
+        self.folder = folder
 
-    def open(self, header):
+    def open(self, header: ReportHeader) -> LoggedWriter:
         self.log.append("open")
-        return LoggedWriter(self._folder.open(header), self.log, self._fail_at)
+        return LoggedWriter(self.folder.open(header), self.log, self.fails)
 
 
 class LoggedWriter:
-    def __init__(self, writer, log, fail_at):
-        self._writer, self._log, self._fail_at = writer, log, fail_at
+    def __init__(self, writer, log, fails):
+        self._writer, self._log, self._fails = writer, log, fails
 
     def write(self, row):
         key = self._writer.write(row)
         self._log.append("write")
-        if key == self._fail_at:
-            raise RuntimeError("the disk is gone")
+        if key in self._fails:
+            raise self._fails[key]
         return key
 
     def end(self, ended):
@@ -142,13 +160,15 @@ class LoggedWriter:
 
 
 @pytest.fixture
-def log():
-    SlowSink.log.clear()
-    return SlowSink.log
+def logged(sink):
+    LoggedSink.log.clear()
+    LoggedSink.fails.clear()
+    return LoggedSink(sink)
 
 
-def test_one_writer_writes_all_and_commits_before_a_bundle_ends(sink, log):
-    write(SlowSink(sink))
+def test_one_writer_writes_all_and_commits_before_a_bundle_ends(logged):
+    write(logged)
+    log = logged.log
     assert log.count("open") == 1
     assert log.count("write") == len(REPORTS)
     assert log.count("end") == 1
@@ -157,14 +177,6 @@ def test_one_writer_writes_all_and_commits_before_a_bundle_ends(sink, log):
     assert "close" not in log[:-1]
     last = max(place for place, event in enumerate(log) if event in ("write", "end"))
     assert "commit" in log[last:]
-
-
-def test_a_writer_that_failed_is_closed_and_commits_nothing(sink, log):
-    with pytest.raises(Exception, match="the disk is gone"):
-        write(SlowSink(sink, KEYS[2]), ended=())
-    # That it is closed before the next bundle, and not with its worker: tests/beam/test_write_report_stream_writers.py.
-    assert log == ["open", "write", "write", "write", "close"]
-    assert sink.read("run-1") == (HEADER, REPORTS[:3], None)
 
 
 def test_the_settings_of_a_client_are_shown_nowhere():
@@ -185,3 +197,74 @@ def test_copies_of_a_step_share_a_writer_and_other_steps_do_not(sink):
         do_fn.setup()
     assert do_fns[0]._shared is do_fns[2]._shared
     assert do_fns[1]._shared is do_fns[3]._shared is not do_fns[0]._shared
+
+
+def bundle(do_fn: _WriteStreamDoFn, reports=REPORTS, ended=()) -> list[str]:
+    do_fn.start_bundle()
+    elements = [*map(_encode_report, reports), *map(_encode_ended, ended)]
+    keys = [key for encoded in elements for key in do_fn.process(("news", encoded))]
+    do_fn.finish_bundle()
+    return keys
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the disk is gone"), KeyboardInterrupt(), SystemExit(3)])
+def test_a_writer_that_failed_is_closed_at_once_and_the_next_bundle_opens_a_new_one(logged, error) -> None:
+    """Whatever the error: what the writer had open is in doubt, and only opening the sink again tells."""
+    do_fn = _WriteStreamDoFn(logged, HEADER)
+    do_fn.setup()
+    assert bundle(do_fn, REPORTS[:1]) == KEYS[:1]
+    logged.fails[KEYS[2]] = error
+    with pytest.raises(type(error)):
+        bundle(do_fn)
+    assert logged.log == ["open", "write", "commit", *["write"] * 3, "close"]
+    logged.fails.clear()
+    logged.log.clear()
+    assert len(bundle(do_fn, ended=[ENDED])) == len(REPORTS) + 1
+    assert bundle(do_fn, [], [ENDED]) == ["news|end"]
+    assert bundle(do_fn, []) == []
+    assert logged.log == ["open", *["write"] * len(REPORTS), "end", "commit", "end", "commit"]
+    assert logged.folder.read("run-1") == (HEADER, REPORTS, ENDED)
+    do_fn.teardown()
+    do_fn.teardown()
+    assert logged.log[-2:] == ["commit", "close"]
+
+
+def test_a_sink_that_cannot_be_opened_is_tried_again(logged, monkeypatch) -> None:
+    shared = _SharedWriter(logged, HEADER)
+    with monkeypatch.context() as patched:
+        patched.setattr(LoggedSink, "open", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError), shared.opened():
+            pass
+    with shared.opened() as writer:
+        writer.write(REPORTS[0])
+    shared.close()
+    assert logged.log == ["open", "write", "close"]
+
+
+def test_two_threads_take_turns_at_the_writer(logged) -> None:
+    """Two bundles of one process: were they to mix, one would commit half of the other."""
+    shared = _SharedWriter(logged, HEADER)
+    other_is_in, other_began = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        other_began.set()
+        with shared.opened():
+            other_is_in.set()
+
+    thread = threading.Thread(target=enter)
+    with shared.opened():
+        thread.start()
+        assert other_began.wait(60)
+        assert not other_is_in.wait(0.5), "a slow machine may let a missing lock pass here, never a good one fail"
+        closer = threading.Thread(target=shared.close)
+        closer.start()
+        closer.join(0.2)
+        assert logged.log == ["open"], "nor is it closed under the one who has it"
+    thread.join(60)
+    closer.join(60)
+    assert other_is_in.is_set()
+    assert not thread.is_alive()
+    assert not closer.is_alive()
+    shared.close()
+    assert logged.log[-1] == "close"
+    assert logged.log.count("open") == logged.log.count("close")

@@ -93,7 +93,7 @@ main(sys.argv[1:])
 def test_what_is_left_of_a_run_that_is_killed(home: Home, canaries: Canaries, search: Search, number: int) -> None:
     """In the middle of its writing: the file of the report is there, and has no name yet."""
     home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
-    script = KILLING.format(module="write_reports", function="write_report_file", signal=int(number))
+    script = KILLING.format(module="write_files", function="write_report_file", signal=int(number))
     ran = run_apart(home, ("-c", script, *REPLAY))
     assert ran.code == (-signal.SIGKILL if number == signal.SIGKILL else 143)
     if number == signal.SIGKILL:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.beam.count_for_operator import NAMESPACE
+from dp_transforms.beam.set_up_workers import NAMESPACE
 from dp_transforms.engines import flink
 from dp_transforms.monitor.operator_counts import STREAM_GAUGES
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)

@@ -18,7 +18,7 @@ import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.monitor_stream import MonitorStream
-from dp_transforms.beam.write_rejected import WriteRejectedFolder
+from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic

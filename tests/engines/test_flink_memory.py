@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.engines.engine_process import engine_file, java
 from dp_transforms.engines.flink import JOB_SERVER_JAR
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport

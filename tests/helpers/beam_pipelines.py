@@ -14,7 +14,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from dp_transforms.beam import encode_elements  # noqa: F401  (registers the coder of EventBatch)
+from dp_transforms.beam import set_up_workers  # noqa: F401  (registers the coder of EventBatch)
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
@@ -181,7 +181,7 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
     )
 
 
-_COUNTING = (*("close_by_watermark", "collect_events", "count_for_operator", "gather", "in_order"),)
+_COUNTING = (*("close_by_watermark", "read_events", "set_up_workers", "gather", "in_order"),)
 
 
 class LocalCounter:

@@ -14,7 +14,7 @@ import random
 
 import apache_beam as beam
 
-from dp_transforms.beam import confirm_intents, poll_partitions
+from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.gather import GatherCountedDoFn, parts_of_shard, parts_of_window
 from dp_transforms.beam.in_order import ENDED, AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.poll_partitions import PollPartitions
@@ -110,15 +110,15 @@ class Engine:
 
     def start(self, *, new_process):
         if new_process:
-            self.monkeypatch.setattr(confirm_intents, "_CONFIRMED", {})
-            self.monkeypatch.setattr(confirm_intents, "_ASKED", {})
+            self.monkeypatch.setattr(poll_partitions, "_CONFIRMED", {})
+            self.monkeypatch.setattr(poll_partitions, "_ASKED", {})
         arguments = {"domain": None, "driver": "timers", "confirm": self.confirm, "stop_file": None}
         self.poll = PollPartitions(
             list(self.logs.values()), self.settings, HeldSecret(), CLOCK, SHARDS, poll_seconds=1, **arguments
-        )._do_fn
-        self.poll._find_stop = lambda: self.stop_micros
+        )._poll.dofn
         for do_fn in (self.poll, *self.make_steps(HeldSecret())):
             do_fn.setup()
+        self.poll._open._find_stop = lambda: self.stop_micros
 
     def make_steps(self, key):
         """Makes the DoFns behind the poll, and returns those that are to be set up."""
@@ -206,7 +206,7 @@ class Engine:
             if not isinstance(output, beam.pvalue.TaggedOutput):
                 self.send("users", [output])
             elif output.tag == poll_partitions._INTENTS:
-                self.finalizers.append(confirm_intents.Confirmation(output.value))
+                self.finalizers.append(poll_partitions.Confirmation(output.value))
 
     def checkpoint(self):
         """Takes a snapshot, or completes the one that was taken."""

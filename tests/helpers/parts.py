@@ -9,8 +9,8 @@ from typing import Any
 
 import apache_beam as beam
 
-from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.release_part import ReleasePart
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.plan.release_plan import ReleasePlan

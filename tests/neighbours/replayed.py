@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn
 from dp_transforms.beam.at_once import SENT, AtOnce
-from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.beam.read_events import ReadEvents
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_joined, spread_chunks
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.sharding import Sharding

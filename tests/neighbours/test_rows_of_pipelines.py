@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam import collect_events
-from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.beam import read_events
+from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.logs import times
 from dp_transforms.monitor.event_batch import EventBatch
 from tests.helpers.oracle import Event
@@ -77,7 +77,7 @@ def try_all(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
         others = [spelled(event, unit, source) for event in crowd(source.getrandbits(32))]
         expected = None
         for where in PLACES:
-            monkeypatch.setattr(collect_events, "_MAX_BATCH", source.choice([1, 7, 1000]))
+            monkeypatch.setattr(read_events, "_MAX_BATCH", source.choice([1, 7, 1000]))
             log = place(others, HOSTILE, where, source.getrandbits(32))
             alone = read([row.body for row in without_added(log)], unit)
             assert len(alone) == len(others)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dp_transforms.beam.read_topic import ReadHeavyHittersOfTopic
+from dp_transforms.beam.release_rows import ReadHeavyHittersOfTopic
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, TopicSettings
 from tests.helpers.beam_pipelines import Collected, local_pipeline

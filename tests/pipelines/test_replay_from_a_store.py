@@ -10,8 +10,7 @@ import pathlib
 import apache_beam as beam
 import pytest
 
-from dp_transforms.beam.write_rejected import WriteRejected
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay

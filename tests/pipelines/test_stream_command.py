@@ -25,7 +25,7 @@ from dp_transforms import (
     WindowSchedule,
     find_log_chunks,
 )
-from dp_transforms.beam.write_reports import WriteReports
+from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.cli.stream_job import job_name
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.window_report import RunEnded

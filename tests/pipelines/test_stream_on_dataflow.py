@@ -11,7 +11,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms import EventFields, WindowSchedule
-from dp_transforms.beam.collect_events import CollectEventsDoFn
+from dp_transforms.beam.read_events import CollectEventsDoFn
 from dp_transforms.cli.stream_pubsub import item_of, user_and_item, user_of
 from dp_transforms.logs.streams.record_formats import BROKEN_RECORD, record_decoder
 from tests.helpers.names_plans import names_plan_of

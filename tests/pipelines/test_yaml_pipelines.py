@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from dp_transforms.beam.encode_rows import HeavyHitterRow
+from dp_transforms.beam.release_rows import HeavyHitterRow
 from tests.helpers.clear_logs import clear_log
 from tests.helpers.forked import run_python
 from tests.helpers.small_runs import key_file

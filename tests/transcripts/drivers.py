@@ -30,7 +30,7 @@ from dp_transforms import (
     find_log_chunks,
     read_report,
 )
-from dp_transforms.beam.count_for_operator import operator_counts
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.cli.cluster_replay import replay_on_cluster
 from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.home_workers import read_ahead

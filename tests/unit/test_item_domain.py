@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.beam import load_domain
-from dp_transforms.beam.load_domain import DomainSource
+from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import item_domain
 from dp_transforms.monitor.domain_table import DomainTable
@@ -87,11 +87,11 @@ def test_size_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) ->
     assert ItemDomain.of_text(b"a\nb\nc\na\n", "f").size == 3
     with pytest.raises(ValueError, match="f must hold 1 to 3 different items, got 4"):
         ItemDomain.of_text(b"a\nb\nc\nd\n", "f")
-    for module in (item_domain, load_domain):
+    for module in (item_domain, set_up_workers):
         monkeypatch.setattr(module, "MOST_DOMAIN_BYTES", 1 << 20)
     path = tmp_path / "items.txt"
     path.write_bytes(b"a\n" * (1 << 19) + b"b")
-    for read in (ItemDomain.read, load_domain.read_domain):
+    for read in (ItemDomain.read, set_up_workers.read_domain):
         with pytest.raises(ValueError, match="must have at most 1 MB"):
             read(str(path))
 

@@ -13,7 +13,7 @@ import pytest
 from apache_beam.internal import pickler
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.beam.load_noise_key import FreshKey, KeyFile, resolve_noise_key
+from dp_transforms.beam.set_up_workers import FreshKey, KeyFile, resolve_noise_key
 from tests.helpers.forked import run_python
 
 KEY = bytes(range(100, 140))

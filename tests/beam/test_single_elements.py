@@ -1,10 +1,13 @@
-"""Where the time of an element comes from: its timestamp, or a field. What has none is counted and warned of, once."""
+"""Elements one by one: read by name, or as pairs where a step before has lost their type; with a time of their own or
+that of a field. What cannot be read is rejected alone; what has no time is counted and warned of, once."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 import logging
+import operator
 import typing
 
 import apache_beam as beam
@@ -14,9 +17,9 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from dp_transforms.beam.collect_events import CollectEventsDoFn
-from dp_transforms.beam.count_for_operator import operator_counts
-from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.read_events import CollectEventsDoFn
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters, _named_or_pair
+from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,
@@ -25,7 +28,7 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_WITHOUT_TIME,
 )
 from tests.helpers.beam_pipelines import assert_all_give, local_pipeline
-from tests.helpers.small_runs import MICROS, RUN_ID, START, key_file, random_log, small_plan
+from tests.helpers.small_runs import MICROS, RUN_ID, START, batch_of, key_file, random_log, small_plan
 
 
 class Visit(typing.NamedTuple):
@@ -103,27 +106,57 @@ def test_a_log_with_no_event_in_the_range_is_warned_of_once_and_another_is_not(t
     assert ran(tmp_path, caplog, [*outside, inside])[1] == []
 
 
-def test_times_that_cannot_be_read_are_rejected_with_the_place_and_a_reason() -> None:
-    do_fn = CollectEventsDoFn(lambda row: row[0], lambda row: row[1], lambda row: row[2], None)
+def collected(elements, user, item, *time):
+    """One bundle of elements, a second apart: its batch, and the seconds of the rejected ones by reason."""
+    do_fn = CollectEventsDoFn(user, item, *time)
     do_fn.start_bundle()
+    for second, element in enumerate(elements):
+        assert list(do_fn.process(element, Timestamp(second))) == []
+    batch, *rejected = [output.value for output in do_fn.finish_bundle()]
+    assert all(isinstance(each.value, RejectedEvents) for each in rejected)
+    return batch, {each.value.reason: [place // MICROS for place in each.value.positions] for each in rejected}
+
+
+def test_times_that_cannot_be_read_are_rejected_with_the_place_and_a_reason() -> None:
     good = ["2017-10-01T03:00:00Z", datetime.datetime(2017, 10, 1, 3), datetime.date(2017, 10, 1)]
     zone = datetime.timezone(datetime.timedelta(hours=2))
     good.append(datetime.datetime(2017, 10, 1, 5, tzinfo=zone))
     bad = {"missing time": [None, "", np.datetime64("NaT")], "bad time": ["soon", 7, 1.5], "wrong": [True, b"x", [1]]}
     rows = [("u", "i", value) for value in [*good, *itertools.chain(*bad.values())]] + [("u", "i")]
-    for number, row in enumerate(rows):
-        assert list(do_fn.process(row, Timestamp(number))) == []
-    batch, *rejected = [output.value for output in do_fn.finish_bundle()]
+    batch, rejected = collected(rows, *(operator.itemgetter(at) for at in range(3)), None)
     at = 1_506_826_800 * MICROS
     assert batch.time_micros.tolist() == [at, at, at - 3 * 3600 * MICROS, at]
-    found = {each.value.reason: [place // MICROS for place in each.value.positions] for each in rejected}
-    assert found == {
+    assert rejected == {
         "user, item or time cannot be read": [13],
         "missing time": [4, 5, 6],
         "bad time": [7, 8, 9],
         "time has the wrong type": [10, 11, 12],
     }
-    assert all(isinstance(each.value, RejectedEvents) for each in rejected)
+
+
+class Unreadable:
+    def __getattr__(self, name):
+        raise OverflowError("a cell")
+
+
+def test_a_row_that_cannot_be_read_is_left_out_alone() -> None:
+    """In one bundle, so in one batch, with all kinds of numbers that are not times."""
+    good = [("u1", "i1", START), ("u2", "i2", START + 7)]
+    bad = [10**30, -(10**30), float("nan"), float("inf"), "soon", "½", 10**17]
+    wrong = [True, b"1", [1], np.timedelta64(1, "s"), Timestamp(micros=2**70)]
+    rows = [*good, *(("u3", "i3", time) for time in [*bad, *wrong, "", None]), (None, "i3", 1), ("u3", "", 1)]
+    elements = [beam.Row(who=user, what=item, at=time) for user, item, time in rows]
+    elements += [beam.Row(who="u3", other="i3", at=1), Unreadable()]
+    batch, rejected = collected(elements, *(operator.attrgetter(name) for name in ("who", "what", "at")), "s")
+    assert batch.to_bytes() == batch_of([(user, item, time * MICROS) for user, item, time in good]).to_bytes()
+    assert rejected == {
+        "bad time": list(range(2, 9)),
+        "time has the wrong type": list(range(9, 14)),
+        "missing time": [14, 15],
+        "missing user": [16],
+        "empty item": [17],
+        "user, item or time cannot be read": [18, 19],
+    }
 
 
 def test_a_bundle_without_one_readable_time_gives_no_batch(tmp_path, caplog) -> None:
@@ -161,3 +194,50 @@ def test_a_time_that_the_input_cannot_have_is_refused_when_the_pipeline_is_built
         apply(rows(), dict, user=lambda row: row, item=lambda row: row, time="at")
     with pytest.raises(ValueError, match="time cannot be used with unbounded input"):
         apply(test_stream.TestStream().add_elements(["x"]).advance_watermark_to_infinity(), Visit, time="at")
+
+
+# Elements whose type a step before has lost: read by name where they have names, else as pairs or batches.
+
+USER, ITEM = _named_or_pair("user", 0), _named_or_pair("item", 1)
+
+
+@pytest.mark.parametrize("element", ["uv", b"uv", ["u", "i", "x"], ("u",), {0: "u", 1: "i"}, 7, None])
+def test_what_is_no_pair_is_rejected_and_never_taken_apart(element):
+    """Of the text "alice,news" the user would be "a"."""
+    batch, rejected = collected([("u", "i"), element], USER, ITEM)
+    assert batch.user.to_pylist() == ["u"]
+    assert rejected == {"user or item cannot be read": [1]}
+
+
+class Turned(typing.NamedTuple):
+    item: str
+    user: str
+
+
+@dataclasses.dataclass
+class Click:
+    item: str
+    user: str
+
+
+@pytest.mark.parametrize(
+    "element", [Turned("i", "u"), Click("i", "u"), beam.Row(item="i", user="u"), {"item": "i", "user": "u"}, ["u", "i"]]
+)
+def test_elements_whose_type_was_lost_are_still_read_by_name(element):
+    """Stamping by a lambda makes Any of a schema; read by position, the user of `Turned` would be published."""
+    batch, rejected = collected([element], USER, ITEM)
+    assert (batch.user.to_pylist(), batch.item.to_pylist(), rejected) == (["u"], ["i"], {})
+
+
+def test_a_batch_whose_type_was_lost_is_still_a_batch():
+    do_fn = CollectEventsDoFn(USER, ITEM)
+    do_fn.start_bundle()
+    batch = batch_of([("u", "i", 7)])
+    assert list(do_fn.process(batch, Timestamp(2))) == [batch]
+    assert list(do_fn.finish_bundle()) == []
+
+
+def test_long_ids_are_rejected():
+    batch, rejected = collected([("u" * 16_384, "i"), ("u" * 16_385, "i"), ("u", "é" * 8193)], USER, ITEM)
+    assert len(batch) == 1
+    assert rejected == {"user is longer than 16,384 bytes": [1], "item is longer than 16,384 bytes": [2]}
