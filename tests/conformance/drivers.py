@@ -18,7 +18,6 @@ from dp_transforms import (
     ShiftingHeavyHitters,
     StreamClock,
     WindowReport,
-    WindowSchedule,
     find_log_chunks,
 )
 from dp_transforms.monitor.window_report import RunEnded
@@ -27,12 +26,11 @@ from tests.conformance.reference import reference
 from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.memory_stream import MemoryStream
-from tests.helpers.names_plans import names_plan_of
 from tests.helpers.parts import Parts
 from tests.helpers.small_runs import MICROS, RUN_ID, batch_of, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
 from tests.transcripts import drivers as transcripts
-from tests.transcripts.cases import DOMAIN, HOUR, HOURS, READERS, START, WRITERS, Mode, calibrated
+from tests.transcripts.cases import DOMAIN, HOUR, READERS, WRITERS, Mode, calibrated
 
 CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
@@ -50,7 +48,7 @@ class Case(NamedTuple):
 
     @property
     def plan(self) -> ReleasePlan:
-        return plan_of(self.mode)
+        return calibrated(self.mode)
 
     @property
     def domain(self) -> ItemDomain | None:
@@ -68,13 +66,6 @@ class Case(NamedTuple):
 
     def expected(self, *, in_order: bool = False) -> list[WindowReport]:
         return reference(events_of(self.cut), self.plan, DOMAIN if self.mode.domain else (), in_order=in_order)
-
-
-def plan_of(mode: Mode) -> ReleasePlan:
-    if "known_error" not in mode.choices:
-        return calibrated(mode)
-    hours = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
-    return names_plan_of(hours, **mode.choices)
 
 
 def seen(collected: Collected) -> list[WindowReport]:

@@ -21,7 +21,6 @@ from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
-from tests.conformance.drivers import plan_of
 from tests.conformance.dying_engine import DyingEngine
 from tests.conformance.reference import reference
 from tests.conformance.test_conformance import MODES
@@ -30,7 +29,7 @@ from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import MemoryPartition
 from tests.helpers.parts import ClockOfStop
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
-from tests.transcripts.cases import DOMAIN, HOUR, START
+from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
 
 SHARDS = 2
 MINUTE = 60
@@ -103,7 +102,7 @@ class Stream:
         self, folder: pathlib.Path, mode: str, seed: int, patch: pytest.MonkeyPatch, *, confirm: bool = True
     ) -> None:
         self._patch, self._source, self._now = patch, random.Random(f"{mode} {seed}"), float(START)
-        self._mode, self.plan, self._log = MODES[mode], plan_of(MODES[mode]), GrowingLog(self._source)
+        self._mode, self.plan, self._log = MODES[mode], calibrated(MODES[mode]), GrowingLog(self._source)
         self._settings = settings_of_plan(self.plan, stream="events", run_id=RUN_ID)
         self._stops_at = self._source.choice((None, None, START + 4 * HOUR, START + 8 * HOUR))
         self._stop = folder / f"stop-{mode}-{seed}"
