@@ -12,6 +12,7 @@ from tests.transcripts.cases import HOUR, NIGHTS, START, TOPICS, rows_of
 
 SPAN = 20 * 60  # seconds that a stream is out of order, and that its windows wait
 _LONGEST = 16_384  # bytes of an item
+_MINUTE = 60 * MICROS
 
 
 class Cut(NamedTuple):
@@ -89,16 +90,21 @@ def arrivals_of(cut: Cut, window_hours: int) -> list[Arrival]:
         Arrival(came(event[2]), event) for event in sorted(log_of(cut.hours), key=_time) for _ in range(cut.copies)
     ]
     if cut.is_late:
-        closed = (window_hours * HOUR + HOUR) * MICROS + span
         guests = [
             (f"late-{hour}-{number}", TOPICS[(hour + number) % 6], (START + HOUR * hour) * MICROS)
             for hour in range(11)
             for number in range(60)
         ]
         again = [event for event in log_of(cut.hours) if event[0] != "outside"]
-        found += [Arrival(event[2] + closed, event, True) for event in (*guests, *again)]
+        stays_open = window_hours * HOUR * MICROS + span
+        found += [Arrival(_late(event[2] + stays_open), event, True) for event in (*guests, *again)]
     sign = -1 if cut.order == "backwards" else 1
     return sorted(found, key=lambda arrival: (arrival.at, sign * arrival.event[2]))
+
+
+def _late(micros: int) -> int:
+    """Soon after that, with others."""
+    return (micros // (10 * _MINUTE) + 1) * 10 * _MINUTE + _MINUTE
 
 
 def _time(event: Event) -> int:

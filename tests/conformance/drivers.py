@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -208,12 +209,15 @@ def drained(case: Case) -> list[WindowReport]:
 
 def watermark(case: Case) -> list[WindowReport]:
     """The transform on unbounded input, whose watermark closes windows."""
-    script, latest = Script(case.plan), 0
-    for piece in pieces_of(case.arrivals(), case.cut._replace(pieces=8 * case.cut.pieces)):
+    script, arrivals = Script(case.plan), case.arrivals()
+    in_time = [arrival for arrival in arrivals if not arrival.is_late]
+    pieces = pieces_of(in_time, case.cut._replace(pieces=8 * case.cut.pieces))
+    late = [
+        list(of_one) for _, of_one in itertools.groupby((one for one in arrivals if one.is_late), lambda one: one.at)
+    ]
+    for piece in sorted(filter(None, (*pieces, *late)), key=lambda piece: piece[0].at):
+        script.watermark(piece[0].at // MICROS - SCRIPT_START - SPAN)
         script.events([arrival.event for arrival in piece])
-        # What is late shall be: it stands behind the watermark of its own moment.
-        latest = max([latest, *(arrival.at for arrival in piece)])
-        script.watermark(latest // MICROS - SCRIPT_START - SPAN)
     found = script.run(case.key(), domain=case.domain, shards=case.cut.shards)
     assert [stamp.micros for stamp in script.stamps] == [report.window_end - 1 for report in found]
     return found
