@@ -1,6 +1,6 @@
-"""Conformance: every mode, by every driver, however its input is cut, against one slow reference.
+"""Conformance: every mode, by every driver, however its input is cut, against one slow reference
+(tests/helpers/reference.py).
 
-reference           what a run must publish, said once, slowly
 cuts                the log of the transcripts, cut, ordered, repeated, late, or without its end
 drivers             the doors that users have: replay, worker processes, transform, parts, streams, and one into another
 test_conformance    two tables: modes by drivers; a cell says how the log was cut, who read it, what was handed over

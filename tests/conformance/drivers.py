@@ -23,20 +23,37 @@ from dp_transforms import (
 )
 from dp_transforms.monitor.window_report import RunEnded
 from tests.conformance.cuts import SPAN, Arrival, Cut, arrivals_of, events_of, pieces_of
-from tests.conformance.reference import reference
 from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
+from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, batch_of, key_file
 from tests.helpers.small_runs import START as SCRIPT_START
 from tests.transcripts import drivers as transcripts
 from tests.transcripts.cases import DOMAIN, HOUR, READERS, WRITERS, Mode, calibrated
+from tests.transcripts.cases import MODES as TOLD
 
 CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
 REPEATED = ("--direct_runner_bundle_repeat=1",)
 TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
 STOPS = {"@5": 5.0, "@7.4": 7.4}  # windows that are over when a stream is stopped
+
+_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("names", "labels", "kms21-domain"))
+_NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
+_KNOWN = {**TOLD["names-domain"].choices, "known_error": 0.05}
+MODES = {
+    **TOLD,
+    "names-from-noise": Mode("names", _NOISE),
+    "names-domain-sliding": Mode("names", _KNOWN, window_hours=3, domain=True),
+    "names-with-hits-sliding": Mode("names", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
+    "names-with-hits-from-noise": Mode("names", {**_NOISE, "hits_per_user": 2}),
+    "names-with-hits-domain": Mode("names", {**_KNOWN, "hits_per_user": 2}, domain=True),
+    "names-with-counts-domain": Mode("names", {**_KNOWN, "counts_for": 2}, domain=True),
+    "labels-from-noise-domain": Mode("labels", {**_HITS, "threshold": 4}, domain=True),
+    "counts-domain-sliding": Mode("counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
+    "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),
+}
 
 
 class Case(NamedTuple):

@@ -120,7 +120,8 @@ class Held:
 
 
 class DyingEngine:
-    """see: is called with each output of a step: label, tag, value and what is held. It may keep things in `told`."""
+    """unstored: a fault, states with such a name live in the process and not in snapshots.
+    see: is called with each output of a step: label, tag, value and what is held. It may keep things in `told`."""
 
     def __init__(
         self,
@@ -130,9 +131,10 @@ class DyingEngine:
         see: Callable[[str, str | None, Any, dict[Any, Any]], None],
         new_process: Callable[[], None],
         pass_time: Callable[[], None],
+        unstored: str = "nothing",
     ) -> None:
         self._graph, self._source, self._see = Graph(pipeline), source, see
-        self._new_process, self._pass_time = new_process, pass_time
+        self._new_process, self._pass_time, self._unstored = new_process, pass_time, unstored
         self._held, self._finalizers, self.deaths = Held({}, [], {}), [], 0
         self._callbacks: dict[Key, Callable[..., Any]] = {}  # of timers, by step and name
         self._start()
@@ -243,7 +245,11 @@ class DyingEngine:
 
     def _die(self) -> None:
         self.deaths += 1
-        self._held, self._taken, self._finalizers = copy.deepcopy(self._complete), None, []
+        lost, self._held = self._held, copy.deepcopy(self._complete)
+        self._taken, self._finalizers = None, []
+        for key, state in lost.states.items():
+            kept = {name: cell for name, cell in state.items() if name.startswith(self._unstored)}
+            self._held.states.setdefault(key, {}).update(kept)
         if self._source.random() < 0.5:
             self._start()
         else:  # the process lives, its DoFns are new

@@ -13,27 +13,11 @@ from typing import Any
 import pytest
 
 from tests.conformance.cuts import CUTS
-from tests.conformance.drivers import AT_ONCE, IN_ORDER, STOPS, TAKEN, Case, handed_over, in_parts
+from tests.conformance.drivers import AT_ONCE, IN_ORDER, MODES, STOPS, TAKEN, Case, handed_over, in_parts
 from tests.transcripts.cases import MODES as TOLD
-from tests.transcripts.cases import READERS, Mode
+from tests.transcripts.cases import READERS
 from tests.transcripts.drivers import Left
 from tests.transcripts.transcript import lines_of, stored
-
-_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("names", "labels", "kms21-domain"))
-_NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
-_KNOWN = {**TOLD["names-domain"].choices, "known_error": 0.05}
-MODES = {
-    **TOLD,
-    "names-from-noise": Mode("names", _NOISE),
-    "names-domain-sliding": Mode("names", _KNOWN, window_hours=3, domain=True),
-    "names-with-hits-sliding": Mode("names", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
-    "names-with-hits-from-noise": Mode("names", {**_NOISE, "hits_per_user": 2}),
-    "names-with-hits-domain": Mode("names", {**_KNOWN, "hits_per_user": 2}, domain=True),
-    "names-with-counts-domain": Mode("names", {**_KNOWN, "counts_for": 2}, domain=True),
-    "labels-from-noise-domain": Mode("labels", {**_HITS, "threshold": 4}, domain=True),
-    "counts-domain-sliding": Mode("counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
-    "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),
-}
 
 AT_ONCE_TABLE = """
                            | replay          | pool            | batch

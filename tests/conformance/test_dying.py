@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import random
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +18,18 @@ import pytest
 
 from dp_transforms import ItemDomain, MonitorStream, StreamClock
 from dp_transforms.beam import confirm_intents
+from dp_transforms.monitor import purses
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
+from tests.conformance.drivers import MODES
 from tests.conformance.dying_engine import DyingEngine
-from tests.conformance.reference import reference
-from tests.conformance.test_conformance import MODES
 from tests.helpers import memory_stream
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.memory_stream import MemoryPartition
 from tests.helpers.parts import ClockOfStop
+from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
 from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
 
@@ -99,7 +101,14 @@ class Stream:
     """A run of a mode on the engine. answers, ends: all that ever reached the end of the pipeline."""
 
     def __init__(
-        self, folder: pathlib.Path, mode: str, seed: int, patch: pytest.MonkeyPatch, *, confirm: bool = True
+        self,
+        folder: pathlib.Path,
+        mode: str,
+        seed: int,
+        patch: pytest.MonkeyPatch,
+        *,
+        confirm: bool = True,
+        unstored: str = "nothing",
     ) -> None:
         self._patch, self._source, self._now = patch, random.Random(f"{mode} {seed}"), float(START)
         self._mode, self.plan, self._log = MODES[mode], calibrated(MODES[mode]), GrowingLog(self._source)
@@ -126,7 +135,12 @@ class Stream:
         )
         _ = pipeline | monitor
         self._engine = DyingEngine(
-            pipeline, self._source, see=self._see, new_process=self._new_process, pass_time=self._wait
+            pipeline,
+            self._source,
+            see=self._see,
+            new_process=self._new_process,
+            pass_time=self._wait,
+            unstored=unstored,
         )
 
     def _seconds(self) -> float:
@@ -216,4 +230,47 @@ IN_ORDER_MODES = [name for name, mode in MODES.items() if "counts_for" not in mo
 def test_one_answer_whatever_dies(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, seed: int
 ) -> None:
+    if seed == 1:  # state in as many pieces as there can be
+        cut_finely(monkeypatch)
     Stream(tmp_path, mode, seed, monkeypatch).check()
+
+
+def cut_finely(patch: pytest.MonkeyPatch) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
+            patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
+    patch.setattr(purses, "_SPARE_CELLS", 1)
+    patch.setattr(purses, "_USERS_PER_CELL", 5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The engine finds out whoever forgets
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def is_contradicted(folder: pathlib.Path, mode: str, patch: pytest.MonkeyPatch, seeds: range, **fault: Any) -> bool:
+    """Whether one of these lives is found out."""
+    for seed in seeds:
+        try:
+            Stream(folder, mode, seed, patch, **fault).check()
+        except AssertionError as error:
+            return "did not end" not in str(error)
+    return False
+
+
+def test_whoever_does_not_wait_for_a_snapshot_is_found_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_contradicted(tmp_path, "labels", monkeypatch, range(40), confirm=False)
+
+
+def test_whoever_asks_once_is_found_out(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirm_intents, "_CONFIRMATIONS", 1)
+    assert is_contradicted(tmp_path, "labels", monkeypatch, range(200))
+
+
+@pytest.mark.parametrize(("mode", "state"), [("names", "purses"), ("names", "known"), ("labels", "budgets")])
+def test_whoever_does_not_store_is_found_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, state: str
+) -> None:
+    assert is_contradicted(tmp_path, mode, monkeypatch, range(20), unstored=state)

@@ -1,6 +1,6 @@
 """What a run must publish: the slow reference of the whole algorithm, dicts and loops, for every mode.
 
-Its parts are tests/helpers/oracle.py (hits), naming_oracle.py (looks), hits_oracle.py (both), and pace_oracle.py
+Its parts are beside it: oracle.py (hits), naming_oracle.py (looks), hits_oracle.py (both), and pace_oracle.py
 (purses in the order of windows). They were written from the design, and share the keyed functions alone with the code.
 """
 
