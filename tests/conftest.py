@@ -20,7 +20,7 @@ from tests.helpers.process_state import logs_as_before
 from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
 
 NIGHTLY = ("ledger",)  # folders whose long tests are all nightly
-WHOLE = ("engines", "fuzz", "transcripts")  # suites that say themselves which cases are long
+WHOLE = ("conformance", "engines", "fuzz", "transcripts")  # suites that say themselves which cases are long
 QUICK = ("tests", "unit", "ledger")  # folders with tests whose cases take a tenth of a second on average
 
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not IS_FRESH)

@@ -24,15 +24,18 @@ from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, wide_
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
 from dp_transforms.mechanisms.papers.user_counters import UserCounters
+from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.contributions import bound_contributions
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.query_noise import digests_of_groups
+from dp_transforms.monitor.user_pairs import pairs_of_events
 from dp_transforms.monitor.window_queries import WindowQueries
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.beam_pipelines import batches_source, local_pipeline, run_monitor
-from tests.helpers.do_fn_state import Monitor, candidates_of, parts_of
-from tests.helpers.small_runs import MICROS, SECRET, START, batches_of, key_file, settings_of
+from tests.helpers.beam_pipelines import Script, batches_source, local_pipeline, run_monitor
+from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, batches_of, key_file, settings_of
 
 ITEMS = ("a", "film", "music", "sport")  # under this key they lie in both shards of the monitor
 WINDOWS = 120
@@ -146,14 +149,23 @@ def named_in(reports):
     }
 
 
-def named_by_the_do_fn(candidates, settings, *, is_bounded=False):
-    horizon = settings.schedule.horizon
-    at_once = [blob for blobs in candidates.values() for blob in blobs]
-    parts = [(0, 1, at_once)] if is_bounded else parts_of(candidates, horizon)
-    return named_in(report for report, _ in Monitor(settings, is_bounded=is_bounded).take(*parts))
+def candidates_of(plan, log):
+    """What the steps before hand to the monitor, window by window: in parts of two shards of items."""
+    settings, keys, windows = settings_of(plan), settings_of(plan).stream_keys(SECRET), defaultdict(list)
+    for window, _, pairs in pairs_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
+        held = ItemHolders.of_pairs(bound_contributions(pairs, plan.max_items_per_user, keys))
+        windows[window] += [find_candidates(part, settings, keys) for _, part in held.shard_by_item(2)]
+    return sorted(windows.items())
 
 
-def test_the_transform_and_the_do_fn_name_what_the_algorithm_of_the_paper_names(tmp_path, plan):
+def named_by_the_monitor(candidates, settings):
+    """By what `ThresholdMonitorEvolvingDoFn` adapts to Beam."""
+    monitor = HeavyHitterMonitor(settings, settings.stream_keys(SECRET))
+    parts = (ItemHolders.merge(of_window) for _, of_window in candidates)
+    return named_in(report for _, report in monitor.close_windows(parts, MonitorState()))
+
+
+def test_the_transform_and_the_monitor_name_what_the_algorithm_of_the_paper_names(tmp_path, plan):
     """With the noise of a real plan, on a runner; users are used up and removed all the time."""
     settings = settings_of(plan)
     log = log_around(plan.threshold, 10)
@@ -166,9 +178,12 @@ def test_the_transform_and_the_do_fn_name_what_the_algorithm_of_the_paper_names(
         batches_source(batches_of(log, 20_000)), plan, noise_key=key_file(tmp_path), runner="FnApiRunner"
     )
     assert named_in(found.reports) == expected
-    candidates = candidates_of(plan, log)
-    for is_bounded in (False, True):
-        assert named_by_the_do_fn(candidates, settings, is_bounded=is_bounded) == expected
+    script = Script(plan)
+    for window in range(10):
+        of_window = [event for event in log if (event[2] // MICROS - START) // 60 == window]
+        script.events(of_window).watermark(60 * (window + 1))
+    assert named_in(script.run(key_file(tmp_path))) == expected
+    assert named_by_the_monitor(candidates_of(plan, log), settings) == expected
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +195,7 @@ def case(plan, quiet):
 
 def test_with_less_noise_too(quiet, case):
     _, candidates, expected = case
-    assert named_by_the_do_fn(candidates, quiet) == expected
+    assert named_by_the_monitor(candidates, quiet) == expected
 
 
 def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet, case):
@@ -212,7 +227,7 @@ def test_a_change_of_the_pipeline_would_be_seen(monkeypatch, quiet, case):
         {"noise_cap": quiet.noise_cap - 1},
         {"run_id": "another"},  # another noise
     ):
-        assert named_by_the_do_fn(candidates, dataclasses.replace(quiet, **changed)) != expected, changed
+        assert named_by_the_monitor(candidates, dataclasses.replace(quiet, **changed)) != expected, changed
     for owner, method, wrong in (
         (WindowQueries, "charge", lambda queries, cell: None),
         (WindowQueries, "charge", twice(WindowQueries.charge)),
@@ -222,8 +237,8 @@ def test_a_change_of_the_pipeline_would_be_seen(monkeypatch, quiet, case):
     ):
         with monkeypatch.context() as broken:
             broken.setattr(owner, method, wrong)
-            assert named_by_the_do_fn(candidates, quiet) != expected, method
-    assert named_by_the_do_fn(candidates, quiet) == expected
+            assert named_by_the_monitor(candidates, quiet) != expected, method
+    assert named_by_the_monitor(candidates, quiet) == expected
 
 
 def twice(charge):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -181,9 +182,6 @@ def pairs_source(log: Iterable[Event]) -> Callable[[beam.Pipeline], beam.PCollec
     )
 
 
-_COUNTING = (*("close_by_watermark", "read_events", "set_up_workers", "gather", "in_order"),)
-
-
 class LocalCounter:
     """Stands in for a Beam counter: the runner that knows `TestStream` reports the counters of one bundle alone."""
 
@@ -199,8 +197,9 @@ class LocalCounter:
     def install(cls, monkeypatch: Any) -> Counter[str]:
         """Makes every DoFn that is built from here on count locally. Returns the counts."""
         cls.counts.clear()
-        for module in _COUNTING:
-            monkeypatch.setattr(f"dp_transforms.beam.{module}.operator_counter", cls)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("dp_transforms.beam.") and hasattr(module, "operator_counter"):
+                monkeypatch.setattr(module, "operator_counter", cls)
         return cls.counts
 
 

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import apache_beam as beam
-from apache_beam.pvalue import TaggedOutput
 
-from dp_transforms.beam.assign_windows import PackPairsDoFn
-from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.stage import AtOnceStep
-from tests.helpers.small_runs import SECRET, batch_of, settings_of
-
-SHARDS = 2
+from tests.helpers.small_runs import SECRET
 
 
 class HeldSecret(beam.Secret):
@@ -65,43 +54,3 @@ class Timer:
 
     def set(self, timestamp):
         self.at = timestamp
-
-
-class Monitor:
-    """One key of `ThresholdMonitorEvolvingDoFn`, with its state."""
-
-    def __init__(self, settings, *, is_bounded=False):
-        stage = stages_of(settings, None).windows
-        self.do_fn = ThresholdMonitorEvolvingDoFn(stage, HeldSecret(), is_bounded=is_bounded)
-        self.do_fn.setup()
-        self.state = {"near": Bag(), "far": Bag(), "waiting": Cell(), "counters": Bag(), "progress": Cell()}
-
-    def take(self, *parts):
-        """Reports with their timestamps."""
-        found = [output for part in parts for output in self.do_fn.process(("events", part), **self.state)]
-        return [(output.value, output.timestamp) for output in found if not isinstance(output, TaggedOutput)]
-
-
-def candidates_of(plan, log):
-    """What the stages before the monitor find: packed candidates by window."""
-    schedule, settings = plan.schedule, settings_of(plan)
-    users, items, _ = stages_of(settings, None)
-    pack = PackPairsDoFn(settings, PackPairs(schedule, Sharding(1, SHARDS)), HeldSecret())
-    pack.setup()
-    sent = pack.process(batch_of(log))
-    for stage, to in ((users, SHARDS), (items, 1)):
-        step = AtOnceStep(stage, Sharding(1, SHARDS), Sharding(1, to)).start(SECRET)
-        sent = [output for group in grouped_by_key(sent) for output in step(group, Counter())]
-    return {window: blobs for (window, _), blobs in grouped_by_key(sent)}
-
-
-def parts_of(candidates, horizon):
-    """An element of the monitor for each window, in order, also for one without candidates."""
-    return [(window, 1, candidates.get(window, [])) for window in range(horizon)]
-
-
-def grouped_by_key(pairs):
-    groups = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return sorted(groups.items())

@@ -156,6 +156,8 @@ def oracle_transcript(
 
 def items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -> dict[int, dict[str, set[str]]]:
     """``{window: {user: items}}`` of the events in the declared range. Window 0 is the first that ends in it."""
+    if isinstance(log, dict):  # they were found before
+        return {window: {user: set(items) for user, items in users.items()} for window, users in log.items()}
     start, end = settings.schedule.start_seconds * _MILLION, settings.schedule.end_seconds * _MILLION
     size, slide = settings.schedule.window_seconds * _MILLION, settings.schedule.slide_seconds * _MILLION
     items_of: dict[int, dict[str, set[str]]] = {}

@@ -5,32 +5,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import pathlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 
-from dp_transforms.beam.assign_windows import AssignWindows, PackPairsDoFn
-from dp_transforms.beam.at_once import SENT, AtOnce
-from dp_transforms.beam.read_events import ReadEvents
-from dp_transforms.beam.set_up_workers import KeyFile
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_joined, spread_chunks
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.release_stages import stages_of
-from dp_transforms.stages.stage import AtOnceStep
+from dp_transforms import EventBatch, EventFields, ReadEvents, find_log_chunks
+from dp_transforms.logs import EventFileError, read_joined, spread_chunks
+from dp_transforms.monitor.user_pairs import pairs_of_events
 from tests.helpers.beam_pipelines import Collected, local_pipeline
-from tests.helpers.do_fn_state import HeldSecret
 from tests.helpers.small_runs import SECRET, settings_of
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_added
 from tests.neighbours.planted_faults import is_planted
 
 SETTINGS = settings_of(PLAN)
-SHARDING = Sharding(1, 2)
 FIELDS = EventFields()
 OTHERS = (*USERS, *ODD_USERS)
 Pair = tuple[int, str, str]  # window, user, item
@@ -49,51 +37,37 @@ def names_by_hash(users: tuple[str, ...] = OTHERS) -> dict[int, str]:
     return dict(zip(hashes[:, 0].tolist(), users, strict=True))
 
 
-def pairs_of_cells(blobs: Iterable[bytes], users: tuple[str, ...] = OTHERS) -> frozenset[Pair]:
-    """Packed `ItemHolders` -> the pairs of those users."""
-    names, pairs = names_by_hash(users), set()
-    for blob in blobs:
-        cells = ItemHolders.from_bytes(blob)
-        labels = cells.table.labels.to_pylist()
-        for cell, (window, item) in enumerate(zip(cells.windows.tolist(), cells.items.tolist(), strict=True)):
-            holders = cells.holders[cells.splits[cell] : cells.splits[cell + 1]]
-            assert len(np.unique(holders)) == len(holders), "a user is there twice"
-            pairs |= {(window, names[user], labels[item]) for user in holders.tolist() if user in names}
-    return frozenset(pairs)
+def pairs_of_batches(batches: Iterable[EventBatch], users: tuple[str, ...] = OTHERS) -> frozenset[Pair]:
+    """The pairs of those users."""
+    names, keys, found = names_by_hash(users), SETTINGS.stream_keys(SECRET), set()
+    for batch in batches:
+        for _, _, pairs in pairs_of_events(batch, SETTINGS.schedule, keys, windows_per_slab=1, shards=1):
+            labels, holders = pairs.table.labels.to_pylist(), pairs.users[pairs.user_codes()].tolist()
+            rows = zip(pairs.windows.tolist(), holders, pairs.items.tolist(), strict=True)
+            found |= {(window, names[user], labels[item]) for window, user, item in rows if user in names}
+    return frozenset(found)
 
 
 def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...] = OTHERS) -> Given:
-    """By the stages of a replay, called one after the other without a pipeline around them."""
-    pack = PackPairsDoFn(SETTINGS, PackPairs(SETTINGS.schedule, SHARDING), HeldSecret())
-    bound = AtOnceStep(stages_of(SETTINGS, None).users, SHARDING, SHARDING).start(HeldSecret().get_secret_bytes())
-    groups: dict[tuple[int, int], list[bytes]] = {}
+    """By what reads the log of a replay, without a pipeline around it."""
+    batches = []
     try:
-        pack.setup()
         for joined in spread_chunks(find_log_chunks(sources, fields), fields, 2):
-            for block in read_joined(joined, fields):
-                for key, packed in pack.process(block.batch):
-                    groups.setdefault(key, []).append(packed)
+            batches += [block.batch for block in read_joined(joined, fields)]
     except EventFileError as error:
         return Given(frozenset(), type(error).__name__)
-    cells = [blob for group in groups.items() for _, blob in bound(group, Counter())]
-    return Given(pairs_of_cells(cells, users))
+    return Given(pairs_of_batches(batches, users))
 
 
-def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields, key: str) -> dict[str, frozenset[Pair]]:
+def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields) -> dict[str, frozenset[Pair]]:
     """The same in a real pipeline, with a branch for each of several logs."""
     pipeline, seen = local_pipeline(), {}
     for name, sources in logs.items():
         seen[name] = Collected()
         batches, _ = pipeline | f"Read {name}" >> ReadEvents(find_log_chunks(sources, fields), fields, workers=2)
-        cells = (
-            batches
-            | f"Assign {name}" >> AssignWindows(SETTINGS, KeyFile(key), PackPairs(SETTINGS.schedule, SHARDING))
-            | f"Group {name}" >> beam.GroupByKey()
-            | f"Bound {name}" >> AtOnce(AtOnceStep(stages_of(SETTINGS, None).users, SHARDING, SHARDING), KeyFile(key))
-        )[SENT]
-        _ = cells | f"See {name}" >> seen[name].sink()
+        _ = batches | f"See {name}" >> seen[name].sink()
     pipeline.run().wait_until_finish()
-    return {name: pairs_of_cells(blob for _, blob in cells.values) for name, cells in seen.items()}
+    return {name: pairs_of_batches(batches.values) for name, batches in seen.items()}
 
 
 class Neighbours:

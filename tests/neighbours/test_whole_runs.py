@@ -89,7 +89,7 @@ def test_a_real_pipeline_gives_the_monitor_the_same(tmp_path: pathlib.Path) -> N
         for kind, with_added in (("with", True), ("without", False))
         for name, paths in write_all(tmp_path / kind, logs, with_added=with_added).items()
     }
-    given = replayed_by_pipeline(sources, FIELDS, key_file(tmp_path))
+    given = replayed_by_pipeline(sources, FIELDS)
     for name in logs:
         assert_same_pairs(given[f"{name} with"], given[f"{name} without"])
     assert frozenset().union(*given.values()) >= expected_pairs(events)

@@ -58,7 +58,10 @@ MODES = {
 
 @functools.cache
 def plan_of(name: str) -> ReleasePlan:
-    mode = MODES[name]
+    return calibrated(MODES[name])
+
+
+def calibrated(mode: Mode) -> ReleasePlan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
     known = ItemDomain.of_ids(DOMAIN) if mode.domain else None
@@ -103,7 +106,7 @@ def write_logs(folder: pathlib.Path, reader: str) -> list[pathlib.Path]:
     """The file of each night."""
     paths = [folder / f"night-{night}.{reader}" for night in range(NIGHTS)]
     for night, path in enumerate(paths):
-        _WRITERS[reader](path, rows_of(night))
+        WRITERS[reader](path, rows_of(night))
     return paths
 
 
@@ -146,4 +149,4 @@ def _write_json(path: pathlib.Path, rows: Sequence[Row]) -> None:
     path.write_text("\n".join([*lines, NO_ROW]))
 
 
-_WRITERS = {"parquet": _write_parquet, "avro": _write_avro, "csv": _write_csv, "jsonl": _write_json}
+WRITERS = {"parquet": _write_parquet, "avro": _write_avro, "csv": _write_csv, "jsonl": _write_json}

@@ -90,20 +90,21 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
     return Run(folder, plan, domain, key_file(folder))
 
 
-def _replay(run: Run, replay: Callable[[ReplayRequest], ReplaySummary]) -> Left:
+def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
     made = replay_request(run.logs, run.plan, output, run.key, RUN_ID)
-    request = dataclasses.replace(made, dead_letter=str(bad), domain_file=str(run.domain) if run.domain else None)
+    domain = str(run.domain) if run.domain else None
+    request = dataclasses.replace(made, dead_letter=str(bad), domain_file=domain, **more)
     counts = {name: count for name, count in dataclasses.asdict(replay(request)).items() if name != "seconds"}
     report = read_report(output)
     return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())
 
 
-def _replay_here(request: ReplayRequest) -> ReplaySummary:
+def replay_here(request: ReplayRequest) -> ReplaySummary:
     return run_replay(request, pipeline_options([]), None)
 
 
-def _replay_by_three(request: ReplayRequest) -> ReplaySummary:
+def replay_by_three(request: ReplayRequest) -> ReplaySummary:
     with ProcessPool(3, _POOL_BYTES) as pool:
         read_ahead(pool, request)
         return run_replay(request, pipeline_options([]), None, pool=pool)
@@ -113,12 +114,12 @@ def replay_on_flink(run: Run, parallelism: int) -> Left:
     """On a Flink that is started for it (tests/engines)."""
     cluster = ClusterReplay(EngineChoice(FLINK, parallelism=parallelism, is_batch=True), (), detach=False)
 
-    def replayed(request: ReplayRequest) -> ReplaySummary:
+    def on_flink(request: ReplayRequest) -> ReplaySummary:
         summary = replay_on_cluster(request, cluster)
         assert summary is not None
         return summary
 
-    return _replay(run, replayed)
+    return replayed(run, on_flink)
 
 
 def _parts(run: Run) -> Left:
@@ -185,7 +186,7 @@ def left_by_stream(run: Run, sink: ReportFolder) -> Left:
     return Left(list(reports), [], {}, header, files)
 
 
-def _stream(run: Run) -> Left:
+def streamed(run: Run) -> Left:
     pipeline, rejected = local_pipeline(), Collected()
     sink, refused = add_stream(run, pipeline, LogFolder(str(run.logs), EventFields()), driver="loop", poll_seconds=0.05)
     _ = refused | rejected.sink()
@@ -220,10 +221,10 @@ def _unbounded(run: Run) -> Left:
 
 
 DRIVERS: dict[str, Callable[[Run], Left]] = {
-    "replay-1": lambda run: _replay(run, _replay_here),
-    "replay-3": lambda run: _replay(run, _replay_by_three),
+    "replay-1": lambda run: replayed(run, replay_here),
+    "replay-3": lambda run: replayed(run, replay_by_three),
     "parts": _parts,
-    "stream": _stream,
+    "stream": streamed,
     "bounded": _bounded,
     "unbounded": _unbounded,
 }

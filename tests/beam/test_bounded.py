@@ -1,4 +1,7 @@
-"""Whole bounded pipelines publish the oracle's transcript, however the work is cut, ordered, repeated or spread."""
+"""Whole bounded pipelines: repeated bundles, processes, a thousand windows, and logs that look alike.
+
+What they publish, however the work is cut: tests/conformance.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,12 @@ import ast
 import random
 
 import apache_beam as beam
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, EVENTS_READ
+from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_DOMAIN, EVENTS_OUTSIDE_RANGE
 from tests.helpers.beam_pipelines import (
     Branches,
     Collected,
@@ -26,12 +25,14 @@ from tests.helpers.beam_pipelines import (
     run_monitor,
     values,
 )
+from tests.helpers.names_plans import small_names_plan
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (
     MICROS,
     RUN_ID,
     SECRET,
     START,
+    batch_of,
     batches_of,
     key_file,
     random_log,
@@ -45,104 +46,22 @@ TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers
 REPEATED = ("--direct_runner_bundle_repeat=1",)
 
 
-def plan_of(release="labels", sliding=3, limit=1):
-    return small_plan(release=release, sliding=sliding, max_items_per_user=limit, hits_per_user=2)
-
-
-@pytest.mark.parametrize("release", ["counts", "labels"])
-@pytest.mark.parametrize("sliding", [1, 3])
-def test_transcript_equals_oracle(tmp_path, release, sliding):
-    branches, key, expected, logs = Branches(), key_file(tmp_path), {}, {}
-    for limit in (1, 3):
-        plan = plan_of(release, sliding, limit)
-        logs[limit] = random_log(plan, seed=3 + limit)
-        expected[f"L = {limit}"] = oracle_transcript(logs[limit], settings_of(plan), SECRET)
-        branches.add(f"L = {limit}", batches_of(logs[limit], 300), plan, noise_key=key)
-    found, result = branches.run()
-
-    for name, transcript in expected.items():
-        assert transcript.reports
-        assert transcript.bounded
-        assert transcript.kept_out > 0
-        assert values(found[name]) == transcript.reports, name
-        assert [stamp.micros for _, stamp in found[name]] == [report.window_end - 1 for report in transcript.reports]
-    declared = range(plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS)
-    outside = sum(time not in declared for log in logs.values() for _, _, time in log)
-    assert outside > 0
-    read = sum(len(log) for log in logs.values())
-    assert operator_counts(result) == {EVENTS_READ: read, EVENTS_OUTSIDE_RANGE: outside}
-
-
-def test_transcript_does_not_depend_on_how_the_work_is_cut(tmp_path):
-    """One pipeline, a branch for each number of shards, size of a batch and order."""
-    plan = plan_of()
-    log = random_log(plan, seed=5)
-    shuffled = random.Random(6).sample(log, len(log))
-    cuts = {
-        "one shard, one batch": (1, batches_of(log, len(log))),
-        "three shards, small batches": (3, batches_of(shuffled, 61)),
-        "seven shards, tiny batches": (7, batches_of(sorted(log), 23)),
-        "default shards, backwards": (None, batches_of(log[::-1], 400)[::-1]),
-        "each event in two batches": (None, [*batches_of(log, 500), *batches_of(shuffled, 700)]),
-    }
-    branches, key = Branches(), key_file(tmp_path)
-    for name, (shards, batches) in cuts.items():
-        branches.add(name, batches, plan, noise_key=key, shards=shards)
-    found, _ = branches.run()
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    for name, reports in found.items():
-        assert values(reports) == expected, name
-
-
-def write_parquet(path, log, rows):
-    users, items, times = zip(*log, strict=True)
-    table = pa.table({"user": users, "item": items, "timestamp": pa.array(times, pa.timestamp("us", "UTC"))})
-    pq.write_table(table, path, row_group_size=rows)
-
-
-def test_transcript_does_not_depend_on_files_and_row_groups(tmp_path):
-    plan = plan_of("counts")
-    log = [event for event in random_log(plan, seed=12) if event[2] < 2**60]
-    layouts = {"one file": [len(log)], "many row groups": [37], "three files": [500, 64, 1000]}
-    branches, key, fields = Branches(), key_file(tmp_path), EventFields()
-    for name, rows in layouts.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        for number, rows_per_group in enumerate(rows):
-            write_parquet(folder / f"{number}.parquet", log[number :: len(rows)], rows_per_group)
-        chunks = find_log_chunks([str(folder)], fields)
-        for order, workers in ((1, None), (-1, None), (1, 1), (-1, 3)):
-            label = f"{name} {order} {workers}"
-            read = branches.pipeline | f"Read {label}" >> ReadEvents(chunks[::order], fields, workers=workers)
-            branches.apply(label, read[0], plan, noise_key=key)
-    found, result = branches.run()
-    expected = oracle_reports(log, settings_of(plan), SECRET)
-    assert expected
-    for name, reports in found.items():
-        assert values(reports) == expected, name
-    assert operator_counts(result)[EVENTS_READ] == 12 * len(log)
-
-
 def test_a_bundle_that_runs_twice_publishes_one_answer(tmp_path):
-    """A sink fused to the drawing stages sees both attempts; fresh noise would show an observer two counts."""
-    plan = plan_of("counts", 1)
+    """With a fresh key too. A sink fused to the stages that draw sees both attempts: fresh noise would show two."""
+    plan = small_plan(sliding=3, max_items_per_user=1, hits_per_user=2)
     log = random_log(plan, seed=7)
     branches, expected = Branches(REPEATED), oracle_reports(log, settings_of(plan), SECRET)
     branches.add("key file", batches_of(log, 200), plan, noise_key=key_file(tmp_path), shards=3)
     branches.add("fresh key", batches_of(log, 200), plan)
-    known = small_plan(release="kms21", threshold=100, domain=DOMAIN, hits_per_user=2)
-    in_domain = oracle_reports(log, settings_of(known), SECRET, DOMAIN)
-    branches.add("domain", batches_of(log, 200), known, noise_key=key_file(tmp_path), domain=ItemDomain.of_ids(DOMAIN))
+    branches.add("names", batches_of(log, 200), small_names_plan(most_looks=12))
     found, _ = branches.run()
-    assert expected
-    assert values(found["key file"]) == expected * 2
-    assert in_domain
-    assert values(found["domain"]) == in_domain * 2
+    assert values(found["key file"]) == expected * 2 != []
     twice = values(found["fresh key"])
     assert len(twice) > 1
     assert twice == twice[: len(twice) // 2] * 2
     assert twice != expected * 2
+    named = sorted(values(found["names"]))
+    assert named[::2] == named[1::2] != []
 
 
 class ForgetfulDraw(beam.DoFn):
@@ -222,3 +141,20 @@ def test_empty_windows_quiet_windows_and_outside_events_look_the_same(tmp_path):
     assert [(report.window_start // MICROS - START) // 60 for report in values(found["full"])] == [7, 41]
     assert found["nothing"] == found["only quiet"] == []
     assert operator_counts(result)[EVENTS_OUTSIDE_RANGE] == len(outside)
+
+
+def test_one_transform_without_a_key_serves_several_pipelines():
+    """Each application draws a key of its own: in two pipelines, and twice in one of them."""
+    plan = small_plan(2, release="labels", threshold=2, domain=DOMAIN, hits_per_user=2)
+    log = [(f"u{user}", "item-0", (START + 1) * MICROS) for user in range(200)]
+    monitor = ShiftingHeavyHitters(plan, domain=ItemDomain.of_ids(DOMAIN))
+    for branches in (Branches(), Branches()):
+        source = batches_source([batch_of(log)])(branches.pipeline)
+        for name in ("first", "second"):
+            branches.attach(name, source, monitor)
+        found, result = branches.run()
+        assert operator_counts(result).get(EVENTS_OUTSIDE_DOMAIN, 0) == 0
+        for name in ("first", "second"):
+            assert "item-0" in {hitter.item for hitter in values(found[name])[0].heavy_hitters}
+    with pytest.raises(ValueError, match="Give domain=PATH"):
+        ShiftingHeavyHitters(plan)

@@ -1,0 +1,245 @@
+"""Everything that runs the algorithm, by the doors that users have: each driver gives the reports of one case."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import apache_beam as beam
+
+from dp_transforms import (
+    EventBatch,
+    EventFields,
+    ItemDomain,
+    MonitorStream,
+    ReadEvents,
+    ReleasePlan,
+    ShiftingHeavyHitters,
+    StreamClock,
+    WindowReport,
+    find_log_chunks,
+)
+from dp_transforms.monitor.window_report import RunEnded
+from tests.conformance.cuts import SPAN, Arrival, Cut, arrivals_of, events_of, pieces_of
+from tests.helpers import memory_stream
+from tests.helpers.beam_pipelines import Collected, Script, local_pipeline
+from tests.helpers.memory_stream import MemoryStream
+from tests.helpers.parts import Parts
+from tests.helpers.reference import reference
+from tests.helpers.small_runs import MICROS, RUN_ID, batch_of, key_file
+from tests.helpers.small_runs import START as SCRIPT_START
+from tests.transcripts import drivers as transcripts
+from tests.transcripts.cases import DOMAIN, HOUR, READERS, WRITERS, Mode, calibrated
+from tests.transcripts.cases import MODES as TOLD
+
+CLOCK = StreamClock("arrival", SPAN, 0, idle_timeout_seconds=0.2)
+REPEATED = ("--direct_runner_bundle_repeat=1",)
+TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
+STOPS = {"@5": 5.0, "@7.4": 7.4}  # windows that are over when a stream is stopped
+
+_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("names", "labels", "kms21-domain"))
+_NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
+_KNOWN = {**TOLD["names-domain"].choices, "known_error": 0.05}
+MODES = {
+    **TOLD,
+    "names-from-noise": Mode("names", _NOISE),
+    "names-domain-sliding": Mode("names", _KNOWN, window_hours=3, domain=True),
+    "names-with-hits-sliding": Mode("names", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
+    "names-with-hits-from-noise": Mode("names", {**_NOISE, "hits_per_user": 2}),
+    "names-with-hits-domain": Mode("names", {**_KNOWN, "hits_per_user": 2}, domain=True),
+    "names-with-counts-domain": Mode("names", {**_KNOWN, "counts_for": 2}, domain=True),
+    "labels-from-noise-domain": Mode("labels", {**_HITS, "threshold": 4}, domain=True),
+    "counts-domain-sliding": Mode("counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
+    "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),
+}
+
+
+class Case(NamedTuple):
+    """how: the word behind the cut: a reader, where parts end, or when a stream stops."""
+
+    folder: pathlib.Path
+    mode: Mode
+    cut: Cut
+    how: str
+
+    @property
+    def plan(self) -> ReleasePlan:
+        return calibrated(self.mode)
+
+    @property
+    def domain(self) -> ItemDomain | None:
+        return ItemDomain.of_ids(DOMAIN) if self.mode.domain else None
+
+    @property
+    def flags(self) -> Sequence[str]:
+        return REPEATED if self.cut.runs_twice else ()
+
+    def key(self) -> str:
+        return key_file(self.folder)
+
+    def arrivals(self) -> list[Arrival]:
+        return arrivals_of(self.cut, self.mode.window_hours)
+
+    def expected(self, *, in_order: bool = False) -> list[WindowReport]:
+        return reference(events_of(self.cut), self.plan, DOMAIN if self.mode.domain else (), in_order=in_order)
+
+
+def seen(collected: Collected) -> list[WindowReport]:
+    """One report a window, at its last instant. A repeated bundle says the same twice."""
+    reports: list[WindowReport] = []
+    for report, stamp in collected.stamped:
+        assert stamp.micros == report.window_end - 1
+        if report not in reports:
+            reports.append(report)
+    return reports
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# At once: who sees the whole log
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _written(case: Case) -> transcripts.Run:
+    """The log in files of the format that the case names."""
+    (case.folder / "logs").mkdir()
+    # A file that reads nothing is refused.
+    for number, events in enumerate(pieces_of(events_of(case.cut), case.cut)):
+        rows = [(user, item, time // MICROS) for user, item, time in events]
+        WRITERS[case.how](case.folder / "logs" / f"{number:02}.{case.how}", rows)
+    (case.folder / "plan.json").write_text(case.plan.to_json())
+    items = case.folder / "items.txt"
+    items.write_text("\n".join(reversed(DOMAIN)))
+    return transcripts.Run(case.folder, case.plan, items if case.mode.domain else None, case.key())
+
+
+def replay(case: Case) -> list[WindowReport]:
+    """The command's own pipeline, by one process."""
+    return transcripts.replayed(_written(case), transcripts.replay_here, allow_empty=True).reports
+
+
+def pool(case: Case) -> list[WindowReport]:
+    """The command's own pipeline, by three worker processes."""
+    return transcripts.replayed(_written(case), transcripts.replay_by_three, allow_empty=True).reports
+
+
+def batch(case: Case) -> list[WindowReport]:
+    """The transform on bounded input, of files or of batches."""
+    pipeline, reports = local_pipeline(case.flags), Collected()
+    if case.how in READERS:
+        chunks = find_log_chunks([str(_written(case).logs)], EventFields())
+        batches, _ = pipeline | ReadEvents(chunks, EventFields(), workers=case.cut.shards)
+    else:
+        made = [batch_of(piece) for piece in pieces_of(events_of(case.cut), case.cut)]
+        batches = pipeline | beam.Create(made, reshuffle=False).with_output_types(EventBatch)
+    monitor = ShiftingHeavyHitters(
+        case.plan, noise_key=case.key(), run_id=RUN_ID, domain=case.domain, shards=case.cut.shards
+    )
+    _ = (batches | monitor).reports | "Reports" >> reports.sink()
+    pipeline.run().wait_until_finish()
+    found = seen(reports)
+    # Only who pays for hits must be asked window after window.
+    return sorted(found) if case.plan.release == "names" else found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In order: window after window
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _parts(case: Case, name: str = "parts") -> Parts:
+    return Parts(case.folder / name, case.plan, domain=case.domain)
+
+
+def _take(case: Case, parts: Parts, end: int) -> None:
+    events = events_of(case.cut)
+    size = -(-len(events) // case.cut.pieces)
+    parts.take(end, events, shards=case.cut.shards, flags=case.flags, batch=size)
+
+
+def in_parts(case: Case) -> Parts:
+    parts, horizon = _parts(case), case.plan.schedule.horizon
+    for end in [*(end for end in TAKEN[case.how] if end < horizon), horizon]:
+        _take(case, parts, end)
+    return parts
+
+
+def _once(reports: list[WindowReport]) -> list[WindowReport]:
+    return [report for number, report in enumerate(reports) if report not in reports[:number]]
+
+
+def parts(case: Case) -> list[WindowReport]:
+    """Parts of a run, each given the whole log and the state of the part before it."""
+    return _once(in_parts(case).reports)
+
+
+def _partitions(case: Case) -> MemoryStream:
+    """As many as shards; each poll takes a few records, or all."""
+    arrivals = [memory_stream.Arrival(arrival.event, arrival.at) for arrival in case.arrivals()]
+    number = case.cut.shards or 2
+    size = -(-len(arrivals) // case.cut.pieces)
+    return MemoryStream.of([arrivals[at::number] for at in range(number)], size)
+
+
+def stream(case: Case) -> list[WindowReport]:
+    """A stream in this process: of partitions in memory, or of a folder of files."""
+    if case.how in READERS:
+        return transcripts.streamed(_written(case)).reports
+    pipeline, reports, ended = local_pipeline(case.flags), Collected(), Collected()
+    output = pipeline | MonitorStream(
+        _partitions(case),
+        case.plan,
+        clock=CLOCK,
+        noise_key=case.key(),
+        run_id=RUN_ID,
+        domain=case.domain,
+        driver="loop",
+        poll_seconds=0.05,
+        shards=case.cut.shards,
+    )
+    _ = output.reports | "Reports" >> reports.sink()
+    _ = output.ended | "Ended" >> ended.sink()
+    pipeline.run().wait_until_finish()
+    found = seen(reports)
+    assert set(ended.values) == {RunEnded("events", case.plan.schedule.horizon, len(found))}
+    return found
+
+
+def handed_over(case: Case) -> Parts:
+    """A part, a stream that is stopped, a stream with other shards to window 10, and a part: ends of the parts."""
+    parts, plan, source = _parts(case, "drained"), case.plan, _partitions(case)
+    _take(case, parts, 3)
+    first_end = plan.schedule.window_end_micros(0)
+    stop_at = first_end + int(STOPS[case.how] * HOUR * MICROS) + CLOCK.behind_micros
+    ended = parts.stream(plan.schedule.horizon, source, CLOCK, shards=3, stop_at=stop_at)
+    assert ended.windows == -(-STOPS[case.how] // 1)
+    parts.stream(10, source, CLOCK, shards=2)
+    _take(case, parts, plan.schedule.horizon)
+    return parts
+
+
+def drained(case: Case) -> list[WindowReport]:
+    """Replay, stream to a stop within a window, stream with other shards, replay: one run."""
+    return _once(handed_over(case).reports)
+
+
+def watermark(case: Case) -> list[WindowReport]:
+    """The transform on unbounded input, whose watermark closes windows."""
+    script, arrivals = Script(case.plan), case.arrivals()
+    in_time = [arrival for arrival in arrivals if not arrival.is_late]
+    pieces = pieces_of(in_time, case.cut._replace(pieces=8 * case.cut.pieces))
+    late = [
+        list(of_one) for _, of_one in itertools.groupby((one for one in arrivals if one.is_late), lambda one: one.at)
+    ]
+    for piece in sorted(filter(None, (*pieces, *late)), key=lambda piece: piece[0].at):
+        script.watermark(piece[0].at // MICROS - SCRIPT_START - SPAN)
+        script.events([arrival.event for arrival in piece])
+    found = script.run(case.key(), domain=case.domain, shards=case.cut.shards)
+    assert [stamp.micros for stamp in script.stamps] == [report.window_end - 1 for report in found]
+    return found
+
+
+Driver = Callable[[Case], list[WindowReport]]
+AT_ONCE: dict[str, Driver] = {run.__name__: run for run in (replay, pool, batch)}
+IN_ORDER: dict[str, Driver] = {run.__name__: run for run in (parts, stream, drained, watermark)}

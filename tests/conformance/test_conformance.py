@@ -1,0 +1,161 @@
+"""Every mode by every driver publishes what the reference says, however the log is cut.
+
+A cell is one run: a word of `cuts.CUTS`, and one that says the reader, where parts end, or when a stream stops. All
+that a row or a column could mean is in it somewhere (`test_the_tables_cover_what_there_is`).
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.conformance.cuts import CUTS
+from tests.conformance.drivers import AT_ONCE, IN_ORDER, MODES, STOPS, TAKEN, Case, handed_over, in_parts
+from tests.transcripts.cases import MODES as TOLD
+from tests.transcripts.cases import READERS
+from tests.transcripts.drivers import Left
+from tests.transcripts.transcript import lines_of, stored
+
+AT_ONCE_TABLE = """
+                           | replay          | pool            | batch
+names                      | crumbs csv      | twice parquet   | again
+names-sliding              | back parquet    | early avro      | crumbs csv
+names-domain               | twice avro      | nothing jsonl   | nothing
+names-with-hits            | early jsonl     | crumbs csv      | twice parquet
+names-with-counts          | whole csv       | back parquet    | back
+labels                     | nothing parquet | whole avro      | again
+labels-sliding             | crumbs jsonl    | twice csv       | early
+labels-domain              | back csv        | early parquet   | whole jsonl
+counts                     | twice parquet   | nothing avro    | again
+kms21-domain               | early avro      | crumbs jsonl    | crumbs csv
+names-from-noise           | whole jsonl     | early csv       | nothing
+names-domain-sliding       | nothing csv     | whole parquet   | twice parquet
+names-with-hits-sliding    | crumbs avro     | twice jsonl     | back
+names-with-hits-from-noise | early jsonl     | early csv       | early avro
+names-with-hits-domain     | twice csv       | nothing parquet | early
+names-with-counts-domain   | early parquet   | crumbs avro     | whole jsonl
+labels-from-noise-domain   | whole avro      | back jsonl      | again
+counts-domain-sliding      | nothing jsonl   | whole csv       | crumbs csv
+kms21-domain-sliding       | crumbs parquet  | twice avro      | nothing
+"""
+
+IN_ORDER_TABLE = """
+                           | parts           | stream          | drained         | watermark
+names                      | twice each      | late            | crumbs @5       | back
+names-sliding              | again five      | crumbs          | late @7.4       | late
+names-domain               | crumbs two      | again           | back @7.4       | twice
+names-with-hits            | early five      | back            | early @5        | crumbs
+names-with-counts          | -               | -               | -               | -
+labels                     | nothing five    | twice           | whole @7.4      | late
+labels-sliding             | whole two       | early avro      | nothing @7.4    | nothing
+labels-domain              | twice two       | whole jsonl     | crumbs @5       | whole
+counts                     | again five      | late            | late @5         | back
+kms21-domain               | crumbs each     | crumbs          | back @7.4       | late
+names-from-noise           | early five      | early avro      | early @7.4      | early
+names-domain-sliding       | back two        | back            | twice @5        | crumbs
+names-with-hits-sliding    | nothing five    | nothing csv     | whole @5        | early
+names-with-hits-from-noise | early two       | early parquet   | early @7.4      | late
+names-with-hits-domain     | twice five      | early avro      | crumbs @7.4     | nothing
+names-with-counts-domain   | -               | -               | -               | -
+labels-from-noise-domain   | crumbs two      | late            | back @5         | back
+counts-domain-sliding      | early five      | crumbs          | early @7.4      | late
+kms21-domain-sliding       | back two        | again           | twice @7.4      | twice
+"""
+
+
+def rows_of(table: str) -> dict[str, list[list[str]]]:
+    """The words of each cell, by mode; a cell with ``-`` has none: the driver does not take such a plan."""
+    lines = [line.split("|") for line in table.strip().splitlines()]
+    return {mode.strip(): [cell.split() for cell in cells if cell.split() != ["-"]] for mode, *cells in lines[1:]}
+
+
+AT_ONCE_RUNS, IN_ORDER_RUNS = rows_of(AT_ONCE_TABLE), rows_of(IN_ORDER_TABLE)
+
+
+def runs(found: dict[str, list[list[str]]], drivers: Iterable[str]) -> Iterator[Any]:
+    for mode, cells in found.items():
+        for driver, words in zip(drivers, cells, strict=False):
+            yield pytest.param(mode, driver, words, id=" ".join([mode, driver, *words]))
+
+
+def case_of(folder: pathlib.Path, mode: str, words: list[str]) -> Case:
+    return Case(folder, MODES[mode], CUTS[words[0]], " ".join(words[1:]))
+
+
+@pytest.mark.parametrize(("mode", "driver", "words"), runs(AT_ONCE_RUNS, AT_ONCE))
+def test_at_once(tmp_path: pathlib.Path, mode: str, driver: str, words: list[str]) -> None:
+    case = case_of(tmp_path, mode, words)
+    assert AT_ONCE[driver](case) == case.expected()
+
+
+@pytest.mark.parametrize(("mode", "driver", "words"), runs(IN_ORDER_RUNS, IN_ORDER))
+def test_in_order(tmp_path: pathlib.Path, mode: str, driver: str, words: list[str]) -> None:
+    case = case_of(tmp_path, mode, words)
+    assert IN_ORDER[driver](case) == case.expected(in_order=True)
+
+
+def test_the_tables_cover_what_there_is() -> None:
+    """Each mode by each driver that takes it; each driver with each cut, reader and restart that it knows."""
+    for runs_of, drivers in ((AT_ONCE_RUNS, AT_ONCE), (IN_ORDER_RUNS, IN_ORDER)):
+        assert list(runs_of) == list(MODES)
+        for mode, cells in runs_of.items():
+            assert len(cells) == (0 if drivers is IN_ORDER and "counts_for" in MODES[mode].choices else len(drivers))
+    at_once = {"whole", "crumbs", "back", "twice", "early", "nothing"}
+    streams = {*at_once, "late"}
+    for table, column, cuts, hows in (
+        (AT_ONCE_RUNS, 0, at_once, READERS),
+        (AT_ONCE_RUNS, 1, at_once, READERS),
+        (AT_ONCE_RUNS, 2, {*at_once, "again"}, READERS),
+        (IN_ORDER_RUNS, 0, {*at_once, "again"}, TAKEN),
+        (IN_ORDER_RUNS, 1, {*streams, "again"}, READERS),
+        (IN_ORDER_RUNS, 2, streams, STOPS),
+        (IN_ORDER_RUNS, 3, streams, ()),
+    ):
+        cells = [words[column] for words in table.values() if words]
+        assert {cut for cut, *_ in cells} == cuts
+        assert {how for _, *more in cells for how in more} == set(hows)
+
+
+@pytest.mark.parametrize("mode", ["names", "names-with-hits-domain", "labels-sliding", "counts", "kms21-domain"])
+def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, mode: str) -> None:
+    """Byte for byte after each part, however events and shards were cut, by a replay or a stream."""
+    states = []
+    for name, (words, run) in {
+        "plain": ("whole five", in_parts),
+        "cut": ("again five", in_parts),
+        "disorder": ("twice five", in_parts),
+        "stopped": ("crumbs @5", handed_over),
+        "stopped otherwise": ("back @5", handed_over),
+    }.items():
+        (tmp_path / name).mkdir()
+        left = run(case_of(tmp_path / name, mode, words.split())).states
+        states.append([path.read_bytes() for path in left])
+        assert len(set(states[-1])) == len(left)
+    assert states[0] == states[1] == states[2]
+    assert states[3] == states[4]
+
+
+def test_the_reference_and_the_log_are_such_that_this_shows_something() -> None:
+    """And what the transcripts store is what the reference says."""
+    for mode, stored_as in ((name, stored(name)) for name in TOLD):
+        for drivers, in_order in (
+            ({"replay-1", "replay-3", "bounded"}, False),
+            ({"parts", "stream", "unbounded"}, True),
+        ):
+            expected = case_of(pathlib.Path(), mode, ["whole"]).expected(in_order=in_order)
+            lines = lines_of(Left(expected, [], {}))["report"]
+            found = [left["report"] for (driver, _), left in stored_as.items() if driver in drivers]
+            assert all(report == lines for report in found), mode
+            assert "counts_for" in TOLD[mode].choices or len(found) >= 9
+    for mode in MODES:
+        whole, early, nothing = (
+            case_of(pathlib.Path(), mode, [cut]).expected(in_order=True) for cut in ("whole", "early", "nothing")
+        )
+        assert len(whole) >= 7
+        if MODES[mode].domain and mode not in TOLD:
+            assert nothing, "items that nobody holds are published too"
+        elif "noise" in mode:
+            assert len(early) > 4, "items are followed when nobody holds them any more"

@@ -1,0 +1,276 @@
+"""One answer for each window, whatever dies and whenever: a whole `MonitorStream` on an engine that dies.
+
+Which events are in time depends on clocks that the engine keeps. So each window is asked for two things: whatever is
+announced for it in any life is the same, and what is published is what the reference makes of what was announced.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import random
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dp_transforms import ItemDomain, MonitorStream, StreamClock
+from dp_transforms.beam import poll_partitions
+from dp_transforms.monitor import purses
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
+from tests.conformance.drivers import MODES
+from tests.conformance.dying_engine import DyingEngine
+from tests.helpers import memory_stream
+from tests.helpers.beam_pipelines import local_pipeline
+from tests.helpers.memory_stream import MemoryPartition
+from tests.helpers.parts import ClockOfStop
+from tests.helpers.reference import reference
+from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
+from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
+
+SHARDS = 2
+MINUTE = 60
+CLOCK = ClockOfStop("arrival", 25 * MINUTE, 5 * MINUTE, 8 * MINUTE)
+
+
+class GrowingPartition:
+    """Its records are there from a moment on that is not that of their stamp: with a record that shows late all behind
+    it show late, so an idle clock may have passed them by."""
+
+    def __init__(self, name: str, arrivals: Sequence[Arrival], source: random.Random) -> None:
+        self.name, self._source, self.now, shows = name, source, float(START), 0.0
+        self._arrivals = [memory_stream.Arrival(arrival.event, arrival.at) for arrival in arrivals]
+        self._shown_at = []
+        for arrival in arrivals:
+            shows = max(shows, arrival.at / MICROS + (HOUR if source.random() < 0.01 else 0))
+            self._shown_at.append(shows)
+
+    def __deepcopy__(self, memo: Any) -> GrowingPartition:
+        return self  # a log is there, whoever dies
+
+    def open(self, since_micros: int = 0) -> GrowingReader:
+        return GrowingReader(self, since_micros)
+
+    def shown(self) -> int:
+        return sum(shows <= self.now for shows in self._shown_at)
+
+    def poll(self, since_micros: int, position: str | None, limits: dict[str, Any]) -> Any:
+        most = self._source.randrange(1, 200)
+        partition = MemoryPartition(self.name, tuple(self._arrivals[: self.shown()]), most)
+        return partition.open(since_micros).poll(position, **limits)
+
+
+class GrowingReader:
+    def __init__(self, partition: GrowingPartition, since_micros: int) -> None:
+        self._partition, self._since, self._asked, self._at = partition, since_micros, None, 0
+
+    def poll(self, position: str | None, **limits: Any) -> Any:
+        polled = self._partition.poll(self._since, position, limits)
+        self._at = int(polled.position)
+        return polled
+
+    def confirm_end(self) -> bool:
+        return True  # it is asked within the step that has polled, and shows nothing more meanwhile
+
+    def confirm_passed(self) -> bool:
+        self._asked = self._partition.shown() if self._asked is None else self._asked
+        return self._at >= self._asked
+
+    def close(self) -> None:
+        pass
+
+
+class GrowingLog:
+    def __init__(self, source: random.Random) -> None:
+        arrivals = arrivals_of(Cut("shuffled"), 1)
+        self._partitions = [GrowingPartition(f"p{number}", arrivals[number::2], source) for number in range(2)]
+
+    def fingerprint(self) -> str:
+        return "growing"
+
+    def partitions(self) -> list[GrowingPartition]:
+        return self._partitions
+
+
+class Stream:
+    """A run of a mode on the engine. answers, ends: all that ever reached the end of the pipeline."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        mode: str,
+        seed: int,
+        patch: pytest.MonkeyPatch,
+        *,
+        confirm: bool = True,
+        unstored: str = "nothing",
+    ) -> None:
+        self._patch, self._source, self._now = patch, random.Random(f"{mode} {seed}"), float(START)
+        self._mode, self.plan, self._log = MODES[mode], calibrated(MODES[mode]), GrowingLog(self._source)
+        self._settings = settings_of_plan(self.plan, stream="events", run_id=RUN_ID)
+        self._stops_at = self._source.choice((None, None, START + 4 * HOUR, START + 8 * HOUR))
+        self._stop = folder / f"stop-{mode}-{seed}"
+        self.answers: dict[int, WindowReport] = {}
+        self.ends: set[RunEnded] = set()
+        self._announced: dict[Any, frozenset] = {}
+        self._users = self._names_by_hash()
+        for name, clock in {"time": self._seconds, "monotonic": self._seconds, "time_ns": self._nanoseconds}.items():
+            patch.setattr(time, name, clock)
+        pipeline = local_pipeline()
+        monitor = MonitorStream(
+            self._log,
+            self.plan,
+            clock=CLOCK,
+            noise_key=key_file(folder),
+            run_id=RUN_ID,
+            shards=SHARDS,
+            confirm=confirm,
+            stop_file=str(self._stop),
+            domain=ItemDomain.of_ids(DOMAIN) if self._mode.domain else None,
+        )
+        _ = pipeline | monitor
+        self._engine = DyingEngine(
+            pipeline,
+            self._source,
+            see=self._see,
+            new_process=self._new_process,
+            pass_time=self._wait,
+            unstored=unstored,
+        )
+
+    def _seconds(self) -> float:
+        return self._now
+
+    def _nanoseconds(self) -> int:
+        return round(self._now * MICROS) * 1000
+
+    def _new_process(self) -> None:
+        self._patch.setattr(poll_partitions, "_CONFIRMED", {})
+        self._patch.setattr(poll_partitions, "_ASKED", {})
+
+    def _wait(self) -> None:
+        """Also a stop file comes, goes away again, and comes at another time."""
+        self._now += self._source.choice((1, 5, 20)) * MINUTE
+        for partition in self._log.partitions():
+            partition.now = self._now
+        if self._stops_at is not None and self._now > self._stops_at:
+            if self._source.random() < 0.6:
+                if not self._stop.exists():
+                    ClockOfStop.stop_at = StreamClock(**vars(CLOCK)).stop_micros(round(self._now * MICROS))
+                    self._stop.touch()
+            else:
+                self._stop.unlink(missing_ok=True)
+
+    def _names_by_hash(self) -> dict[int, str]:
+        users = sorted({user for user, _, _ in log_of(12)})
+        hashes = self._settings.stream_keys(SECRET).hash_users(pa.array(users, pa.string()))
+        return dict(zip(hashes[:, 0].tolist(), users, strict=True))
+
+    # --- what is seen
+
+    def _see(self, label: str, tag: str | None, value: Any, told: dict[Any, Any]) -> None:
+        if isinstance(value, WindowReport):
+            known = self.answers.setdefault(value.window_start, value)
+            assert known == value, "a window has two answers"
+        elif isinstance(value, RunEnded):
+            self.ends.add(value)
+        elif "PollPartitions/Poll/" in f"{label}/" and tag in (None, "messages"):
+            self._take(*value, told)
+
+    def _take(self, key: tuple[int, int], message: tuple[int, bytes], told: dict[Any, Any]) -> None:
+        """Of one partition each: what any life announces for a window, also one that then dies, is the same."""
+        announced, blob = message
+        sent, senders = told.get(key, (frozenset(), 0))
+        sent, senders = sent | self._content(blob), senders + (announced > 0)
+        told[key] = sent, senders
+        if senders == len(self._log.partitions()):
+            assert self._announced.setdefault(key, sent) == sent, "a window has two contents"
+
+    def _content(self, blob: bytes) -> frozenset:
+        if not blob:
+            return frozenset()
+        pairs = UserPairs.from_bytes(blob)
+        labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.user_codes()].tolist()
+        return frozenset(
+            (window, self._users[user], labels[item])
+            for window, user, item in zip(pairs.windows.tolist(), users, pairs.items.tolist(), strict=True)
+        )
+
+    def run(self) -> None:
+        self._engine.run()
+
+    def expected(self) -> list[WindowReport]:
+        held: dict[int, dict[str, set[str]]] = {}
+        for content in self._announced.values():
+            for window, user, item in content:
+                held.setdefault(window, {}).setdefault(user, set()).add(item)
+        if self._mode.domain:
+            held |= {window: held.get(window, {}) for window in range(self.plan.schedule.horizon)}
+        return reference(held, self.plan, DOMAIN if self._mode.domain else (), in_order=True)
+
+    def check(self) -> None:
+        self.run()
+        assert len(self._announced) == self.plan.schedule.horizon * SHARDS
+        (ended,) = self.ends
+        assert ended == RunEnded("events", self.plan.schedule.horizon, len(self.answers))
+        assert [self.answers[start] for start in sorted(self.answers)] == self.expected()
+        assert not self._engine.waiting(), "state is freed"
+
+
+IN_ORDER_MODES = [name for name, mode in MODES.items() if "counts_for" not in mode.choices]
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("mode", IN_ORDER_MODES)
+def test_one_answer_whatever_dies(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, seed: int
+) -> None:
+    if seed == 1:  # state in as many pieces as there can be
+        cut_finely(monkeypatch)
+    Stream(tmp_path, mode, seed, monkeypatch).check()
+
+
+def cut_finely(patch: pytest.MonkeyPatch) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
+            patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
+    patch.setattr(purses, "_SPARE_CELLS", 1)
+    patch.setattr(purses, "_USERS_PER_CELL", 5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The engine finds out whoever forgets
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def is_contradicted(folder: pathlib.Path, mode: str, patch: pytest.MonkeyPatch, seeds: range, **fault: Any) -> bool:
+    """Whether one of these lives is found out."""
+    for seed in seeds:
+        try:
+            Stream(folder, mode, seed, patch, **fault).check()
+        except AssertionError as error:
+            return "did not end" not in str(error)
+    return False
+
+
+def test_whoever_does_not_wait_for_a_snapshot_is_found_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_contradicted(tmp_path, "labels", monkeypatch, range(40), confirm=False)
+
+
+def test_whoever_asks_once_is_found_out(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_partitions, "_CONFIRMATIONS", 1)
+    assert is_contradicted(tmp_path, "labels", monkeypatch, range(200))
+
+
+@pytest.mark.parametrize(("mode", "state"), [("names", "cells"), ("labels", "counters")])
+def test_whoever_does_not_store_is_found_out(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, state: str
+) -> None:
+    assert is_contradicted(tmp_path, mode, monkeypatch, range(20), unstored=state)

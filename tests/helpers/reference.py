@@ -1,0 +1,57 @@
+"""What a run must publish: the slow reference of the whole algorithm, dicts and loops, for every mode.
+
+Its parts are beside it: oracle.py (hits), naming_oracle.py (looks), hits_oracle.py (both), and pace_oracle.py
+(purses in the order of windows). They were written from the design, and share the keyed functions alone with the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from dp_transforms import ReleasePlan, WindowReport
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.run_settings import settings_of_plan
+from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
+from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights, reports_of
+from tests.helpers.oracle import Event, oracle_transcript
+from tests.helpers.pace_oracle import stream_weights
+from tests.helpers.small_runs import RUN_ID, SECRET
+
+Held = Mapping[int, Mapping[str, Collection[str]]]  # window, user: items
+
+
+def reference(
+    log: Iterable[Event] | Held, plan: ReleasePlan, domain: Collection[str] = (), *, in_order: bool = False
+) -> list[WindowReport]:
+    """domain: all items, where they are known. in_order: whether purses are spent window by window, by those who do not
+    know what comes; else each user's weight follows from all that it holds. Hits alone know no such difference."""
+    settings = settings_of_plan(plan, stream="events", run_id=RUN_ID)
+    keys = settings.stream_keys(SECRET)
+    known = _known(log, domain)
+    if not isinstance(settings, NamingSettings):
+        return oracle_transcript(known, settings, SECRET, domain).reports
+    if settings.hits_per_user:
+        holders = (stream_holders if in_order else replay_holders)(known, settings, keys)
+        return reports_of(oracle_hits(holders, settings, keys, domain).named, settings)
+    weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
+    named = oracle_names(weights, settings, keys, domain)
+    reports = reports_of(named, settings)
+    if not settings.counts_for:
+        return reports
+    counts = oracle_counts(known, named, settings, keys)
+    windows = {settings.schedule.window_start_micros(window): window for window in range(settings.schedule.horizon)}
+    return [_counted(report, windows[report.window_start], counts) for report in reports]
+
+
+def _counted(report: WindowReport, window: int, counts: Mapping[tuple[int, str], int]) -> WindowReport:
+    """With the counts of the largest items, which then come before others of their size."""
+    found = [hitter._replace(noisy_count=counts.get((window, hitter.item))) for hitter in report.heavy_hitters]
+    found.sort(key=lambda one: (-(one.level or 0), -(one.at_least_users or 0), -(one.noisy_count or 0), one.item))
+    return report._replace(heavy_hitters=found)
+
+
+def _known(log: Iterable[Event] | Held, domain: Collection[str]) -> list[Event] | Held:
+    """What is left of the log in a known domain."""
+    if isinstance(log, Mapping):  # of windows, which know the domain
+        return log
+    return [event for event in log if not domain or event[1] in domain]
