@@ -15,9 +15,7 @@ from dp_transforms.cli.demo import demo
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportFolder
-from tests.helpers.forked import run_python
-from tests.helpers.shh_here import shh
-from tests.pipelines.command_paths import (
+from tests.cli.command_paths import (
     BUDGET,
     FOREIGN,
     HEADER,
@@ -31,6 +29,8 @@ from tests.pipelines.command_paths import (
     path_parameters,
     run,
 )
+from tests.helpers.forked import run_python
+from tests.helpers.shh_here import shh
 
 ROOT = pathlib.Path(__file__).parents[2]
 LINKS = ["link", "dangling link", "hard link"]

@@ -14,9 +14,9 @@ from dp_transforms import EventFields, WindowSchedule
 from dp_transforms.beam.collect_events import CollectEventsDoFn
 from dp_transforms.cli.stream_pubsub import item_of, user_and_item, user_of
 from dp_transforms.logs.streams.record_formats import BROKEN_RECORD, record_decoder
+from tests.cli.stream_words import CLOUD, DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
 from tests.helpers.names_plans import names_plan_of
 from tests.neighbours.kafka_records import hostile_json
-from tests.pipelines.stream_words import CLOUD, DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
 
 
 @pytest.fixture

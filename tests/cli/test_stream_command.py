@@ -30,12 +30,12 @@ from dp_transforms.cli.stream_job import job_name
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
+from tests.cli.stream_words import DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
 from tests.helpers import forked, shh_process
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights
-from tests.pipelines.stream_words import DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
 
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]

@@ -21,7 +21,7 @@ import pytest
 from dp_transforms.cli.stream_metrics import OperatorMetrics, served_metrics
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts
-from tests.pipelines.stream_words import PLAN, run
+from tests.cli.stream_words import PLAN, run
 
 pytest.importorskip("prometheus_client", reason="the extra metrics is not installed")
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from dp_transforms.beam.read_events import ReadProgress
+from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs, run
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
-from tests.pipelines.command_paths import BUDGET, lines_that_write, make_inputs, run
 
 # Runs command lines, each in a folder, while a file can grow to 100 bytes and no further: to a writer that is as a full
 # disk, and needs no disk of its own.

@@ -6,7 +6,7 @@ import pytest
 
 from dp_transforms.cli import main as cli
 from dp_transforms.reports import write_report_file
-from tests.pipelines.shown_reports import HEADER
+from tests.cli.shown_reports import HEADER
 
 
 @pytest.fixture

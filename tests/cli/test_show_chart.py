@@ -11,8 +11,8 @@ import pytest
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
+from tests.cli.shown_reports import LABELS, NAMES_HEADER, report
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
-from tests.pipelines.shown_reports import LABELS, NAMES_HEADER, report
 
 pytestmark = pytest.mark.usefixtures("terminal")
 PLAN = hourly_plan()

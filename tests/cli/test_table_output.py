@@ -13,8 +13,8 @@ import pytest
 
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import ReportTable, read_report_file
+from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
-from tests.pipelines.stream_words import HOURS, PLAN, START, run
 
 FOLDER = ["--folder", "logs", "--time-unit", "s"]
 KEY = ["--noise-key-file", "noise.key"]

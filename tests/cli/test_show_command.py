@@ -16,11 +16,11 @@ from dp_transforms.cli import main as cli
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFolder, ReportHeader, decode_report, write_report_file
 from dp_transforms.views.report_table import escape_text, label_text, legend
+from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
 from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.shh_process import shh
 from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
-from tests.pipelines.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("terminal")

@@ -15,8 +15,8 @@ import pytest
 
 from dp_transforms.logs import samples
 from dp_transforms.reports import read_report_file
+from tests.cli.printed_commands import command_of
 from tests.helpers.shh_here import shh
-from tests.pipelines.printed_commands import command_of
 
 BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--epsilon", "2", "--delta", "1e-9"]
 FOR_THE_OPERATOR = "For you, the operator: no privacy covers what follows"

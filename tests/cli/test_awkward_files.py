@@ -15,8 +15,8 @@ from dp_transforms.cli.replay_runs import _fingerprint_of_log
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
+from tests.cli.printed_commands import command_of
 from tests.helpers.shh_here import shh
-from tests.pipelines.printed_commands import command_of
 
 BEGIN = datetime.datetime(2026, 10, 24, 12, tzinfo=datetime.UTC)  # in Berlin an hour occurs twice in the night
 HOURS, USERS = 20, 120

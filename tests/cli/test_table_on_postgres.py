@@ -10,8 +10,8 @@ import pytest
 
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportTable
+from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers import postgres_server
-from tests.pipelines.stream_words import HOURS, PLAN, START, run
 
 pytestmark = [
     pytest.mark.long,

@@ -10,8 +10,8 @@ import pytest
 from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.report_table import legend
+from tests.cli.shown_reports import HOSTILE, LABELS, NAMES, NAMES_HEADER, hostile_characters, report
 from tests.helpers.shh_process import shh
-from tests.pipelines.shown_reports import HOSTILE, LABELS, NAMES, NAMES_HEADER, hostile_characters, report
 
 pytestmark = pytest.mark.usefixtures("terminal")
 

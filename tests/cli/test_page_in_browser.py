@@ -19,11 +19,11 @@ from dp_transforms.views.page.fact_sheet import fact_sheet
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.page.shown_text import shown_text
 from dp_transforms.views.time_axis import local_text, ticks
+from tests.cli.shown_reports import HOSTILE
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.calibrated_plans import IN_DOMAIN, short_names_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.shh_process import python
-from tests.pipelines.shown_reports import HOSTILE
 
 pytestmark = pytest.mark.xdist_group("browser")  # one for all tests
 
