@@ -15,9 +15,8 @@ from dp_transforms.audit.claim import Claim, Mechanism
 from dp_transforms.audit.exact import ExactAudit, audit_exactly
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.sampled import FALSE_ALARM, SampledAudit
-from dp_transforms.audit.worst_streams import rounds_until_excluded
 from dp_transforms.cli.audit import command, finish, sample
-from dp_transforms.cli.audit_report import as_record, print_audit
+from dp_transforms.cli.audit_report import ChargingReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.release_plan import ReleasePlan
@@ -144,8 +143,9 @@ def _limits(plan: ReleasePlan, rounds: int | None = None) -> tuple[str, str, dic
     """What a report prints about the streams that were not tried; all that it prints; and its record."""
     exact = audit_exactly(Mechanism.of_plan(plan), Claim.of_plan(plan), rounds=rounds)
     console = Console(width=100, record=True, file=io.StringIO(), highlight=False, markup=False)
-    print_audit(console, plan, exact, None, enough_rounds=rounds_until_excluded(Mechanism.of_plan(plan)))
-    record = as_record(plan, exact, None)
+    report = ChargingReport(plan, exact, None)
+    report.print(console)
+    record = report.record()
     text = " ".join(console.export_text().split())
     for limit in record["not_tried"]:
         assert f"- {limit}." in text
@@ -277,7 +277,7 @@ def _finish(
     capsys: pytest.CaptureFixture[str],
 ) -> tuple[str, str, dict]:
     with pytest.raises(UserError) as error:
-        finish(plan, exact, sampled, output)
+        finish(ChargingReport(plan, exact, sampled), output)
     return " ".join(capsys.readouterr().out.split()), str(error.value), json.loads(output.read_text())
 
 

@@ -177,7 +177,7 @@ def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> No
     ]
     texts = set()
     for fields in readings:
-        request = argparse.Namespace(fields=fields, chunks=find_log_chunks([str(path)], fields))
-        texts.add(_fingerprint_of_log((str(path),), request, b"k" * 32).text)  # type: ignore[arg-type]
+        request = argparse.Namespace(fields=fields, chunks=find_log_chunks([str(path)], fields), logs=(str(path),))
+        texts.add(_fingerprint_of_log(request, b"k" * 32).text)  # type: ignore[arg-type]
     assert len(texts) == len(readings)
     assert len({LogFolder(str(tmp_path), fields).fingerprint() for fields in readings}) == len(readings)

@@ -9,7 +9,7 @@ import itertools
 import click
 from click.testing import CliRunner
 
-from dp_transforms.cli.grouped_options import ENGINE, GROUPS, GroupedCommand, GroupedOption
+from dp_transforms.cli.options import ENGINE, GROUPS, GroupedCommand, GroupedOption
 from dp_transforms.cli.subcommands import shh
 from tests.helpers.option_tables import commands
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dp_transforms.cli.ledger_account import LedgerAccount
-from dp_transforms.cli.ledger_options import account_of_options
 from dp_transforms.cli.options import LogError
+from dp_transforms.cli.state_options import account_of_options
 from dp_transforms.errors import UserError
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -12,8 +12,8 @@ import pytest
 
 from dp_transforms.cli import replay, replay_runs, state_part, stream_run
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.replay_state import ReplayPart
-from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.replay_run import ReplayPart
+from dp_transforms.cli.state_part import RunAccount
 from dp_transforms.runs.ledger import Ledger, LedgerError
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state

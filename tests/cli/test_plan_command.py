@@ -274,7 +274,7 @@ def test_epsilon_per_query_out_of_range() -> None:
     for value in ("nan", "0", "100"):
         result = _run("--epsilon-per-query", value, "--delta", "1e-8")
         assert isinstance(result.exception, UserError)
-        assert "psilon per query must lie in" in str(result.exception)
+        assert "--epsilon-per-query must lie in" in str(result.exception)
 
 
 def test_options_are_optional_for_replay() -> None:

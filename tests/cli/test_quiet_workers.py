@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from apache_beam.runners.worker import log_handler, sdk_worker
 
-from dp_transforms.cli.quiet_workers import quiet_workers
+from dp_transforms.cli.pipeline_errors import quiet_workers
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.cli import replay_runs
-from dp_transforms.cli.replay_state import ReplayPart
+from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.errors import UserError
 from dp_transforms.runs.state_file import StateFile
 from tests.helpers import forked
@@ -18,13 +18,13 @@ MICROS = 1_000_000
 # Killed when the pipeline has made its drafts, before or after the report gets its name.
 KILLED = """
 import os, signal, sys
-from dp_transforms.cli import replay_state
-when, publish = sys.argv.pop(1), replay_state.publish_output
+from dp_transforms.cli import replay_run
+when, publish = sys.argv.pop(1), replay_run.publish_output
 def die(*arguments):
     if when == "after":
         publish(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-replay_state.publish_output = die
+replay_run.publish_output = die
 from dp_transforms.cli.main import main
 main()
 """

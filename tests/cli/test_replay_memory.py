@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
-from dp_transforms.cli import replay_memory
+from dp_transforms.cli import home_workers
+from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.errors import UserError
 from tests.helpers.forked import python
 
@@ -28,6 +29,11 @@ def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:
     pq.write_table(pa.table({"user": user, "item": item, "timestamp": times}), folder / "log.parquet")
 
 
+def request_for(log: pathlib.Path, plan: ReleasePlan, domain_file: str | None = None) -> ReplayRequest:
+    chunks = find_log_chunks([str(log)], EventFields())
+    return ReplayRequest(chunks, EventFields(), plan, domain_file, "report.avro", None, 0.5, None, "run", "events")
+
+
 def test_a_log_too_large_for_memory_is_refused_with_the_figure(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,21 +41,21 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
     plan = ReleasePlan.calibrate(
         epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600)
     )
-    chunks = find_log_chunks([str(tmp_path)], EventFields())
-    replay_memory.check_memory(chunks, EventFields(), plan)
-    monkeypatch.setattr(replay_memory, "free_memory_bytes", lambda: 300_000_000)
+    request = request_for(tmp_path, plan)
+    home_workers.check_memory(request)
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 300_000_000)
     with pytest.raises(UserError, match=r"0\.4 GB on the local runner and 0\.3 GB are free.*--allow-large-log"):
-        replay_memory.check_memory(chunks, EventFields(), plan)
+        home_workers.check_memory(request)
 
 
 def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300,000 distinct labels of 1,000 characters took 2.2 GB."""
     write_log(tmp_path, [("u", f"{n:01000d}") for n in range(30_000)])
     plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
-    chunks = find_log_chunks([str(tmp_path)], EventFields())
-    monkeypatch.setattr(replay_memory, "free_memory_bytes", lambda: 570_000_000)
+    request = request_for(tmp_path, plan)
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 570_000_000)
     with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
-        replay_memory.check_memory(chunks, EventFields(), plan)
+        home_workers.check_memory(request)
 
 
 def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: pathlib.Path) -> None:
@@ -64,9 +70,9 @@ def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: 
     ):
         path = tmp_path / name
         path.write_bytes(data)
-        chunks = find_log_chunks([str(path)], EventFields())
-        assert replay_memory.fits(1_000_000_000, chunks, EventFields(), plan, None) == is_enough
-        assert replay_memory.fits(100_000_000_000, chunks, EventFields(), plan, None)
+        request = request_for(path, plan)
+        assert home_workers.fits(1_000_000_000, request) == is_enough
+        assert home_workers.fits(100_000_000_000, request)
 
 
 def _own_memory(command: int) -> int:
@@ -110,8 +116,8 @@ def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monk
     items = tmp_path / "items.txt"
     with items.open("wb") as file:
         file.truncate(100_000_000)
-    chunks = find_log_chunks([str(tmp_path / "log.parquet")], EventFields())
-    monkeypatch.setattr(replay_memory, "free_memory_bytes", lambda: 1_000_000_000)
-    replay_memory.check_memory(chunks, EventFields(), plan)
+    log = tmp_path / "log.parquet"
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 1_000_000_000)
+    home_workers.check_memory(request_for(log, plan))
     with pytest.raises(UserError, match=r"1\.1 GB on the local runner"):
-        replay_memory.check_memory(chunks, EventFields(), plan, str(items))
+        home_workers.check_memory(request_for(log, plan, str(items)))

@@ -17,12 +17,12 @@ from tests.helpers.nights import Nights
 # Killed when the report has its name, and the state has not.
 KILLED = """
 import os, signal
-from dp_transforms.cli import replay_state
-publish = replay_state.publish_output
+from dp_transforms.cli import replay_run
+publish = replay_run.publish_output
 def and_die(*arguments):
     publish(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
-replay_state.publish_output = and_die
+replay_run.publish_output = and_die
 from dp_transforms.cli.main import main
 main()
 """

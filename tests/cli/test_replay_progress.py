@@ -9,17 +9,17 @@ import pytest
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.cli import replay_progress
+from dp_transforms.cli import replay_runs
 
 
 def shown_while(steps: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> str:
     """What is printed while a replay of 1,000 bytes advances by (rows, bytes) at a time."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=is_terminal, width=100)
-    monkeypatch.setattr(replay_progress, "operator_console", lambda: console)
-    monkeypatch.setattr(replay_progress, "_SECONDS_BETWEEN_UPDATES", 0.01)
+    monkeypatch.setattr(replay_runs, "operator_console", lambda: console)
+    monkeypatch.setattr(replay_runs, "_SECONDS_BETWEEN_UPDATES", 0.01)
     progress = ReadProgress()
-    with replay_progress.show_progress(progress, 1000):
+    with replay_runs.show_progress(progress, 1000):
         for rows, size in steps:
             ReadProgress.advance(progress.token, rows, size)
             deadline = time.monotonic() + 60

@@ -228,11 +228,11 @@ def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str,
 KILLED = """
 from tests.helpers.dying_programs import DyingProgram
 from dp_transforms.runs.ledger import Ledger
-from dp_transforms.cli import replay_state, state_part
+from dp_transforms.cli import replay_run, state_part
 program = DyingProgram()
 program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
 program.dies_at(state_part, "replace_state")
-program.dies_at(replay_state, "publish_output")
+program.dies_at(replay_run, "publish_output")
 from dp_transforms.cli.main import main
 main()
 """

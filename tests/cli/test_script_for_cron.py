@@ -23,7 +23,7 @@ USERS = 400
 # state is replaced.
 KILLED = """
 import os, signal, sys
-from dp_transforms.cli import replay_state, state_part
+from dp_transforms.cli import replay_run, state_part
 left = [int(os.environ["DIE_AT"])]
 def dying(function):
     def and_die(*arguments):
@@ -33,7 +33,7 @@ def dying(function):
             os.kill(os.getpid(), signal.SIGKILL)
     return and_die
 state_part.replace_state = dying(state_part.replace_state)
-replay_state.publish_output = dying(replay_state.publish_output)
+replay_run.publish_output = dying(replay_run.publish_output)
 from dp_transforms.cli.main import main
 main()
 """

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from dp_transforms.cli import simulate, simulated_log
+from dp_transforms.cli import simulate
 from dp_transforms.cli.main import main
 from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
 from dp_transforms.monitor.event_batch import EventBatch
@@ -107,9 +107,9 @@ def test_range_and_numbers_are_those_asked_for(tmp_path: pathlib.Path, capsys: p
 
 
 def test_large_logs_come_in_blocks_in_order_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulated_log, "_BLOCK_ROWS", 1000)
-    plan = simulated_log.LogPlan(20_000, 5000, 100, 0, 1, 3)
-    blocks = list(simulated_log.simulate_log(plan))
+    monkeypatch.setattr(simulate, "_BLOCK_ROWS", 1000)
+    plan = simulate.LogPlan(20_000, 5000, 100, 0, 1, 3)
+    blocks = list(simulate.simulate_log(plan))
     assert sum(len(block.time_millis) for block in blocks) == 20_000
     assert 20 <= len(blocks) < 60
     assert max(len(block.time_millis) for block in blocks) <= 1100
@@ -118,13 +118,13 @@ def test_large_logs_come_in_blocks_in_order_of_time(monkeypatch: pytest.MonkeyPa
 
 def test_user_ids_are_distinct() -> None:
     for users in (1, 2, 70_000):
-        ids = simulated_log._user_ids(users, np.random.default_rng(1)).to_pylist()
+        ids = simulate._user_ids(users, np.random.default_rng(1)).to_pylist()
         assert len(set(ids)) == users
 
 
 def test_the_log_is_realistic() -> None:
-    plan = simulated_log.LogPlan(250_000, 20_000, 3_000, START // 10**6, 4, 1)
-    blocks = list(simulated_log.simulate_log(plan))
+    plan = simulate.LogPlan(250_000, 20_000, 3_000, START // 10**6, 4, 1)
+    blocks = list(simulate.simulate_log(plan))
     users = np.concatenate([block.users.to_numpy(zero_copy_only=False) for block in blocks])
     items = np.concatenate([block.items.to_numpy(zero_copy_only=False) for block in blocks])
     hours = (np.concatenate([block.time_millis for block in blocks]) - START // 1000) // 3_600_000
@@ -182,7 +182,7 @@ def test_expected_failures_are_one_line(
 def test_a_log_that_is_not_finished_does_not_exist(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    blocks = list(simulated_log.simulate_log(simulated_log.LogPlan(1000, 10, 10, 0, 1, 1)))
+    blocks = list(simulate.simulate_log(simulate.LogPlan(1000, 10, 10, 0, 1, 1)))
 
     def breaks_off(_: object) -> object:
         yield blocks[0]
