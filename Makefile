@@ -85,7 +85,7 @@ test-long: $(INSTALLED)
 # that `make test` and `make test-long` leave out. Noise is new in each run (tests/helpers/named_randomness.py). An hour.
 test-nightly: export SHH_FRESH_RANDOMNESS := 1
 test-nightly: $(INSTALLED)
-	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/pipelines/test_script_for_cron.py
+	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/cli/test_script_for_cron.py
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py \
 	  --ignore=tests/engines --ignore=tests/fuzz
 
@@ -101,7 +101,7 @@ test-engines: $(INSTALLED) engines
 # The ledger, and tables of reports, on a real PostgreSQL server (Debian: apt-get install postgresql); skipped with a reason without.
 test-postgres: $(INSTALLED)
 	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py \
-	  tests/unit/test_report_streams_table_postgres.py tests/pipelines/test_table_on_postgres.py
+	  tests/unit/test_report_streams_table_postgres.py tests/cli/test_table_on_postgres.py
 
 # A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
 test-stores: $(INSTALLED) azurite

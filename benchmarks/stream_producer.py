@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from dp_transforms.cli.simulated_log import LogPlan, simulate_log
+from dp_transforms.cli.simulate import LogPlan, simulate_log
 
 _POOL_EVENTS = 1_000_000
 _POOL_USERS = 300_000

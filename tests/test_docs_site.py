@@ -113,7 +113,7 @@ PAPER_FOLDERS = {
     "P": ("dp_transforms/mechanisms/papers",),
     "M": ("dp_transforms/mechanisms",),
     "A": ("dp_transforms/accounting",),
-    **{name: (f"tests/{name}",) for name in ("unit", "privacy", "statistical", "beam", "pipelines", "engines")},
+    **{name: (f"tests/{name}",) for name in ("unit", "privacy", "statistical", "beam", "cli", "engines")},
 }
 
 

@@ -1,18 +1,18 @@
 """The command ``shh``. Each subcommand has a module of its name.
 
-- main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
-- plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
-- plan_from_log: ``shh plan --from-log``, how active users are.
-- replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
+- main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
+- plan: ``shh plan``. plan_from_log: its ``--from-log``, how active users are.
+- audit: ``shh audit``. audit_report, audit_names_report: how its result is shown.
+- replay: ``shh replay``. replay_request: all that it is asked for. replay_runs: its runs, with their progress.
+  replay_run: its pipeline. home_workers: its worker processes and its memory.
 - replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,
-  dataflow_replay: what each cluster has of its own. noise_key_secret: a key that workers fetch.
-- show, show_pictures: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown:
+  dataflow_replay: what each cluster has of its own.
+- show: ``shh show``, its pages and charts. explain: ``shh explain``. load: ``shh load``. What is shown:
   `dp_transforms.views`.
 - doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
   the user, and in words.
+- ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
 - serve, listening, operator_numbers: ``shh serve``, a live page of the same parts; the server; the engine's numbers.
-- load: ``shh load``. table_output: tables of databases as outputs.
-- simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``, by the modules of the next two groups.
 
 What a stream needs before it runs:
@@ -32,18 +32,16 @@ A stream that runs:
 
 What several share:
 
-- engine_options: the options of an engine.
-- grouped_options: options in groups, for the short help and for ``--help-all``.
-- options, plan_options, event_options, ledger_options: types of parameters; the options that define a plan; the fields
-  of events; where a run is accounted for.
-- output_file, standard_output: files that appear whole or not at all; errors of standard output.
-- pipeline_errors, quiet_workers: errors of a pipeline in one line; what Beam prints is kept from the terminal.
+- options, plan_options, state_options: what options are made of, and those of several commands; those that define a
+  plan; those of a part of a run, and where a run is accounted for.
+- state_part, ledger_account: a part of a run, and what an account of runs hears of it; that of a ledger.
+- output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
+- pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C and SIGTERM end a command at once.
-- operator_log: what the operator is told on stderr, as text or JSON. config_file: ``--config``, options in a TOML file.
-- completion: ``shh completion``.
+- operator_log: what the operator is told on stderr, as text or JSON.
 
 Beside the command:
 
-- demo, demo_flink, demo_stream: ``make demo`` and so on. demo_processes, simulated_stream: what they need.
+- demo, demo_flink, demo_stream: ``make demo`` and so on. simulated_stream: what they need.
 - job_words: options that pipelines/replay_log.py and pipelines/live_stream.py share.
 """

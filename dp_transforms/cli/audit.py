@@ -13,17 +13,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.audit.claim import Claim, Mechanism
-from dp_transforms.audit.exact import ExactAudit, audit_exactly
+from dp_transforms.audit.exact import audit_exactly
+from dp_transforms.audit.names.exact import audit_names_exactly
+from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.audit.names.noise_law import NoiseLaw
+from dp_transforms.audit.names.payments import audit_payments
+from dp_transforms.audit.names.sampled import NamesSampledAudit, design_names_sampling, sample_names
 from dp_transforms.audit.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
 from dp_transforms.audit.worker_settings import settings_violations
-from dp_transforms.audit.worst_streams import default_rounds, rounds_until_excluded
-from dp_transforms.cli import audit_names
-from dp_transforms.cli.audit_report import as_record, print_audit
+from dp_transforms.audit.worst_streams import default_rounds
+from dp_transforms.cli.audit_names_report import NamesReport
+from dp_transforms.cli.audit_report import AuditReport, ChargingReport
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
@@ -65,37 +71,40 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     """
     if plan_file is None:
         raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
-    if output is not None:
-        check_output(output)
+    check_output(output)
     plan = read_plan(plan_file)
-    if isinstance(plan, NamesPlan):
-        with _progress() as advance:
-            parts = audit_names.audit_names(plan, runs, rounds, advance)
-        audit_names.finish(plan, *parts, output)
-        return
-    if not isinstance(plan, ChargingPlan):
+    if not isinstance(plan, (ChargingPlan, NamesPlan)):
         raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
+    with _progress() as advance:
+        report: AuditReport
+        if isinstance(plan, NamesPlan):
+            report = audit_names(plan, runs, rounds, advance)
+        else:
+            report = audit_charging(plan, runs, rounds, advance)
+    finish(report, output)
+
+
+def finish(report: AuditReport, output: str | None) -> None:
+    """Prints and writes the result. Raises UserError if a claim does not hold."""
+    if output is not None:
+        write_output(output, json.dumps(report.record(), indent=2, allow_nan=False) + "\n")
+    report.print(Console(highlight=False, markup=False))
+    if output is not None:
+        click.echo(f"All numbers are in {output}.")
+    if report.violations:
+        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(report.violations)}.")
+
+
+def audit_charging(plan: ChargingPlan, runs: int | None, rounds: int | None, advance: Advance) -> ChargingReport:
+    """runs: of the real code, in each world; None: the default; 0: the real code is not run. rounds: items that the
+    adversary gives the user; None: until it is excluded."""
     mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
     rounds = default_rounds(mechanism) if rounds is None else rounds
     runs = _default_runs(plan) if runs is None else runs
-    with _progress() as advance:
-        exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
-        exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, _settings(plan))))
-        sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
-    finish(plan, exact, sampled, output)
-
-
-def finish(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, output: str | None) -> None:
-    """Prints and writes the result. Raises UserError if a claim does not hold."""
-    enough = rounds_until_excluded(Mechanism.of_plan(plan))
-    if output is not None:
-        write_output(output, json.dumps(as_record(plan, exact, sampled), indent=2, allow_nan=False) + "\n")
-    print_audit(Console(highlight=False, markup=False), plan, exact, sampled, enough_rounds=enough)
-    if output is not None:
-        click.echo(f"All numbers are in {output}.")
-    violations = [*exact.violations, *(sampled.violations if sampled else ())]
-    if violations:
-        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(violations)}.")
+    exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, _settings(plan))))
+    sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
+    return ChargingReport(plan, exact, sampled)
 
 
 def sample(
@@ -125,6 +134,38 @@ def _default_runs(plan: ChargingPlan) -> int:
 def _settings(plan: ChargingPlan) -> MonitorSettings:
     """The settings that workers have in a real run."""
     return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+
+
+def audit_names(plan: NamesPlan, runs: int | None, rounds: int | None, advance: Advance) -> NamesReport:
+    """The same of looks. rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
+    mechanism, claim = NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+    exact = audit_names_exactly(
+        mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
+    )
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
+    if runs == 0:
+        return NamesReport(plan, exact)
+    advance("what users pay", 0.0)
+    payments = audit_payments(mechanism, settings, os.urandom(32))
+    advance("choosing what to sample", 0.0)
+    sampled = sample_looks(mechanism, claim, settings, _MOST_RUNS if runs is None else runs, rounds, advance)
+    return NamesReport(plan, exact, payments, sampled)
+
+
+def sample_looks(
+    mechanism: NamesMechanism,
+    claim: NamesClaim,
+    settings: NamingSettings,
+    runs: int,
+    rounds: int | None,
+    advance: Advance,
+) -> NamesSampledAudit:
+    """Runs the real code with a noise key that is drawn for this audit and forgotten."""
+    law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
+    most_looks = mechanism.most_looks if rounds is None else rounds
+    design = design_names_sampling(mechanism, claim, law, runs, most_looks)
+    return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)
 
 
 @contextlib.contextmanager

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from dp_transforms.audit.names.exact import MOST_FEW, AuditedPrice, NamesExactAudit
 from dp_transforms.audit.names.payments import PaymentAudit
-from dp_transforms.audit.names.sampled import FALSE_ALARM, NamesSampledAudit
-from dp_transforms.cli.audit_tables import rounded_down, table_of, verdict
+from dp_transforms.audit.names.sampled import NamesSampledAudit
+from dp_transforms.cli.audit_report import AuditReport, SampledEvent, add_claim, fields_of, table_of
 from dp_transforms.plan.names_plan import NamesPlan
 
-FORMAT_VERSION = 1
 _NEVER_TRIED = (
     "noise that does not follow the weights of the holders, but who they are",
     "reading logs, hashing ids, Beam, shards, state that engines keep, retries and late events: these have tests of "
@@ -34,98 +33,89 @@ _OF_COUNTS = (
     "docs/purse.md, section 11",
     "which of the named items are counted: tests show that it follows from the names alone",
 )
-_SAMPLED_NOTE = (
-    "The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts are smaller by "
-    "the same number, since only their difference matters."
-)
 
 
-def violations_of(
-    exact: NamesExactAudit, payments: PaymentAudit | None, sampled: NamesSampledAudit | None
-) -> list[str]:
-    parts = (exact, payments, sampled)
-    return [text for part in parts if part is not None for text in part.violations]
+class NamesReport(AuditReport):
+    """Of a plan of release mode `names`."""
 
+    sampled_note = (
+        "The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts are "
+        "smaller by the same number, since only their difference matters."
+    )
 
-def print_audit(
-    console: Console,
-    plan: NamesPlan,
-    exact: NamesExactAudit,
-    payments: PaymentAudit | None,
-    sampled: NamesSampledAudit | None,
-) -> None:
-    """The report for people."""
-    console.print(Text(plan.guarantee, style="bold"), soft_wrap=True)
-    console.print(_plan_text(plan), soft_wrap=True)
-    console.print(_exact_table(plan, exact))
-    console.print(_worst_text(plan, exact), soft_wrap=True)
-    if payments is not None:
-        console.print(_payments_table(payments))
-    if sampled is not None:
-        console.print(_sampled_table(sampled, plan))
-        console.print(_SAMPLED_NOTE, soft_wrap=True)
-    else:
-        console.print("The real code was not run (--runs 0).")
-    console.print(Text("\nNot tried:", style="bold"))
-    for limit in not_tried(plan, exact):
-        console.print(f"- {limit}.", soft_wrap=True)
-    console.print()
-    console.print(verdict(violations_of(exact, payments, sampled), is_sampled=sampled is not None), soft_wrap=True)
+    def __init__(
+        self,
+        plan: NamesPlan,
+        exact: NamesExactAudit,
+        payments: PaymentAudit | None = None,
+        sampled: NamesSampledAudit | None = None,
+    ) -> None:
+        super().__init__(plan, [exact, payments], sampled)
+        self._plan, self._exact, self._payments, self._sampled = plan, exact, payments, sampled
 
+    def print_exact(self, console: Console) -> None:
+        console.print(_plan_text(self._plan), soft_wrap=True)
+        console.print(_exact_table(self._plan, self._exact))
+        console.print(_worst_text(self._plan, self._exact), soft_wrap=True)
+        if self._payments is not None:
+            console.print(_payments_table(self._payments))
 
-def not_tried(plan: NamesPlan, exact: NamesExactAudit) -> tuple[str, ...]:
-    """What a privacy audit of this plan says nothing about."""
-    tried = exact.static[-1].looks
-    limits = []
-    if tried > MOST_FEW:
-        limits.append(
-            f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; that "
-            "no stream attains more than delta_looks is the theorem of docs/purse.md"
+    def not_tried(self) -> tuple[str, ...]:
+        plan, exact = self._plan, self._exact
+        tried = exact.static[-1].looks
+        limits = []
+        if tried > MOST_FEW:
+            limits.append(
+                f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
+                "that no stream attains more than delta_looks is the theorem of docs/purse.md"
+            )
+        if tried < exact.most_paid:
+            limits.append(
+                f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
+            )
+        limits += (*_OF_HITS,) if plan.hits_per_user else ()
+        limits += (*_OF_COUNTS,) if plan.counts_for else ()
+        if plan.activity_epsilon:
+            limits.append("the histogram of activity from which the plan was made: it has tests of its own")
+        return (*limits, *_NEVER_TRIED)
+
+    def exact_records(self) -> dict[str, Any]:
+        plan, exact, payments = self._plan, self._exact, self._payments
+        noise = ("fingerprint", "release", "shape", "scale", "order", "budget", "most_looks", "hits_per_user")
+        thresholds = ("threshold", "known_threshold", "forget_after", "spacing", "domain_size")
+        counts = ("counts_for", "counts_per_user", "count_scale")
+        shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")
+        return {
+            "plan": {
+                **fields_of(plan, *noise, *thresholds, *counts),
+                "weights": [plan.weights[0], plan.weights[-1]],
+                "horizon": plan.schedule.horizon,
+            },
+            "claimed": fields_of(plan, *shares),
+            "exact": {
+                "worst_price": _price_record(exact.worst_price),
+                "prices_compared": exact.prices,
+                "count": {"claimed_divergence": exact.count_claimed, "attained_divergence": exact.count},
+                "full_purse": {"delta_at_claimed_epsilon": exact.purse_delta},
+                "most_looks": exact.most_looks,
+                "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],
+                "equal_looks": [_plain(dataclasses.asdict(each)) for each in exact.static],
+                "lone_items": {"delta": exact.lone_delta, "looks": exact.lone_looks},
+                "together": {"delta_at_claimed_epsilon": exact.together_delta},
+            },
+            "payments": None if payments is None else _plain(dataclasses.asdict(payments)),
+        }
+
+    def sampled_event(self) -> SampledEvent:
+        assert self._sampled is not None
+        sampled, design = self._sampled, self._sampled.design
+        return SampledEvent(
+            {name: getattr(design, name) for name in ("looks", "others", "weight", "margin")},
+            f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named",
+            {"named_at_least": design.event},
+            (("with", sampled.p_seen, design.p), ("without", sampled.q_seen, design.q)),
+            {"tests": sampled.tests, "worst_test": sampled.worst_test},
         )
-    if tried < exact.most_paid:
-        limits.append(
-            f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
-        )
-    limits += (*_OF_HITS,) if plan.hits_per_user else ()
-    limits += (*_OF_COUNTS,) if plan.counts_for else ()
-    if plan.activity_epsilon:
-        limits.append("the histogram of activity from which the plan was made: it has tests of its own")
-    return (*limits, *_NEVER_TRIED)
-
-
-def as_record(
-    plan: NamesPlan, exact: NamesExactAudit, payments: PaymentAudit | None, sampled: NamesSampledAudit | None
-) -> dict[str, Any]:
-    """All numbers. What is unbounded is null."""
-    violations = violations_of(exact, payments, sampled)
-    fields = ("fingerprint", "release", "shape", "scale", "order", "budget", "most_looks", "hits_per_user", "threshold")
-    more = ("known_threshold", "forget_after", "spacing", "domain_size", "counts_for", "counts_per_user", "count_scale")
-    shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")
-    return {
-        "format_version": FORMAT_VERSION,
-        "verdict": "violated" if violations else "passed",
-        "violations": violations,
-        "plan": {
-            **{name: getattr(plan, name) for name in (*fields, *more)},
-            "weights": [plan.weights[0], plan.weights[-1]],
-            "horizon": plan.schedule.horizon,
-        },
-        "claimed": {name: getattr(plan, name) for name in shares},
-        "exact": {
-            "worst_price": _price_record(exact.worst_price),
-            "prices_compared": exact.prices,
-            "count": {"claimed_divergence": exact.count_claimed, "attained_divergence": exact.count},
-            "full_purse": {"delta_at_claimed_epsilon": exact.purse_delta},
-            "most_looks": exact.most_looks,
-            "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],
-            "equal_looks": [_plain(dataclasses.asdict(each)) for each in exact.static],
-            "lone_items": {"delta": exact.lone_delta, "looks": exact.lone_looks},
-            "together": {"delta_at_claimed_epsilon": exact.together_delta},
-        },
-        "payments": None if payments is None else _plain(dataclasses.asdict(payments)),
-        "sampled": None if sampled is None else _sampled_record(sampled),
-        "not_tried": list(not_tried(plan, exact)),
-    }
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
@@ -146,30 +136,6 @@ def _price_record(price: AuditedPrice) -> dict[str, Any]:
         "margin": look.margin,
         "adds_user": look.adds_user,
         "pays_hits": price.pays_hits,
-    }
-
-
-def _sampled_record(sampled: NamesSampledAudit) -> dict[str, Any]:
-    design = sampled.design
-    return {
-        "runs_in_each_world": design.runs,
-        "stream": {name: getattr(design, name) for name in ("looks", "others", "weight", "margin")},
-        "event": {
-            "named_at_least": design.event,
-            "seen_with_user": sampled.p_seen,
-            "seen_without_user": sampled.q_seen,
-            "expected_with_user": design.runs * design.p,
-            "expected_without_user": design.runs * design.q,
-        },
-        "epsilon_lower_bound": sampled.epsilon,
-        "confidence": sampled.confidence,
-        "expected_lower_bound": design.expected_epsilon,
-        "fit": {
-            "p_value": sampled.p_value,
-            "false_alarm": FALSE_ALARM,
-            "tests": sampled.tests,
-            "worst_test": sampled.worst_test,
-        },
     }
 
 
@@ -198,17 +164,7 @@ def _plan_text(plan: NamesPlan) -> str:
 def _exact_table(plan: NamesPlan, exact: NamesExactAudit) -> Table:
     title = f"Exact: divergence at order {plan.order:.4g}; delta at epsilon {plan.epsilon:g}"
     table = table_of(title, ("claimed", "attained", "ratio"))
-
-    def add(name: str, claimed: float, attained: float) -> None:
-        ratio = "unbounded" if math.isinf(attained) else f"{math.floor(1000 * attained / claimed) / 1000:.3f}"
-        table.add_row(
-            name,
-            f"{claimed:.4g}",
-            f"{attained:.4g}",
-            ratio,
-            style="bold red" if attained > claimed * (1 + 1e-12) else None,
-        )
-
+    add = functools.partial(add_claim, table, rounding=1e-12)
     price = exact.worst_price
     who = ", for hits" if price.pays_hits else ""
     worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
@@ -220,10 +176,8 @@ def _exact_table(plan: NamesPlan, exact: NamesExactAudit) -> Table:
         add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.delta_looks, few.delta)
     for static in (each for each in exact.static if each.looks > 1):
         add(f"{static.looks:,} equal looks", plan.delta_looks, static.delta)
-    if plan.delta_open:
-        add(f"items the user holds alone, {exact.lone_looks:,} looks", plan.delta_open, exact.lone_delta)
-    else:
-        table.add_row("items the user holds alone", "0", "0", "")  # a public domain
+    looks = f", {exact.lone_looks:,} looks" if plan.delta_open else ""
+    add(f"items the user holds alone{looks}", plan.delta_open, exact.lone_delta)
     add("both together", plan.delta, exact.together_delta)
     table.add_row("hash collisions, sampled noise", f"{plan.delta_hash + plan.delta_sampling:.2g}", "not tried", "")
     return table
@@ -254,24 +208,5 @@ def _payments_table(payments: PaymentAudit) -> Table:
         "weights that change with the events of others",
         "some" if changed else "0",
         style="bold red" if changed else None,
-    )
-    return table
-
-
-def _sampled_table(sampled: NamesSampledAudit, plan: NamesPlan) -> Table:
-    design = sampled.design
-    table = table_of(f"Sampled: {design.runs:,} runs of the real code in each world")
-    percent = f"{100 * sampled.confidence:g} %"
-    table.add_row(
-        "epsilon is at least", f"{rounded_down(sampled.epsilon)}, with {percent} confidence, of {plan.epsilon:g}"
-    )
-    table.add_row("to be expected of so many runs", rounded_down(design.expected_epsilon))
-    event = f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named"
-    for world, seen, probability in (("with", sampled.p_seen, design.p), ("without", sampled.q_seen, design.q)):
-        table.add_row(f"{event}, {world} the user", f"{seen:,}; {design.runs * probability:,.0f} expected")
-    table.add_row(
-        f"agreement with the exact law, {sampled.tests} tests",
-        f"p = {sampled.p_value:.2g}; alarm below {FALSE_ALARM:g}",
-        style="bold red" if sampled.p_value < FALSE_ALARM else None,
     )
     return table

@@ -14,8 +14,7 @@ from dp_transforms.cli.dataflow_replay import is_dry_run, leave_on_dataflow, mak
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_progress import ReplayWatch
 from dp_transforms.cli.flink_replay import leave_on_flink, run_on_flink
-from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.quiet_workers import quiet_workers
+from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_engine import ClusterReplay
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import read_log, release_whole, run_replay

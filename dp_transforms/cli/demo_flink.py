@@ -15,8 +15,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.cli.demo import fresh_folder
-from dp_transforms.cli.demo_processes import (
+from dp_transforms.cli.demo import (
+    fresh_folder,
     kill_workers,
     make_noise_key,
     print_checks,

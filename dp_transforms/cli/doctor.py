@@ -8,7 +8,6 @@ from typing import Any
 import click
 from rich.console import Console
 
-from dp_transforms.cli.event_options import reading_of, separator_of
 from dp_transforms.cli.log_look import LogLook, look_at_log
 from dp_transforms.cli.look_words import (
     FOR_THE_OPERATOR,
@@ -23,7 +22,7 @@ from dp_transforms.cli.look_words import (
     wrapped,
 )
 from dp_transforms.cli.operator_log import is_json
-from dp_transforms.cli.options import time_text_options
+from dp_transforms.cli.options import reading_of, separator_of, time_text_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import Any
 
-from dp_transforms.cli.plan_options import flag
+from dp_transforms.cli.options import flag
 from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
 from dp_transforms.cli.stream_ports import check_worker_pool
 from dp_transforms.engines.addresses import LOCAL as LOCAL_FLINK

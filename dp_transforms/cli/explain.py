@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from dp_transforms.cli.options import FORCE_OPTION
+from dp_transforms.cli.options import FORCE_OPTION, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.show import read_report
@@ -57,18 +57,15 @@ def command(reports: tuple[str, ...], plan_file: str | None, html: str | None, f
         raise click.UsageError("Name a report, or a plan with --plan.")
     if html is not None and not html.lower().endswith((".html", ".htm")):
         raise click.UsageError(f"--html must end in .html, got {html!r}.")
-    if html is not None:
-        check_output(html, "--html", force=force)
+    check_output(html, "--html", force=force)
     findings: list[Finding] = []
     if plan_file is not None:
         plan: ReleasePlan | None = read_plan(plan_file)
         windows: list[WindowReport] = []
     else:
-        try:
+        with user_errors(ReportFileError):
             header, read, state = read_report(reports)
             windows = list(read)
-        except ReportFileError as error:
-            raise UserError(str(error)) from error
         plan = plan_of(header)
         findings = check_against_plan(header, windows, plan)
         _say_report(header, windows, state)

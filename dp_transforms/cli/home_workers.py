@@ -1,4 +1,5 @@
-"""Worker processes of a local replay: how many, how much memory, and what they begin with before Beam is loaded."""
+"""Worker processes of a local replay: how many, how much memory, and what they begin with before Beam is loaded; and
+whether a replay fits into the memory of one process."""
 
 from __future__ import annotations
 
@@ -11,20 +12,18 @@ from typing import Any
 
 import click
 
-from dp_transforms.cli.event_options import event_fields
-from dp_transforms.cli.grouped_options import ENGINE, AnyFunction, add_options, option
+from dp_transforms.cli.options import ENGINE, ParsedText, adds, event_fields, option, user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
-from dp_transforms.cli.replay_memory import bytes_of_domain, fits
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import UserError
-from dp_transforms.logs import LogChunk, find_log_chunks, spread_chunks
+from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.plan.release_plan import DEFAULT_RELEASE
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.noise_key_file import read_key_file
 from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
-from dp_transforms.stores.remote_files import is_remote
+from dp_transforms.stores.remote_files import is_remote, look_at
 from dp_transforms.workers import PoolError, ProcessPool
 
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
@@ -35,46 +34,42 @@ _EVENTS_PER_SHARD = 1_250_000
 _BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
 _MOST_SHARDS = 256
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+# Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
+_BASE_BYTES = 400_000_000
+_MEMORY_PER_EVENT = 120
+_BYTES_PER_LONG_LABEL_BYTE = 6
+_BYTES_PER_DOMAIN_BYTE = 7
 
 
-class _MemorySize(click.ParamType):
+def _memory_size(text: str) -> int:
     """``4GB``, ``500MB``, ``1.5GiB``: bytes."""
-
-    name = "size"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MiB|GiB)", value.strip())
-        if match is None or not float(match[1]):
-            self.fail(f"{value!r} is not a size. Use a number and MB, GB, MiB or GiB, such as 4GB.", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2]])
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MiB|GiB)", text.strip())
+    if match is None or not float(match[1]):
+        raise ValueError(f"{text!r} is not a size. Use a number and MB, GB, MiB or GiB, such as 4GB.")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
-def home_worker_options(function: AnyFunction) -> AnyFunction:
-    """Adds the options of worker processes on this machine."""
-    return add_options(
-        function,
-        option(
-            ENGINE,
-            "--memory",
-            brief="The most that all processes take, e.g. 4GB.",
-            type=_MemorySize(),
-            metavar="SIZE",
-            help="Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
-            "fit goes to disk, to files without a name in the folder for temporary files (TMPDIR). Default: what is "
-            "free.",
-        ),
-        option(
-            ENGINE,
-            "--processes",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Worker processes of a replay on this machine; the report does not depend on it. 1: this process does "
-            "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
-            "with --state, and with options for Beam.",
-        ),
-    )
+home_worker_options = adds(
+    option(
+        ENGINE,
+        "--memory",
+        brief="The most that all processes take, e.g. 4GB.",
+        type=ParsedText("size", _memory_size),
+        metavar="SIZE",
+        help="Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
+        "fit goes to disk, to files without a name in the folder for temporary files (TMPDIR). Default: what is "
+        "free.",
+    ),
+    option(
+        ENGINE,
+        "--processes",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Worker processes of a replay on this machine; the report does not depend on it. 1: this process does "
+        "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
+        "with --state, and with options for Beam.",
+    ),
+)
 
 
 def pool_for(logs: Sequence[str], options: dict[str, Any], beam_words: Sequence[str]) -> ProcessPool | None:
@@ -103,7 +98,7 @@ def pool_for_request(request: ReplayRequest, options: dict[str, Any]) -> Process
     memory = options["memory"] or free_memory_bytes()
     if options["processes"] is None:
         memory = min(memory, _MOST_IN_THIS_PROCESS)
-    if options["allow_large_log"] or fits(memory, request.chunks, request.fields, request.plan, request.domain_file):
+    if options["allow_large_log"] or fits(memory, request):
         return None
     return _start(1, options)
 
@@ -139,7 +134,7 @@ def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
     plan, domain = request.plan, None
     if request.domain_file is not None:
         domain = DomainFile(request.domain_file, plan.domain_size, plan.domain_fingerprint)
-        pool.memory_bytes -= (pool.processes + 1) * bytes_of_domain(request.domain_file)
+        pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.domain_file)
     step = reading_step(plan.schedule, plan.release, request.fields, request.shards, domain)
     _begin(pool, step, request.chunks, request.noise_key_file)
 
@@ -170,10 +165,8 @@ def _number(log_bytes: int, options: dict[str, Any]) -> int:
 def _start(number: int, options: dict[str, Any]) -> ProcessPool:
     memory = options["memory"] or free_memory_bytes()
     stored = max(0, memory - _BYTES_OF_THIS_PROCESS - number * _BYTES_OF_A_WORKER)
-    try:
+    with user_errors(PoolError):
         return ProcessPool(number, stored, shows_faults=options["verbose"])
-    except PoolError as error:
-        raise UserError(str(error)) from None
 
 
 def _bytes_of(logs: Sequence[str]) -> int:
@@ -191,5 +184,41 @@ def _bytes_of(logs: Sequence[str]) -> int:
 def _size(path: str) -> int:
     try:
         return os.path.getsize(path)
-    except OSError:  # a URL or a glob, or reading will say why
+    except OSError:  # a URL or a glob, or reading will say why it cannot be read
         return 0
+
+
+def check_memory(request: ReplayRequest) -> None:
+    """Raises UserError for a log that would not fit into the memory of one process."""
+    events, needed = _needed(request)
+    free = free_memory_bytes()
+    if needed > free:
+        repeats = request.plan.schedule.windows_per_event
+        in_windows = f", each in {repeats} sliding windows," if repeats > 1 else ""
+        raise UserError(
+            f"about {events:,} events{in_windows} may need {needed / 1e9:.1f} GB on the local runner and"
+            f" {free / 1e9:.1f} GB are free. Replay a part of the range, replay on a cluster (--engine flink), or try"
+            " it anyway with --allow-large-log."
+        )
+
+
+def fits(memory_bytes: int, request: ReplayRequest) -> bool:
+    """Whether one process can do it in so much memory, also if all labels are as long as they can be."""
+    repeats = request.plan.schedule.windows_per_event
+    labels = most_label_bytes(request.chunks) * repeats * _BYTES_PER_LONG_LABEL_BYTE
+    return max(_BASE_BYTES + labels, _needed(request)[1]) <= memory_bytes
+
+
+def _needed(request: ReplayRequest) -> tuple[int, float]:
+    """About how many events there are, and bytes of memory that they need."""
+    log = estimate_log(request.chunks, request.fields)
+    per_window = log.events * _MEMORY_PER_EVENT + log.long_label_bytes * _BYTES_PER_LONG_LABEL_BYTE
+    needed = _BASE_BYTES + request.plan.schedule.windows_per_event * per_window
+    return log.events, needed + _bytes_of_domain(request.domain_file)
+
+
+def _bytes_of_domain(path: str | None) -> int:
+    """In the memory of a process that has it."""
+    if path is None:
+        return 0
+    return _BYTES_PER_DOMAIN_BYTE * (look_at(path).size if is_remote(path) else _size(path))

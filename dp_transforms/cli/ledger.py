@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
@@ -47,8 +48,7 @@ def command(
         return
     if chart is not None and not chart.lower().endswith(".svg"):
         raise click.UsageError("--chart must end in .svg, the only format that it draws.")
-    if chart is not None:
-        check_output(chart, "--chart")
+    check_output(chart, "--chart")
     with _opened(place) as ledger:
         balances, runs = ledger.balances(population), ledger.runs(population)
         journal = ledger.journal() if chart is not None else []
@@ -91,12 +91,10 @@ def reserve(
     """
     plan = read_plan(plan_file)
     caps = caps_of(max_epsilon, max_delta, rule)
-    try:
+    with user_errors(ValueError):
         request = PartRequest.of_plan(
             plan, population=population, stream=stream, run_id=run_id, input_fingerprint="", key_fingerprint=""
         )
-    except ValueError as error:
-        raise UserError(str(error)) from None
     with _opened(place, create=True) as ledger:
         verdict = ledger.reserve_run(request, caps)
     click.echo(f"Run {verdict.run_id}: {verdict.line}")
@@ -171,10 +169,8 @@ def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
 
 
 def _mark_of(path: str) -> StateMark:
-    try:
+    with user_errors(StateError):
         state = StateFile(path)
-    except StateError as error:
-        raise UserError(str(error)) from None
     header = state.header
     return StateMark(header.run_id, header.plan_fingerprint, header.closed_through, state.fingerprint)
 
@@ -194,7 +190,5 @@ def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -
     place = place or click.get_current_context().meta.get("shh.ledger")
     if place is None:
         raise click.UsageError("--ledger is missing: a file, or postgresql://host/database.")
-    try:
+    with user_errors(LedgerError):
         yield Ledger.open(place, create=create, rebuild=rebuild)
-    except LedgerError as error:
-        raise UserError(str(error)) from None

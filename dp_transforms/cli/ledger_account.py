@@ -10,15 +10,15 @@ from typing import Any
 
 from dp_transforms.cli.ledger import caps_of
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import LogError
-from dp_transforms.cli.run_account import DONE, PartFacts, RunAccount
+from dp_transforms.cli.options import LogError, user_errors
+from dp_transforms.cli.state_part import DONE, PartFacts, RunAccount
 from dp_transforms.errors import UserError
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 
 
 class LedgerAccount(RunAccount):
-    """The account of one replay. Build it with `ledger_options.account_of_options`."""
+    """The account of one replay. Build it with `state_options.account_of_options`."""
 
     def __init__(self, ledger: Ledger, population: str, caps: Caps | None) -> None:
         self._ledger = ledger
@@ -28,14 +28,14 @@ class LedgerAccount(RunAccount):
 
     @classmethod
     def of_options(cls, options: dict[str, Any]) -> LedgerAccount:
-        """For options with ``--ledger``, which `ledger_options.account_of_options` has checked. Raises UserError."""
-        with _ledger_errors():
+        """For options with ``--ledger``, which `state_options.account_of_options` has checked. Raises UserError."""
+        with user_errors(LedgerError):
             caps = caps_of(options["max_epsilon"], options["max_delta"])
             return cls(Ledger.open(options["ledger"]), options["population"], caps)
 
     def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
-        with _ledger_errors():
+        with user_errors(LedgerError):
             request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
             self._ledger.check_fits(request, self._caps)
 
@@ -75,19 +75,17 @@ class LedgerAccount(RunAccount):
 
     def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
-        with _ledger_errors():
+        with user_errors(LedgerError):
             self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
         tell(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}")
         return self._verdict
 
     def _request(self, plan: ReleasePlan, stream: str, **fields: Any) -> PartRequest:
-        try:
+        with user_errors(ValueError):
             return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
-        except ValueError as error:
-            raise UserError(str(error)) from None
 
     def start(self, facts: PartFacts | None = None) -> None:
-        with _ledger_errors():
+        with user_errors(LedgerError):
             self._ledger.start(self._reserved)
 
     def start_whole(self) -> None:
@@ -119,7 +117,7 @@ class LedgerAccount(RunAccount):
             raise UserError(f"{words} {remedy}") from None
 
     def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
-        with _ledger_errors():
+        with user_errors(LedgerError):
             self._ledger.publishing(self._reserved, state_fingerprint)
 
     @property
@@ -174,11 +172,3 @@ class LedgerAccount(RunAccount):
 
 def _published(facts: PartFacts | None) -> str:
     return "what was released is published" if facts is None else f"the report {facts.record.output} is published"
-
-
-@contextlib.contextmanager
-def _ledger_errors() -> Iterator[None]:
-    try:
-        yield
-    except LedgerError as error:
-        raise UserError(str(error)) from None

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.show import read_report_and_end
 from dp_transforms.cli.table_output import OUTPUT_TABLE, check_table, output_table, show_command
 from dp_transforms.errors import StreamError, UserError
@@ -36,7 +37,7 @@ def command(report: str, **options: Any) -> None:
     if table is None:
         raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
     check_table(table)
-    try:
+    with user_errors(ReportFileError, StreamError):
         header, reports, ended = read_report_and_end([report])
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
@@ -45,7 +46,5 @@ def command(report: str, **options: Any) -> None:
             if ended is not None:
                 writer.end(ended)
             writer.commit()
-    except (ReportFileError, StreamError) as error:
-        raise UserError(str(error)) from None
     windows = "1 window" if len(copied) == 1 else f"{len(copied):,} windows"
     click.echo(f"{windows} with heavy items copied; see all with: {show_command(table, header.run_id)}")

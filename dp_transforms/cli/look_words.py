@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from dp_transforms.cli.field_roles import (
     ADDRESS,
@@ -50,24 +50,12 @@ WHY_DECLARED = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A range of whole days, and how long its windows are; in seconds."""
 
     start: int
     end: int
     window: int
-
-    @property
-    def range_words(self) -> list[str]:
-        return [
-            *("--start", format_utc(self.start * MICROS_PER_SECOND)),
-            *("--end", format_utc(self.end * MICROS_PER_SECOND)),
-        ]
-
-    @property
-    def budget_words(self) -> list[str]:
-        return ["--window", length_text(self.window * MICROS_PER_SECOND), *_BUDGET]
 
 
 def proposal_of(look: LogLook) -> Proposal | None:
@@ -101,7 +89,9 @@ def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposa
     """For a shell, on several lines."""
     named = [f"./{log}" if log.startswith("-") else log for log in logs]
     output = ["--output", free_report_name()]
-    lines = [["shh", "replay", *named], list(fields), proposal.range_words, proposal.budget_words, output]
+    start, end = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (proposal.start, proposal.end))
+    budget = ["--window", length_text(proposal.window * MICROS_PER_SECOND), *_BUDGET]
+    lines = [["shh", "replay", *named], list(fields), ["--start", start, "--end", end], budget, output]
     return " \\\n      ".join(shlex.join(line) for line in lines if line)
 
 

@@ -1,17 +1,100 @@
-"""Parameter types and errors that the subcommands share."""
+"""What the options of all commands are made of, the options that several commands share, and what they are read as.
+
+Commands have dozens of options, so they stand in groups: ``--help`` shows those of every day, ``--help-all`` all.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dp_transforms.cli.grouped_options import BUDGET, INPUT, AnyFunction, add_options, option
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 
+if TYPE_CHECKING:
+    from apache_beam import GcpSecret
+
+    from dp_transforms.logs import EventFields
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+INPUT, BUDGET, OUTPUT, ENGINE, ADVANCED = "Input", "Budget", "Output", "Engine", "Advanced"
+GROUPS = (INPUT, BUDGET, OUTPUT, ENGINE, ADVANCED)
+_SHOWS_ALL = "shh.help_all"
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
+_SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
+
+
+class GroupedOption(click.Option):
+    """group: one of `GROUPS`. brief: what the short help says of it; without, only the long one has it. needed: what
+    stands behind an option that a run needs; click cannot know, since a plan or another input may stand for it."""
+
+    def __init__(self, *names: Any, group: str, brief: str = "", needed: str = "", **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        self.group, self.brief, self.needed = group, brief, needed
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if self.brief and not ctx.meta.get(_SHOWS_ALL):
+            kind = str(self.name).rpartition("_")[2].upper() if isinstance(self.type, click.Choice) else None
+            takes = "" if self.is_flag else f" {self.metavar or kind or self.type.name.upper()}"
+            record: tuple[str, str] | None = self.opts[0] + takes, self.brief
+        else:
+            record = super().get_help_record(ctx)
+        return (record[0], f"{record[1]} [{self.needed}]") if record and self.needed else record
+
+
+def flag(name: str) -> str:
+    """``hits_per_user`` -> ``--hits-per-user``."""
+    return "--" + name.replace("_", "-")
+
+
+def option(group: str, *names: str, **attributes: Any) -> Callable[[AnyFunction], AnyFunction]:
+    """`click.option` of a group; attributes: also those of `GroupedOption`."""
+    return click.option(*names, cls=GroupedOption, group=group, **attributes)
+
+
+def add_options(function: AnyFunction, *options: Callable[[AnyFunction], AnyFunction]) -> AnyFunction:
+    """The function with these options, in this order."""
+    for each in reversed(options):
+        function = each(function)
+    return function
+
+
+def adds(*options: Callable[[AnyFunction], AnyFunction]) -> Callable[[AnyFunction], AnyFunction]:
+    """A decorator that adds these options, in this order."""
+    return lambda function: add_options(function, *options)
+
+
+class GroupedCommand(click.Command):
+    """A command with `GroupedOption`s, and ``--help-all``."""
+
+    def __init__(self, *words: Any, **attributes: Any) -> None:
+        super().__init__(*words, **attributes)
+        shows: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
+        self.params.append(GroupedOption(["--help-all"], group=ADVANCED, help="Show all options.", **shows))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [each for each in self.params if isinstance(each, GroupedOption)]
+        shown = [each for each in options if each.brief or ctx.meta.get(_SHOWS_ALL)]
+        for group in GROUPS:
+            of_group = sorted((each for each in shown if each.group == group), key=lambda each: not each.needed)
+            if of_group:
+                with formatter.section(group):
+                    formatter.write_dl([record for each in of_group if (record := each.get_help_record(ctx))])
+        if len(shown) < len(options):
+            formatter.write(f"\nAll {len(options)} options: {ctx.command_path} --help-all\n")
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[_SHOWS_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 class PublishedError(UserError):
@@ -30,64 +113,54 @@ class LogError(UserError):
     """The log alone is why nothing was published: it fails so with any noise, and nobody has seen what was drawn."""
 
 
-class Duration(click.ParamType):
-    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds. may_be_zero: ``0s`` is accepted too."""
+@contextlib.contextmanager
+def user_errors(*kinds: type[Exception], prefix: str = "") -> Iterator[None]:
+    """Errors of these kinds become UserErrors. Only for messages that were written to be shown."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(f"{prefix}{error}") from None
 
-    name = "duration"
 
-    def __init__(self, *, may_be_zero: bool = False) -> None:
-        self._may_be_zero = may_be_zero
+class ParsedText(click.ParamType):
+    """What a function makes of the text of an option, or of its default; its ValueError says what is wrong with it."""
 
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
             return value
         try:
-            seconds = parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if seconds == 0 and not self._may_be_zero:
-            self.fail(f"{value!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.", param, ctx)
-        return seconds
-
-
-class UtcTime(click.ParamType):
-    """An ISO 8601 date or time, UTC unless it says otherwise: whole seconds since 1970 UTC."""
-
-    name = "time"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_utc(value)
+            return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class TimeZoneName(click.ParamType):
-    """A name of the IANA time zone database, such as Europe/Berlin."""
-
-    name = "zone"
-
-    def convert(
-        self, value: str | datetime.tzinfo, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime.tzinfo:
-        if isinstance(value, datetime.tzinfo):
-            return value
-        import zoneinfo
-
-        try:
-            return zoneinfo.ZoneInfo(value)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-            from dp_transforms.logs.time_formats import zone_remedy
-
-            self.fail(f"{value!r} is not a time zone that this machine knows. {zone_remedy(value)}", param, ctx)
+def _duration(text: str) -> int:
+    """``90s``, ``15m``, ``1h``, ``1d``, ``1w``: whole seconds, at least 1."""
+    seconds = parse_duration(text)
+    if seconds == 0:
+        raise ValueError(f"{text!r} is not a duration. Use a number and s, m, h, d or w, such as 1h.")
+    return seconds
 
 
-DURATION = Duration()
-DURATION_OR_ZERO = Duration(may_be_zero=True)
-UTC_TIME = UtcTime()
-TIME_ZONE = TimeZoneName()
+def _time_zone(name: str) -> datetime.tzinfo:
+    """name: of the IANA time zone database, such as Europe/Berlin."""
+    import zoneinfo
+
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        from dp_transforms.logs.time_formats import zone_remedy
+
+        raise ValueError(f"{name!r} is not a time zone that this machine knows. {zone_remedy(name)}") from None
+
+
+DURATION = ParsedText("duration", _duration)
+DURATION_OR_ZERO = ParsedText("duration", parse_duration)
+UTC_TIME = ParsedText("time", parse_utc)  # whole seconds since 1970 UTC
 FORCE_OPTION = click.option("--force", is_flag=True, help="Replace a page or chart that is there.")
 TITLES_OPTION = click.option(
     "--titles",
@@ -97,14 +170,43 @@ TITLES_OPTION = click.option(
 TIME_ZONE_OPTION = click.option(
     "--tz",
     "zone",
-    type=TIME_ZONE,
+    type=ParsedText("zone", _time_zone),
     default="UTC",
     show_default=True,
     metavar="ZONE",
     help="Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
 )
-
-_TIME_TEXT_OPTIONS = (
+# Of engines, the same in every command that has some.
+FLINK_MASTER = option(
+    ENGINE,
+    "--flink-master",
+    metavar="HOST:PORT",
+    help="REST address of the Flink cluster. Default: [local], a Flink that is started here.",
+)
+PARALLELISM = option(ENGINE, "--parallelism", type=click.IntRange(min=1), help="Parallel parts on Flink. Default: 1.")
+WORKER_POOL = option(
+    ENGINE,
+    "--worker-pool",
+    metavar="HOST:PORT",
+    help="Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
+    "with --flink-master [local].",
+)
+ALLOW_OPEN_PORTS = option(
+    ENGINE,
+    "--allow-open-ports",
+    is_flag=True,
+    default=False,
+    help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
+    "of --worker-pool. First close it off by other means (docs/deploy.md).",
+)
+NOISE_KEY_SECRET = option(
+    BUDGET,
+    "--noise-key-secret",
+    metavar="VERSION",
+    help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
+)
+# How times that are text are read, and what separates cells.
+time_text_options = adds(
     option(
         INPUT,
         "--time-format",
@@ -125,7 +227,8 @@ _TIME_TEXT_OPTIONS = (
         help="What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
     ),
 )
-_FIELD_OPTIONS = (
+# The names of the fields of an event, and how they are read.
+log_field_options = adds(
     option(
         INPUT,
         "--user-field",
@@ -157,7 +260,7 @@ _FIELD_OPTIONS = (
         type=click.Choice(["s", "ms", "us", "iso"]),
         help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
     ),
-    *_TIME_TEXT_OPTIONS,
+    time_text_options,
     option(
         INPUT,
         "--csv-line-ends-in-cells",
@@ -168,27 +271,66 @@ _FIELD_OPTIONS = (
     ),
 )
 READING_OPTIONS = ("time_unit", "time_format", "time_zone", "csv_separator", "csv_line_ends_in_cells")
-_PLAN_OPTION = option(
-    BUDGET,
-    "--plan",
-    "plan_file",
-    brief="A file of `shh plan`.",
-    needed="or the next five",
-    metavar="FILE",
-    help="A plan of `shh plan --output`, in place of the budget options.",
+field_options = adds(
+    log_field_options,
+    option(
+        BUDGET,
+        "--plan",
+        "plan_file",
+        brief="A file of `shh plan`.",
+        needed="or the next five",
+        metavar="FILE",
+        help="A plan of `shh plan --output`, in place of the budget options.",
+    ),
 )
 
-
-def field_options(function: AnyFunction) -> AnyFunction:
-    """Adds the names of the fields of an event, how they are read, and --plan."""
-    return log_field_options(_PLAN_OPTION(function))
+_FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
+_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
 
 
-def log_field_options(function: AnyFunction) -> AnyFunction:
-    """Adds the names of the fields of an event, and how they are read."""
-    return add_options(function, *_FIELD_OPTIONS)
+def separator_of(options: Mapping[str, Any]) -> str | None:
+    """The character of --csv-separator."""
+    given: str | None = options["csv_separator"]
+    return "\t" if given in ("tab", "\\t") else given
 
 
-def time_text_options(function: AnyFunction) -> AnyFunction:
-    """Adds how times that are text are read, and what separates cells."""
-    return add_options(function, *_TIME_TEXT_OPTIONS)
+def reading_of(options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """`EventFields.time_reading`, of options that may name no field yet. Raises UserError."""
+    fields = event_fields({**options, "user_field": "user", "item_field": "item", "time_field": "time"})
+    return fields.time_reading
+
+
+def event_fields(options: Mapping[str, Any]) -> EventFields:
+    """The fields that the options name. Raises UserError."""
+    from dp_transforms.logs import EventFields  # a plan needs no reader
+
+    try:
+        return EventFields(
+            options["user_field"],
+            options["item_field"],
+            options["time_field"],
+            options["time_unit"],
+            csv_line_ends_in_cells=options["csv_line_ends_in_cells"],
+            time_format=options["time_format"],
+            time_zone=options["time_zone"],
+            csv_separator=separator_of(options),
+        )
+    except ValueError as error:
+        names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
+        flags = re.sub(rf"\b({'|'.join(_FLAGS_OF_FIELDS)})\b", lambda match: _FLAGS_OF_FIELDS[match[1]], names)
+        raise UserError(flags + must + rest) from None
+
+
+def noise_key_secret(version: str) -> GcpSecret:
+    """A noise key in Google Secret Manager, which workers fetch themselves. Nothing is fetched here.
+
+    version: of ``--noise-key-secret``. Raises UserError for anything but a fixed version.
+    """
+    if not _SECRET_VERSION.fullmatch(version):
+        raise UserError(
+            "--noise-key-secret must be projects/P/secrets/S/versions/N with a number N: a key must not change"
+            " while a run goes on."
+        )
+    from apache_beam import GcpSecret  # a stream waits for Beam anyway; a replay here must not
+
+    return GcpSecret(version)

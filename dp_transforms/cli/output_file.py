@@ -9,6 +9,7 @@ write beside the URL, at a hidden one; the last step is the same.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -39,11 +40,14 @@ from dp_transforms.stores.remote_files import (
 )
 
 
-def check_output(output: Path, option: str = "--output", *, force: bool | None = None) -> None:
+def check_output(output: Path | None, option: str = "--output", *, force: bool | None = None) -> None:
     """Raises UserError for an output that could not be written. Call it before the work, which may spend a budget.
 
-    force: of a view, which can be made again, whether ``--force`` is given; None for all else, which is never replaced.
+    output: None where none was asked for. force: of a view, which can be made again, whether ``--force`` is given; None
+    for all else, which is never replaced.
     """
+    if output is None:
+        return
     if _is_url(output, option):
         _check_url(os.fspath(output), option, force)
         return
@@ -107,9 +111,10 @@ def publish_output(finished: Path, output: Path) -> None:
         raise _cannot_write(output, error) from None
 
 
-def write_output(output: Path, content: str | Callable[[BinaryIO], None], *, force: bool = False) -> None:
-    """content: a text, or a function that writes the file. force: in the place of a file that is there."""
-    write = _writes(content) if isinstance(content, str) else content
+def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None], *, force: bool = False) -> None:
+    """content: all of it, or a function that writes the file. force: in the place of a file that is there."""
+    data = content.encode() if isinstance(content, str) else content
+    write = data if callable(data) else functools.partial(_write, data=data)
     try:
         if is_remote(output):
             with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
@@ -157,11 +162,8 @@ def _check_url(output: str, option: str, force: bool | None) -> None:
         raise _exists(f"{option} {output}", has_force=force is False)
 
 
-def _writes(text: str) -> Callable[[BinaryIO], None]:
-    def write(file: BinaryIO) -> None:
-        file.write(text.encode())
-
-    return write
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
 
 
 def _cannot_write(output: Path, error: OSError) -> UserError:

@@ -1,10 +1,16 @@
-"""The errors of a pipeline, each in one line. Messages of other code may contain a cell, so they are not shown."""
+"""The errors of a pipeline, each in one line. Messages of other code may contain a cell, so they are not shown; and
+what Beam prints without using a log is kept from the terminal, unless --verbose is given."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import threading
 from collections.abc import Iterator
+from typing import Any
+
+from apache_beam.runners.worker import log_handler, sdk_worker
 
 from dp_transforms.cli.options import LogError
 from dp_transforms.errors import StreamError, UserError
@@ -16,6 +22,7 @@ from dp_transforms.workers import PoolError
 _OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds
 _BAD_OPTIONS = "Pipeline has validations errors:"  # Beam's own check of its options, one per line
+_PRINTING = (sdk_worker, log_handler)
 
 
 @contextlib.contextmanager
@@ -57,3 +64,33 @@ def _without_message(traceback_text: str, outcome: str) -> str:
         f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; {outcome}."
         " --verbose shows the whole traceback, which may contain cells of the log."
     )
+
+
+@contextlib.contextmanager
+def quiet_workers() -> Iterator[None]:
+    """While the block runs, workers in this process print nothing at default verbosity.
+
+    A worker that fails prints its whole traceback, and a message of other code in it may contain a cell of the data.
+    Threads of Beam end with a traceback when a job is cancelled or its engine stops. On a busy machine they do so after
+    the block: threads that were started in it stay quiet to their end.
+    """
+    if logging.getLogger().level < logging.CRITICAL:
+        yield
+        return
+    report, others = threading.excepthook, set(threading.enumerate())
+    quiet: set[threading.Thread] | None = None  # None: every thread
+
+    def is_quiet(thread: threading.Thread | None) -> bool:
+        return quiet is None or thread in quiet
+
+    def print_unless_quiet(*words: Any, **options: Any) -> None:
+        if not is_quiet(threading.current_thread()):
+            print(*words, **options)
+
+    threading.excepthook = lambda failed: None if is_quiet(failed.thread) else report(failed)
+    for module in _PRINTING:
+        module.print = print_unless_quiet  # a global of the module hides the builtin
+    try:
+        yield
+    finally:
+        quiet = set(threading.enumerate()) - others

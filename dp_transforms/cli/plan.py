@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from dp_transforms.cli.grouped_options import OUTPUT, GroupedCommand, option
+from dp_transforms.accounting.noise_parameters import NoiseParameters
+from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
+from dp_transforms.checks import exact, on_one_line
 from dp_transforms.cli.operator_log import operator_console
+from dp_transforms.cli.options import OUTPUT, GroupedCommand, flag, option
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_accountants import show_accountants
 from dp_transforms.cli.plan_from_log import Activity, from_log_options, plan_with_activity, refuse_from_log
-from dp_transforms.cli.plan_options import PLAN_OPTIONS, flag, plan_options
-from dp_transforms.cli.plan_side_by_side import show_side_by_side
+from dp_transforms.cli.plan_options import PLAN_OPTIONS, option_error, plan_options, read_plan, warn_of_budget
 from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.plan_checks import check_hits
 from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.views.plan_chart import chart_looks, chart_svg, most_looks_of
 from dp_transforms.views.plan_choices import alternatives, as_record
-from dp_transforms.views.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
+from dp_transforms.views.plan_comparison import FOUND, LOOKS, TITLES, Comparison, FoundFrom, as_json, found_from
 from dp_transforms.views.plan_tables import print_comparison, print_sentence
 from dp_transforms.views.plan_words import in_a_sentence, why
+
+_CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]
 
 
 @click.command("plan", cls=GroupedCommand)
@@ -64,14 +75,7 @@ from dp_transforms.views.plan_words import in_a_sentence, why
     is_flag=True,
     help="Print JSON instead of tables.",
 )
-def command(
-    epsilon_per_query: float | None,
-    compare: tuple[str, str] | None,
-    output: str | None,
-    chart: str | None,
-    as_json_text: bool,
-    **options: Any,
-) -> None:
+def command(as_json_text: bool, **options: Any) -> None:
     """Show what a budget buys: from how many users on an item is found, beside other methods.
 
     Reads no data but the log of --from-log.
@@ -85,20 +89,20 @@ def command(
     shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 \\
         --release counts
     """
-    if compare is not None:
-        _check_alone(epsilon_per_query, output, options)
+    output, chart = options["output"], options["chart"]
+    if options["compare"] is not None:
+        _refuse_beside("--compare", (*PLAN_OPTIONS, "epsilon_per_query", "output"), options)
         refuse_from_log(options)
-        show_side_by_side(compare, chart, as_record=as_json_text)
+        show_side_by_side(options["compare"], chart, as_record=as_json_text)
         return
-    if epsilon_per_query is not None:
+    if options["epsilon_per_query"] is not None:
         refuse_from_log(options)
-        show_accountants(epsilon_per_query, {"--output": output, "--chart": chart}, as_json_text, options)
+        show_accountants(options, as_json=as_json_text)
         return
     if output is not None and output == chart:
         raise click.UsageError("--output and --chart name the same file. Name another one.")
-    for path, name in ((output, "--output"), (chart, "--chart")):
-        if path is not None:
-            check_output(path, name)
+    check_output(output)
+    check_output(chart, "--chart")
     with operator_console().status("calibrating"):
         plan, activity = plan_with_activity(options)
     if not as_json_text:
@@ -110,30 +114,25 @@ def command(
         drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
-    if chart is not None and drawn is not None:
-        write_output(
-            chart,
-            chart_svg(
-                f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows", {"": drawn}
-            ),
-        )
+    if drawn is not None:
+        title = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows"
+        write_output(chart, chart_svg(title, {"": drawn}))
     if as_json_text:
         click.echo(json.dumps(_as_json(plan, found, choices, activity), indent=2))
         return
     print_comparison(plan, found, choices)
     if activity is not None:
         click.echo(activity.in_a_sentence)
-    if output is not None:
-        click.echo(f"Plan written to {output}.")
-    if chart is not None:
-        click.echo(f"Chart written to {chart}.")
+    for what, path in (("Plan", output), ("Chart", chart)):
+        if path is not None:
+            click.echo(f"{what} written to {path}.")
 
 
-def _check_alone(epsilon_per_query: float | None, output: str | None, options: dict[str, Any]) -> None:
-    used = [flag(name) for name in PLAN_OPTIONS if options[name] is not None]
-    used += [name for name, value in (("--epsilon-per-query", epsilon_per_query), ("--output", output)) if value]
+def _refuse_beside(option: str, names: Sequence[str], options: dict[str, Any]) -> None:
+    """Raises click.UsageError if one of the others was given."""
+    used = [flag(name) for name in names if options[name] is not None]
     if used:
-        raise click.UsageError(f"--compare cannot be used with {', '.join(used)}. Leave one out.")
+        raise click.UsageError(f"{option} cannot be used with {', '.join(used)}. Leave one out.")
 
 
 def _as_json(
@@ -144,8 +143,136 @@ def _as_json(
         **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
         "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, ChargingPlan)],
-        "activity": None if activity is None else activity.as_record(),
+        "activity": None if activity is None else dataclasses.asdict(activity),
         "chosen": json.loads(plan.to_json()),
         "fingerprint": plan.fingerprint,
         "guarantee": plan.guarantee,
     }
+
+
+def show_accountants(options: dict[str, Any], *, as_json: bool) -> None:
+    """Prints the epsilon that every accountant proves for one noise, number of hits and delta."""
+    unused = [name for name in PLAN_OPTIONS if name not in ("delta", "release", "hits_per_user")]
+    _refuse_beside("--epsilon-per-query", (*unused, "output", "chart"), options)
+    if options["delta"] is None:
+        raise click.UsageError("Missing --delta.")
+    release = options["release"] or _CHARGED_BY_TARGET[0]
+    mode = RELEASE_MODES.get(release)
+    if not isinstance(mode, TargetChargingMode):
+        reason = "whose noise has three numbers" if mode else "where users pay for looks"
+        raise click.UsageError(f"--epsilon-per-query cannot be used with --release {release}, {reason}.")
+    hits = mode.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
+    epsilon_per_query, delta = options["epsilon_per_query"], options["delta"]
+    noise = NoiseParameters(epsilon_per_query)
+    try:
+        mode.check(noise)
+        check_hits(hits)
+        q = mode.target_probability(epsilon_per_query)
+        epsilons = {name: mode.accountant(name, noise, hits).epsilon(delta) for name in mode.accountants}
+    except ValueError as error:
+        raise option_error(error) from None
+    warn_of_budget(None, delta)
+    record = {
+        "release": release,
+        "epsilon_per_query": epsilon_per_query,
+        "hits_per_user": hits,
+        "delta": delta,
+        "zone_width": mode.zone_width(noise),
+        "target_probability": q,
+        "epsilon": epsilons,
+    }
+    if as_json:
+        click.echo(json.dumps(record, indent=2))
+        return
+    title = f"epsilon at delta = {delta:g}, {release}, {hits} hits per user, noise scale {1 / epsilon_per_query:.4g}"
+    table = Table(title=title)
+    table.add_column("accountant")
+    table.add_column("epsilon", justify="right")
+    for name, value in epsilons.items():
+        table.add_row(name, f"{value:.4f}")
+    Console().print(table)
+
+
+def show_side_by_side(paths: tuple[str, str], chart: str | None, *, as_record: bool) -> None:
+    """Prints both plans, or JSON with as_record. chart: a picture of both is written there."""
+    check_output(chart, "--chart")
+    plans = [read_plan(path, "--compare") for path in paths]
+    if chart is not None:
+        looks = chart_looks(max(most_looks_of(plan) for plan in plans))
+        both = dict(zip("AB", (found_from(plan, looks) for plan in plans), strict=True))
+        write_output(chart, chart_svg("Two plans, A and B", both))
+    if as_record:
+        click.echo(json.dumps({"compared": [_record(*each) for each in zip(paths, plans, strict=True)]}, indent=2))
+        return
+    console = Console(highlight=False)
+    for letter, path, plan in zip("AB", paths, plans, strict=True):
+        console.print(f"{letter}: {on_one_line(path)}", markup=False, soft_wrap=True)
+        console.print(in_a_sentence(plan), style="bold", soft_wrap=True)
+        console.print()
+    console.print(_table(plans))
+    if chart is not None:
+        console.print(f"Chart written to {on_one_line(str(chart))}.", markup=False, soft_wrap=True)
+
+
+def _record(path: str, plan: ReleasePlan) -> dict[str, Any]:
+    return {
+        "file": path,
+        "summary": in_a_sentence(plan),
+        "found_from": as_json(found_from(plan, LOOKS)),
+        "plan": json.loads(plan.to_json()),
+    }
+
+
+def _table(plans: list[ReleasePlan]) -> Table:
+    table = Table(caption=f"Items are found with {FOUND:.0%} from so many users on.")
+    table.add_column("")
+    table.add_column("A")
+    table.add_column("B")
+    each = [(_rows(plan), plan) for plan in plans]
+    for name in [*dict.fromkeys(name for rows, _ in each for name in rows), "fingerprint"]:
+        values = [{**rows, "fingerprint": plan.fingerprint[:16]}.get(name, "") for rows, plan in each]
+        table.add_row(name, *map(escape, values), style=None if values[0] == values[1] else "bold")
+    found = [found_from(plan, LOOKS) for plan in plans]
+    table.add_section()
+    for looks in LOOKS:
+        for known in (False, True):
+            values = [_found(each, looks, known=known) for each in found]
+            if any(values):
+                pairs = "1 pair" if looks == 1 else f"{looks:,} pairs"
+                table.add_row(f"{'known' if known else 'new'} item, {pairs} each", *values)
+    return table
+
+
+def _found(found: dict[str, dict[int, int]], looks: int, *, known: bool) -> str:
+    users = [row[looks] for method, row in found.items() if ("known" in TITLES[method]) == known]
+    return f"from {users[0]:,} users on" if users else ""
+
+
+def _rows(plan: ReleasePlan) -> dict[str, str]:
+    schedule = plan.schedule
+    rows = {
+        "release": plan.release,
+        "epsilon": exact(plan.epsilon),
+        "delta": exact(plan.delta),
+        "from": format_utc(schedule.start_seconds * MICROS_PER_SECOND),
+        "to": format_utc(schedule.end_seconds * MICROS_PER_SECOND),
+        "window": f"{schedule.window_seconds:,} s",
+        "slide": f"{schedule.slide_seconds:,} s",
+        "windows": f"{schedule.horizon:,}",
+        "known domain": f"{plan.domain_size:,} items" if plan.domain_size else "no",
+        "delta, items of one user": f"{plan.delta_open:.4g}",
+    }
+    if isinstance(plan, NamesPlan):
+        rows["usual pairs of a user"] = f"{plan.usual_looks[0]:,} to {plan.usual_looks[1]:,}"
+        rows["pairs that count"] = f"{plan.most_looks:,}"
+        rows["hits per user"] = f"{plan.hits_per_user:,}" if plan.hits_per_user else "looks alone"
+        rows["shape of the noise"] = f"{plan.shape:g}"
+        rows["order"] = f"{plan.order:.4g}"
+        rows["forgotten after"] = f"{plan.forget_after:,} windows" if plan.forget_after else "not followed"
+    elif isinstance(plan, ChargingPlan):
+        rows["hits per user"] = f"{plan.hits_per_user:,}"
+        rows["items per user and window"] = f"{plan.max_items_per_user:,}"
+        rows["noise scale"] = f"{plan.noise_scale:,.2f}"
+        rows["threshold"] = f"{plan.threshold:,}"
+        rows["accountant"] = plan.accountant
+    return rows

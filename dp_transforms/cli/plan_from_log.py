@@ -21,10 +21,17 @@ from dp_transforms.accounting.activity import (
 )
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.checks import check_whole
-from dp_transforms.cli.grouped_options import INPUT, AnyFunction, add_options, option
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import READING_OPTIONS, UTC_TIME, log_field_options
-from dp_transforms.cli.plan_options import flag, option_error, plan_from_options, schedule_from_options
+from dp_transforms.cli.options import (
+    INPUT,
+    READING_OPTIONS,
+    UTC_TIME,
+    adds,
+    flag,
+    log_field_options,
+    option,
+)
+from dp_transforms.cli.plan_options import option_error, plan_from_options, schedule_from_options
 from dp_transforms.errors import UserError
 from dp_transforms.plan.names_calibration import MOST_LOOKS_OF_PLAN
 from dp_transforms.plan.release_plan import DEFAULT_RELEASE, ReleasePlan
@@ -36,7 +43,7 @@ _BASE_BYTES = 300_000_000
 _BYTES_PER_EVENT = 150  # of an event with a pair of its own, at the peak, when all are sorted
 _MOST_BAD = 0.5  # of the rows, as in a replay by default
 _FIELD_DEFAULTS = {"user_field": "user", "item_field": "item", "time_field": "timestamp"}
-_OPTIONS = (
+from_log_options = adds(
     option(
         INPUT,
         "--from-log",
@@ -66,6 +73,7 @@ _OPTIONS = (
         help="With --from-log: where the past run begins in the log; it is as long as the run to come. "
         "Default: --start.",
     ),
+    log_field_options,
 )
 FROM_LOG_OPTIONS = ("from_log_users", "from_log_share", "from_log_start")  # which mean nothing without --from-log
 
@@ -84,9 +92,6 @@ class Activity:
     edges: tuple[int, ...] | None
     histogram: tuple[int, ...] | None
 
-    def as_record(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     @property
     def in_a_sentence(self) -> str:
         price = (
@@ -98,12 +103,6 @@ class Activity:
             return f"The log has too few users to tell their activity: the usual looks are the default.{price}"
         low, high = self.usual_looks
         return f"In the log most pairs are of users with {low:,} to {high:,} pairs in such a run.{price}"
-
-
-def from_log_options(function: AnyFunction) -> AnyFunction:
-    """Adds --from-log and what belongs to it."""
-    function = log_field_options(function)
-    return add_options(function, *_OPTIONS)
 
 
 def plan_with_activity(options: dict[str, Any]) -> tuple[ReleasePlan, Activity | None]:
@@ -200,7 +199,7 @@ def _read(options: dict[str, Any], schedule: WindowSchedule, most_looks: int, ep
 
 def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
     """int64[users], for `_read` alone."""
-    from dp_transforms.cli.event_options import event_fields
+    from dp_transforms.cli.options import event_fields
     from dp_transforms.engines.this_machine import free_memory_bytes
     from dp_transforms.logs import estimate_log, find_log_chunks, read_log_chunk, unit_hint
     from dp_transforms.monitor.activity import ActivityCounter

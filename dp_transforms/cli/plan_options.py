@@ -10,9 +10,18 @@ import click
 
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
-from dp_transforms.cli.grouped_options import ADVANCED, BUDGET, INPUT, AnyFunction, add_options, option
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import DURATION, UTC_TIME
+from dp_transforms.cli.options import (
+    ADVANCED,
+    BUDGET,
+    DURATION,
+    INPUT,
+    UTC_TIME,
+    adds,
+    flag,
+    option,
+    user_errors,
+)
 from dp_transforms.errors import UserError
 from dp_transforms.plan.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.names_calibration import DEFAULT_FORGET_AFTER
@@ -184,18 +193,9 @@ _OPTIONS = {
         "Default: game; in kms21 threshold_monitor.",
     ),
 }
+plan_options = adds(*_OPTIONS.values())  # all of them optional, so that ``--plan FILE`` can replace them
 PLAN_OPTIONS = tuple(_OPTIONS)  # parameter names; each is None when it was not given
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-
-
-def flag(name: str) -> str:
-    """``hits_per_user`` -> ``--hits-per-user``."""
-    return "--" + name.replace("_", "-")
-
-
-def plan_options(function: AnyFunction) -> AnyFunction:
-    """Adds the options of `PLAN_OPTIONS`, all of them optional, so that ``--plan FILE`` can replace them."""
-    return add_options(function, *_OPTIONS.values())
 
 
 def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:
@@ -276,10 +276,6 @@ def warn_of_budget(epsilon: float | None, delta: float) -> None:
             f"shh: warning: epsilon = {epsilon:g} is large. What is published may be {math.exp(epsilon):,.0f} times as"
             " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2."
         )
-    _warn_of_delta(delta)
-
-
-def _warn_of_delta(delta: float) -> None:
     if delta > _LARGEST_USUAL_DELTA:
         share = f"1 in {round(1 / delta):,}" if delta < 0.4 else f"{delta:.0%} of the"
         tell(
@@ -315,10 +311,8 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
         return None
     from dp_transforms.monitor.item_domain import ItemDomain  # loads pyarrow
 
-    try:
+    with user_errors(ValueError, prefix="--domain-file "):
         return ItemDomain.read(path)
-    except ValueError as error:
-        raise UserError(f"--domain-file {error}") from None
 
 
 def option_error(error: ValueError) -> UserError:
@@ -326,8 +320,8 @@ def option_error(error: ValueError) -> UserError:
     message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
     message = message.replace("known_items=False", "--no-known-items")
     message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
-    names = "|".join(sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True))
-    message = re.sub(rf"\b({names})\b", lambda match: flag(match[1]), message)
+    names = sorted((name for name in (*PLAN_OPTIONS, "epsilon_per_query") if "_" in name), key=len, reverse=True)
+    message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".
     return UserError(re.sub(r"^(epsilon|delta|threshold|release|accountant)\b(?= (must|=))", r"--\1", message))
 

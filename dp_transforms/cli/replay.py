@@ -13,9 +13,8 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from dp_transforms.checks import check_names
-from dp_transforms.cli.event_options import event_fields
-from dp_transforms.cli.grouped_options import ADVANCED, BUDGET, ENGINE, INPUT, OUTPUT, GroupedCommand, option
 from dp_transforms.cli.home_workers import (
+    check_memory,
     home_worker_options,
     pool_for,
     pool_for_request,
@@ -23,15 +22,32 @@ from dp_transforms.cli.home_workers import (
     read_early,
     shards_of_log,
 )
-from dp_transforms.cli.ledger_options import account_of_options, ledger_options
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
-from dp_transforms.cli.options import UNREADABLE, field_options
+from dp_transforms.cli.options import (
+    ADVANCED,
+    BUDGET,
+    ENGINE,
+    INPUT,
+    OUTPUT,
+    UNREADABLE,
+    GroupedCommand,
+    event_fields,
+    field_options,
+    flag,
+    option,
+    user_errors,
+)
 from dp_transforms.cli.output_file import check_output
-from dp_transforms.cli.plan_options import PLAN_OPTIONS, flag, plan_of_command, plan_options
+from dp_transforms.cli.plan_options import PLAN_OPTIONS, plan_of_command, plan_options
 from dp_transforms.cli.replay_engine import choose_replay_engine, replay_engine_options, with_absolute_paths
-from dp_transforms.cli.replay_memory import check_memory
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.state_options import check_state_options, state_options
+from dp_transforms.cli.state_options import (
+    StateOptions,
+    account_of_options,
+    check_state_options,
+    ledger_options,
+    state_options,
+)
 from dp_transforms.cli.table_output import (
     OUTPUT_TABLE,
     check_table_of_replay,
@@ -45,6 +61,7 @@ from dp_transforms.logs.garbage_collection import paused_collection
 from dp_transforms.monitor.run_settings import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file, report_format
+from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
 from dp_transforms.views.report_table import is_ascii_only, legend, windows_table
 
@@ -53,6 +70,10 @@ if TYPE_CHECKING:
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12
+# Fields of a request that are options.
+_AS_GIVEN = (
+    *("domain_file", "dead_letter", "max_bad_fraction", "allow_empty", "noise_key_file", "noise_key_secret", "stream"),
+)
 
 
 @click.command(name="replay", cls=GroupedCommand)
@@ -148,7 +169,7 @@ def _replay(
     logs: tuple[str, ...], options: dict[str, Any], beam_words: Sequence[str], started: contextlib.ExitStack
 ) -> tuple[ReplaySummary | None, ReplayRequest]:
     """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
-    try:
+    with user_errors(ValueError):  # of a file, the plan, or an option
         cluster = choose_replay_engine(logs, options, beam_words)
         pool = pool_for(logs, options, beam_words)
         if pool is not None:
@@ -173,20 +194,18 @@ def _replay(
             if pool is not None:
                 started.enter_context(pool)
         elif pool is None and cluster is None and not options["allow_large_log"]:
-            check_memory(request.chunks, request.fields, request.plan, request.domain_file)
+            check_memory(request)
         if pool is not None:
             request = dataclasses.replace(
                 request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.release)
             )
             read_ahead(pool, request)
-    except ValueError as error:  # of a file, the plan, or an option
-        raise UserError(str(error)) from None
     with paused_collection():  # looking for garbage took a sixth of the time
         from dp_transforms.cli.replay_runs import run_part, run_whole  # loads Beam
 
-    if options["state"] is None:
-        return run_whole(logs, request, cluster, beam_words, options["run_id"], account, pool), request
-    return run_part(logs, request, beam_words, options, account), request
+    if request.state is None:
+        return run_whole(request, cluster or beam_words, account, pool), request
+    return run_part(request, beam_words, account), request
 
 
 def _has_no_budget(options: dict[str, Any]) -> bool:
@@ -242,21 +261,30 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         # A state is of a run that has paid, or is refused.
         account.check_fits(plan, options["stream"], options["run_id"])
     chunks = find_log_chunks(logs, fields)
+    state = None
+    if options["state"] is not None:
+        state = StateOptions(
+            os.path.abspath(options["state"]),
+            options["noise_key_file"],
+            fields.user,
+            fields.item,
+            full_name(output),
+            until_seconds=options["until"],
+            run_id=options["run_id"],
+            population=options["population"],
+        )
     return ReplayRequest(
+        **{name: options[name] for name in _AS_GIVEN},
         chunks=chunks,
         fields=fields,
         hint=hint_of_log(chunks, fields),
         plan=plan,
-        domain_file=options["domain_file"],
         output=output,
-        dead_letter=dead_letter,
-        max_bad_fraction=options["max_bad_fraction"],
-        allow_empty=options["allow_empty"],
-        noise_key_file=options["noise_key_file"],
-        noise_key_secret=options["noise_key_secret"],
         run_id=run_id,
-        stream=options["stream"],
         table=table,
+        logs=logs,
+        is_named=options["run_id"] is not None,
+        state=state,
     )
 
 

@@ -9,17 +9,20 @@ from typing import Any
 import click
 
 from dp_transforms.cli.engine_choice import EngineChoice, choose_engine
-from dp_transforms.cli.engine_options import (
+from dp_transforms.cli.options import (
     ALLOW_OPEN_PORTS,
+    ENGINE,
     FLINK_MASTER,
+    MAKE_A_KEY,
     NOISE_KEY_SECRET,
     PARALLELISM,
     WORKER_POOL,
+    AnyFunction,
+    add_options,
+    flag,
+    noise_key_secret,
+    option,
 )
-from dp_transforms.cli.grouped_options import ENGINE, AnyFunction, add_options, option
-from dp_transforms.cli.noise_key_secret import noise_key_secret
-from dp_transforms.cli.options import MAKE_A_KEY
-from dp_transforms.cli.plan_options import flag
 from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from dp_transforms.errors import UserError
 from dp_transforms.stores.remote_files import full_name, is_remote

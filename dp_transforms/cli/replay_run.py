@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,13 +20,13 @@ from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
 from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.options import LogError, NothingFoundError
-from dp_transforms.cli.output_file import output_draft_file, publish_output
-from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.quiet_workers import quiet_workers
+from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
+from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_state import ReplayPart
+from dp_transforms.cli.state_part import RESUMES, PartFacts, StatePart
 from dp_transforms.cli.table_output import publish_to_table
 from dp_transforms.engines.local import is_local
+from dp_transforms.errors import UserError
 from dp_transforms.logs import spread_chunks, unit_hint
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
@@ -35,7 +36,65 @@ from dp_transforms.monitor.operator_counts import (
     PAIRS_UNPAID,
 )
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.reports import read_report_file
+from dp_transforms.runs.fingerprints import InputFingerprint
+from dp_transforms.runs.state_header import StateError
+from dp_transforms.stores.local_files import remove_dead_drafts
+from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
+
+
+class ReplayPart(StatePart):
+    """A part that is taken from a log: its report and its new state appear together, after all is drawn.
+
+    A part that was killed between its intent and the new state *resumes*: noise is a function of the key, the run id,
+    the window, the item and who held it, so the same input gives the same bytes. A part that failed before it began to
+    publish takes its intent back where the log alone was the reason, also if it resumed: nobody has read anything of
+    it. Afterwards the same command finds that the part is done.
+    """
+
+    def __init__(self, facts: PartFacts, log: InputFingerprint) -> None:
+        super().__init__(facts)
+        self._log = log
+
+    def _is_of_the_log(self, error: BaseException) -> bool:
+        return isinstance(error, LogError)
+
+    def check_log(self) -> None:
+        """Raises LogError if the log was changed since it was fingerprinted. Call it before `publish`."""
+        try:
+            self._log.check_unchanged()
+        except StateError as error:
+            raise LogError(str(error)) from None
+
+    def tidy(self) -> None:
+        """Removes the drafts that a process left which was killed after it had published."""
+        for path in (self.facts.record.output, self.facts.state_path):
+            if not is_remote(path):
+                remove_dead_drafts(pathlib.Path(path))
+
+    def has_dead_letter(self, path: str) -> bool:
+        """Whether the process that was killed has written it already: the same input has the same bad rows."""
+        return self.facts.how == RESUMES and is_taken(path)
+
+    def publish(self, report: str, state: str) -> None:
+        """Gives the report its name, then the new state. report, state: finished drafts."""
+        self._announce(state)
+        output = self.facts.record.output
+        if self.facts.how == RESUMES and is_taken(output):
+            if not _are_same_reports(report, output):
+                raise UserError(
+                    f"{output} exists, and is not the report of this part. Move it away, and run the same command"
+                    " again."
+                )
+        else:
+            publish_output(report, output)
+        self._replace_state(state)
+
+
+def _are_same_reports(draft: str, published: str) -> bool:
+    (header, reports), (other_header, other_reports) = read_report_file(draft), read_report_file(published)
+    return header == other_header and list(reports) == list(other_reports)
 
 
 def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:

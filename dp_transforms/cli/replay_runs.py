@@ -4,59 +4,72 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.operator_log import WARNING, is_json, tell
+from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_console, tell
+from dp_transforms.cli.options import user_errors
+from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_engine import ClusterReplay
-from dp_transforms.cli.replay_progress import show_progress
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import check_bad_fraction, nothing_found, run_replay
-from dp_transforms.cli.replay_state import ReplayPart, check_outputs
-from dp_transforms.cli.run_account import DONE, NEW, PartFacts, RunAccount
-from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.state_part import open_part, part_is_done, part_is_taken, secret_of_run, state_errors
+from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_replay
+from dp_transforms.cli.state_part import (
+    CONTINUES,
+    DONE,
+    NEW,
+    PartFacts,
+    RunAccount,
+    open_part,
+    part_is_done,
+    part_is_taken,
+    secret_of_run,
+    state_errors,
+)
 from dp_transforms.engines.local import is_local, pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
 from dp_transforms.runs.state_lock import hold_state
-from dp_transforms.stores.remote_files import full_name, is_remote
+from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount
 
+_SECONDS_BETWEEN_UPDATES = 0.2
+_SECONDS_BETWEEN_LINES = 5.0
+
 
 def run_whole(
-    logs: tuple[str, ...],
     request: ReplayRequest,
-    cluster: ClusterReplay | None,
-    beam_words: Sequence[str],
-    run_id: str | None,
+    where: ClusterReplay | Sequence[str],
     account: LedgerAccount | None,
     pool: ProcessPool | None,
 ) -> ReplaySummary | None:
     """All of a run at once, without a state. None if the job was left running.
 
-    pool: has begun to read the log, unless there is an account.
+    where: on a cluster, or by options of Beam. pool: has begun to read the log, unless there is an account.
     """
-    where = cluster or pipeline_options(beam_words)
+    if not isinstance(where, ClusterReplay):
+        where = pipeline_options(where)
     if account is None:
         return _run(request, where, pool=pool)
     with state_errors():
         _check_range(request)
         path = request.noise_key_file
-        log = _fingerprint_of_log(logs, request, None if path is None else input_key(secret_of_run(path)))
+        log = _fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
+        run_id = request.run_id if request.is_named else None
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-        is_private = not is_remote(request.output) or (cluster is None and is_local(pipeline_options(beam_words)))
+        is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
         with account.whole(is_private=is_private):
             request = dataclasses.replace(request, run_id=verdict.run_id)
             if pool is not None:
@@ -64,37 +77,25 @@ def run_whole(
             return _run(request, where, pool=pool)
 
 
-def run_part(
-    logs: tuple[str, ...],
-    request: ReplayRequest,
-    beam_words: Sequence[str],
-    options: dict[str, Any],
-    account: LedgerAccount | None,
-) -> ReplaySummary | None:
+def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerAccount | None) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
-    assert request.noise_key_file is not None
-    path, run_account = os.path.abspath(options["state"]), account or RunAccount()
+    assert request.state is not None
+    run_account = account or RunAccount()
 
     def check(facts: PartFacts) -> PartFacts:
-        facts = check_outputs(facts, request.output, request.dead_letter)
+        """Raises UserError if the files of a new part exist, or cannot be written."""
+        if facts.how in (NEW, CONTINUES):
+            check_output(request.output)
+            check_output(request.dead_letter or None, "--dead-letter")
         if account is not None and facts.how == NEW:
             _check_range(request, is_part=True)
         return facts
 
-    with state_errors(), hold_state(path):
-        log = _fingerprint_of_log(logs, request, input_key(secret_of_run(request.noise_key_file)))
+    with state_errors(), hold_state(request.state.path):
+        log = _fingerprint_of_log(request, input_key(secret_of_run(request.state.noise_key_file)))
         facts = open_part(
             request.plan,
-            StateOptions(
-                path,
-                request.noise_key_file,
-                request.fields.user,
-                request.fields.item,
-                full_name(request.output),
-                until_seconds=options["until"],
-                run_id=options["run_id"],
-                population=options["population"],
-            ),
+            request.state,
             stream=request.stream,
             input_fingerprint=log.text,
             account=run_account,
@@ -120,17 +121,15 @@ def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
     """
     if request.allow_empty:
         return
-    try:
+    with user_errors(EventFileError):
         outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
-    except EventFileError as error:
-        raise UserError(str(error)) from None
     if outside is not None:
         check_bad_fraction(request, *outside, has_run=False)
         if outside[0] or not is_part:
             raise nothing_found(request, *outside, has_run=False)
 
 
-def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
+def _fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
     """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
     groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields
@@ -139,10 +138,8 @@ def _fingerprint_of_log(logs: tuple[str, ...], request: ReplayRequest, key: byte
     files = [(chunk.path, ending_of_log(chunk.path)) for chunk in request.chunks]
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
     log = InputFingerprint(files, reading, key, stored)
-    try:
-        is_same = bool(log.text) and find_log_chunks(logs, fields) == request.chunks
-    except EventFileError as error:
-        raise UserError(str(error)) from None
+    with user_errors(EventFileError):
+        is_same = bool(log.text) and find_log_chunks(request.logs, fields) == request.chunks
     if not is_same:
         raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
     return log
@@ -174,3 +171,56 @@ def _run(
 def _in_this_process(beam_options: PipelineOptions) -> bool:
     mode = beam_options.view_as(DirectOptions).direct_running_mode
     return is_local(beam_options) and mode in (None, "in_memory", "multi_threading")
+
+
+@contextlib.contextmanager
+def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
+    """While the block runs in this thread, another one shows on a terminal how much was read, and how fast; for
+    programs it says so now and then, and at the end."""
+    console = operator_console()
+    with contextlib.ExitStack() as stack:
+        stack.callback(progress.close)
+        say = functools.partial(_say_rows, progress, total_bytes)
+        if is_json():
+            stack.enter_context(_repeated(say, _SECONDS_BETWEEN_LINES))
+        elif console.is_terminal:
+            rate = TextColumn("{task.fields[rate]}")
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), rate)
+            bar = stack.enter_context(Progress(*columns, TimeElapsedColumn(), console=console, transient=True))
+            task = bar.add_task("reading", total=max(1, total_bytes), rate="")
+            update = functools.partial(_update, bar, task, progress, total_bytes)
+            stack.enter_context(_repeated(update, _SECONDS_BETWEEN_UPDATES))
+        yield
+        if is_json():
+            say()
+
+
+@contextlib.contextmanager
+def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
+    """While the block runs, every so many seconds."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(seconds):
+            show()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+
+
+def _say_rows(progress: ReadProgress, total_bytes: int) -> None:
+    numbers = {"rows": progress.rows, "bytes": progress.bytes, "total_bytes": total_bytes}
+    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers)
+
+
+def _update(bar: Progress, task: TaskID, progress: ReadProgress, total_bytes: int) -> None:
+    if progress.bytes >= total_bytes:
+        bar.update(task, description="finding heavy items", total=None)  # nobody knows how long: a pulse
+    else:
+        elapsed = bar.tasks[task].elapsed or 1.0
+        bar.update(task, completed=progress.bytes, rate=f"{progress.rows / elapsed:,.0f} events/s")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import datetime
 import heapq
 import os
-from collections.abc import Iterator, Sequence
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from dp_transforms.cli.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError
-from dp_transforms.cli.output_file import check_output
+from dp_transforms.cli.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError, user_errors
+from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
@@ -89,17 +90,13 @@ def command(
     pictures = {"--html": html, "--chart": chart}
     is_drawn = _check_pictures(pictures, titles, force=force)
     keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
-    try:
+    with user_errors(ReportFileError):
         header, windows, state = read_report(reports, table, run_id)
         selected, total = _latest(_only_item(windows, item), None if is_drawn and last is None else keep)
-    except ReportFileError as error:
-        raise UserError(str(error)) from error
     if item is not None and not total:
         raise NothingFoundError(f"no window reports {label_text(item)}. Some users may have held it, but too few.")
     if is_drawn:
-        from dp_transforms.cli.show_pictures import write_pictures
-
-        write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all, force=force)
+        _write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all, force=force)
         for option, path in pictures.items():
             if path is not None:
                 click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=as_json)
@@ -177,13 +174,56 @@ def _check_pictures(pictures: dict[str, str | None], titles: str | None, *, forc
         raise click.UsageError("--titles is for pages and charts. Give --html or --chart as well.")
     if force and not asked:
         raise click.UsageError("--force replaces a page or a chart. Give --html or --chart as well.")
-    if asked:
-        from dp_transforms.cli.show_pictures import check_pictures
+    if not asked:
+        return False
+    from dp_transforms.views.page import picture
 
-        check_pictures(asked)
+    endings = {"--html": (".html", ".htm"), "--chart": picture.FORMATS}
+    for option, path in asked.items():
+        if not path.lower().endswith(endings[option]):
+            raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
+    if "--chart" in asked:
+        picture.check_picture_library()
     for option, path in asked.items():
         check_output(path, option, force=force)
-    return bool(asked)
+    return True
+
+
+def _write_pictures(
+    pictures: Mapping[str, str | None],
+    header: ReportHeader,
+    reports: Sequence[WindowReport],
+    zone: datetime.tzinfo,
+    *,
+    titles: str | None,
+    state: str,
+    all_items: bool,
+    force: bool,
+) -> None:
+    """Writes those of the two that have a path.
+
+    force: in the place of files that are there. titles: path of the list of titles. state: a sentence on whether the
+    run has ended.
+    """
+    from dp_transforms.views.page import picture
+    from dp_transforms.views.page.item_titles import read_titles
+    from dp_transforms.views.page.report_columns import plan_of, report_columns
+    from dp_transforms.views.page.report_page import report_page
+    from dp_transforms.views.page.shown_text import shown_text
+
+    named = read_titles(titles) if titles is not None else {}
+    if page := pictures["--html"]:
+        write_output(page, report_page(header, reports, zone, named, state), force=force)
+    if chart := pictures["--chart"]:
+        drawn = picture.picture(
+            report_columns(reports, plan_of(header), named),
+            f"Items over time: {shown_text(header.stream)}",
+            escape_text(header.guarantee),
+            zone,
+            kind=pathlib.Path(chart).suffix.lower(),
+            most_items=picture.MOST_ITEMS if all_items else picture.FEW_ITEMS,
+        )
+        write_output(chart, drawn, force=force)
 
 
 def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:

@@ -1,16 +1,18 @@
-"""The options by which a command takes one part of a run, ``--state`` and ``--until``, and what goes with them."""
+"""The options by which a command takes one part of a run, ``--state`` and ``--until``, and what goes with them; and
+those that say where a run is accounted for. What knows the ledger is loaded only where these are given."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dp_transforms.cli.grouped_options import ADVANCED, AnyFunction, add_options, option
-from dp_transforms.cli.options import MAKE_A_KEY, UTC_TIME
-from dp_transforms.cli.plan_options import flag
+from dp_transforms.cli.options import ADVANCED, BUDGET, MAKE_A_KEY, UTC_TIME, adds, flag, option
 from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import open_regular
+
+if TYPE_CHECKING:
+    from dp_transforms.cli.ledger_account import LedgerAccount
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,27 +36,24 @@ class StateOptions:
     population: str | None = None
 
 
-def state_options(function: AnyFunction) -> AnyFunction:
-    """Adds the options."""
-    options = (
-        option(
-            ADVANCED,
-            "--state",
-            metavar="FILE",
-            help="Take the range in parts, one command after the other, for one budget: a private file with what one "
-            "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
-            "budget options and the key are the same in all parts. With --release names users spend at their own pace, "
-            "as in a stream.",
-        ),
-        option(
-            ADVANCED,
-            "--until",
-            type=UTC_TIME,
-            help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
-            "Default: --end.",
-        ),
-    )
-    return add_options(function, *options)
+state_options = adds(
+    option(
+        ADVANCED,
+        "--state",
+        metavar="FILE",
+        help="Take the range in parts, one command after the other, for one budget: a private file with what one "
+        "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
+        "budget options and the key are the same in all parts. With --release names users spend at their own pace, "
+        "as in a stream.",
+    ),
+    option(
+        ADVANCED,
+        "--until",
+        type=UTC_TIME,
+        help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+        "Default: --end.",
+    ),
+)
 
 
 def check_state_options(options: dict[str, Any]) -> None:
@@ -90,3 +89,50 @@ def check_state_options(options: dict[str, Any]) -> None:
         if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
             other = "--plan" if name == "plan_file" else flag(name)
             raise UserError(f"--state and {other} name the same file. Name two different ones.")
+
+
+ledger_options = adds(
+    option(
+        BUDGET,
+        "--ledger",
+        brief="Keep account over all runs; with --population.",
+        metavar="FILE|URL",
+        help="Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
+        " postgresql://host/database.",
+    ),
+    option(
+        BUDGET,
+        "--population",
+        metavar="NAME",
+        help="With --ledger: a name for all streams that share users with this one.",
+    ),
+    option(
+        BUDGET,
+        "--max-epsilon",
+        metavar="FLOAT",
+        help="With --ledger: what users of this population may ever lose in all runs together. Set once.",
+    ),
+    option(BUDGET, "--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
+)
+
+
+def account_of_options(options: dict[str, Any]) -> LedgerAccount | None:
+    """The account of a run; None without ``--ledger``, and then no database library is loaded.
+
+    Raises UserError for options that do not go together, and for a ledger that cannot be opened.
+    """
+    if options["ledger"] is None:
+        given = [name for name in ("population", "max_epsilon", "max_delta") if options[name] is not None]
+        if given:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UserError(f"{flags} belong to --ledger. Give --ledger FILE too, or leave them out.")
+        return None
+    if options["population"] is None:
+        raise UserError(
+            "--ledger needs --population: a name for all streams that share users with this one, for example"
+            " --population news."
+        )
+    from dp_transforms.cli.ledger_account import LedgerAccount
+
+    return LedgerAccount.of_options(options)

@@ -10,23 +10,23 @@ At most one answer exists for each window, and the same command repairs a run th
 5. The report is published, then the new state, without the intent. `RunAccount.finish`.
 
 A stream publishes its reports while it runs, so for it the first of these moments is the intent.
-
-`run_account` has what an account of runs hears of it, `replay_state` what is a replay's own, `stream_state` what is a
-stream's.
+`replay_run` has what is a replay's own, `stream_state` what is a stream's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import importlib.metadata
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import shown
-from dp_transforms.cli.options import PublishedError
+from dp_transforms.cli.options import PublishedError, user_errors
 from dp_transforms.cli.output_file import output_draft
-from dp_transforms.cli.run_account import CONTINUES, DONE, NEW, RESUMES, PartFacts, RunAccount
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.run_settings import fresh_run_id
@@ -38,8 +38,71 @@ from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
 from dp_transforms.stores.local_files import publish
 
+NEW, CONTINUES, RESUMES, DONE = "new", "continues", "resumes", "done"
 _BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
+
+
+@dataclasses.dataclass(frozen=True)
+class PartFacts:
+    """What an account needs to know of a part.
+
+    how: NEW for the first part of a run, which pays for all of it; CONTINUES for a later one; RESUMES for a part that
+        was begun and not finished, with the same input; DONE for one that was finished with the same input.
+    record: its windows, its input and its output. header: of the state before it; with DONE, after it.
+    state_fingerprint: of that state. noise_key: the key of the run, which refuses another one in its place.
+    """
+
+    how: str
+    plan: ReleasePlan
+    record: PartRecord
+    header: StateHeader
+    state_path: str
+    state_fingerprint: str
+    noise_key: KeyFile
+
+    @property
+    def start_micros(self) -> int:
+        """The start of the first window, microseconds since 1970 UTC."""
+        return self.plan.schedule.window_start_micros(self.record.first)
+
+    @property
+    def end_micros(self) -> int:
+        """The end of the last window."""
+        return self.plan.schedule.window_end_micros(self.record.end - 1)
+
+
+class RunAccount:
+    """Keeps no account. A ledger is one that does: each method may raise UserError, and then nothing more happens.
+
+    Each call may come again for the same part, after a kill.
+    """
+
+    def reserve(self, facts: PartFacts) -> None:
+        """Before the intent is written and the log is opened by the pipeline."""
+
+    def start(self, facts: PartFacts) -> None:
+        """From here on the part counts as drawn."""
+
+    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
+        """The report is published next, and then the new state. state_fingerprint: of the new state."""
+
+    def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
+        """The report and the new state are in place. state_fingerprint: of the new state."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an earlier process has begun the part that was reserved."""
+        return False
+
+    @property
+    def was_publishing(self) -> bool:
+        """Whether an earlier process has said `publishing` of the part that was reserved."""
+        return False
+
+    def fail(self, facts: PartFacts, *, forget: bool) -> None:
+        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
+        alone is why: so it may be taken from another log."""
 
 
 class StatePart:
@@ -86,7 +149,9 @@ class StatePart:
             if not self._publishes:
                 # Where the failure may depend on the noise, another log must not be drawn for with the same noise.
                 if may_have_drawn:
-                    forget = self._is_of_the_log(error) and not self._was_publishing
+                    # A process that was killed may have published something of this part.
+                    was_publishing = bool(facts.header.next_fingerprint) or account.was_publishing
+                    forget = self._is_of_the_log(error) and not was_publishing
                 else:
                     forget = facts.how != RESUMES and not account.resumes
                 if forget:
@@ -98,11 +163,6 @@ class StatePart:
             account.fail(facts, forget=True)
         else:
             account.finish(self.facts, StateFile(facts.state_path).fingerprint)
-
-    @property
-    def _was_publishing(self) -> bool:
-        """Whether a process that was killed may have published something of this part."""
-        return bool(self.facts.header.next_fingerprint) or self._account.was_publishing
 
     def _is_of_the_log(self, error: BaseException) -> bool:
         """Whether the log alone is why the part failed, and this process has published nothing."""
@@ -121,26 +181,20 @@ class StatePart:
 
     def _sealing_key(self) -> bytes:
         """Raises StateError if the file holds another key than that of the run."""
-        with _key_errors():
+        with user_errors(ValueError):
             return sealing_key(self.facts.noise_key.get_secret_bytes())
 
     def _replace_state(self, draft: str | os.PathLike[str]) -> None:
-        try:
+        with _write_errors(self.facts.state_path):
             replace_state(draft, self.facts.state_path)
-        except OSError as error:
-            raise cannot_write(self.facts.state_path, error) from None
 
     def _write_header(self, header: StateHeader) -> None:
         state, key = StateFile(self.facts.state_path), self._sealing_key()
         state.check_seal(key)
         cells = ((row.kind, row.bucket, state.cell(row)) for row in state.rows)
-        with output_draft(self.facts.state_path) as folder:
-            draft = folder / "state"
-            try:
-                write_state(draft, header, cells, key)
-                replace_state(draft, self.facts.state_path)
-            except OSError as error:
-                raise cannot_write(self.facts.state_path, error) from None
+        with _state_draft(self.facts.state_path) as draft:
+            write_state(draft, header, cells, key)
+            replace_state(draft, self.facts.state_path)
 
 
 def open_part(
@@ -180,27 +234,13 @@ def open_part(
     return facts
 
 
-@contextlib.contextmanager
-def state_errors() -> Iterator[None]:
-    """Turns an error of a state into a UserError."""
-    try:
-        yield
-    except StateError as error:
-        raise UserError(str(error)) from None
+state_errors = functools.partial(user_errors, StateError)
 
 
 def secret_of_run(noise_key_file: str) -> bytes:
     """What is in the key file. Raises UserError."""
-    with _key_errors():
+    with user_errors(ValueError):
         return KeyFile(noise_key_file).get_secret_bytes()
-
-
-@contextlib.contextmanager
-def _key_errors() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def end_of_part(schedule: WindowSchedule, until_seconds: int | None) -> int:
@@ -251,15 +291,11 @@ def _create(plan: ReleasePlan, options: StateOptions, stream: str, fingerprint: 
         )
     run_id = options.run_id or fresh_run_id()
     fields = options.user_field, options.item_field
-    of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint
-    header = StateHeader(*of_run, *fields, population=options.population or "")
-    with output_draft(options.path) as folder:
-        draft = folder / "state"
-        try:
-            write_state(draft, header, [], key)
-            publish(draft, options.path)
-        except OSError as error:
-            raise cannot_write(options.path, error) from None
+    of_run = plan.to_json(), plan.fingerprint, stream, run_id, fingerprint, *fields
+    header = StateHeader(*of_run, population=options.population or "")
+    with _state_draft(options.path) as draft:
+        write_state(draft, header, [], key)
+        publish(draft, options.path)
 
 
 def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
@@ -351,8 +387,18 @@ def _utc(seconds: int) -> str:
     return format_utc(seconds * MICROS_PER_SECOND)
 
 
-def cannot_write(path: str, error: OSError) -> UserError:
-    """Why a state cannot be written."""
-    if isinstance(error, FileExistsError):
-        return UserError(f"{path} was just made by another process. Try again when that has ended.")
-    return UserError(f"cannot write {path}: {error.strerror}. Check the folder and its free space.")
+@contextlib.contextmanager
+def _state_draft(path: str) -> Iterator[pathlib.Path]:
+    """Where a state takes shape; the block gives it its name."""
+    with output_draft(path) as folder, _write_errors(path):
+        yield folder / "state"
+
+
+@contextlib.contextmanager
+def _write_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise UserError(f"{path} was just made by another process. Try again when that has ended.") from None
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}. Check the folder and its free space.") from None

@@ -8,8 +8,8 @@ import click
 from click.core import ParameterSource
 
 from dp_transforms.cli.exit_signals import Unwinding
-from dp_transforms.cli.grouped_options import GroupedCommand
-from dp_transforms.cli.ledger_options import account_of_options
+from dp_transforms.cli.options import GroupedCommand
+from dp_transforms.cli.state_options import account_of_options
 from dp_transforms.cli.stream_options import stream_options
 from dp_transforms.cli.stream_request import stream_request
 from dp_transforms.cli.stream_run import run_stream, run_stream_part

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from dp_transforms.checks import how_to_install
-from dp_transforms.cli.grouped_options import ENGINE, option
+from dp_transforms.cli.options import ENGINE, option
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts as names
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import click
 
-from dp_transforms.cli.engine_options import (
+from dp_transforms.cli.options import (
+    ADVANCED,
     ALLOW_OPEN_PORTS,
+    BUDGET,
+    DURATION,
+    DURATION_OR_ZERO,
+    ENGINE,
     FLINK_MASTER,
+    INPUT,
     NOISE_KEY_SECRET,
+    OUTPUT,
     PARALLELISM,
     WORKER_POOL,
-)
-from dp_transforms.cli.grouped_options import (
-    ADVANCED,
-    BUDGET,
-    ENGINE,
-    INPUT,
-    OUTPUT,
     AnyFunction,
     add_options,
+    field_options,
     option,
 )
-from dp_transforms.cli.ledger_options import ledger_options
-from dp_transforms.cli.options import DURATION, DURATION_OR_ZERO, field_options
 from dp_transforms.cli.plan_options import plan_options
-from dp_transforms.cli.state_options import state_options
+from dp_transforms.cli.state_options import ledger_options, state_options
 from dp_transforms.cli.stream_metrics import METRICS_PORT
 from dp_transforms.cli.table_output import OUTPUT_TABLE
 

@@ -13,10 +13,8 @@ import apache_beam as beam
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import EngineChoice, choose_engine
-from dp_transforms.cli.event_options import event_fields
-from dp_transforms.cli.noise_key_secret import noise_key_secret
-from dp_transforms.cli.options import MAKE_A_KEY
-from dp_transforms.cli.plan_options import flag, plan_of_command
+from dp_transforms.cli.options import MAKE_A_KEY, event_fields, flag, noise_key_secret
+from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.cli.stop_file import stop_file_of_run
 from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS

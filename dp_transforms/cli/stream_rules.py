@@ -8,8 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import READING_OPTIONS
-from dp_transforms.cli.plan_options import flag
+from dp_transforms.cli.options import READING_OPTIONS, flag
 from dp_transforms.cli.state_options import check_state_options
 from dp_transforms.cli.stream_options import DATAFLOW
 from dp_transforms.cli.table_output import check_table, check_table_for_workers, output_table

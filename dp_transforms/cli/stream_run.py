@@ -17,10 +17,8 @@ from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.flink_start import FlinkStart
 from dp_transforms.cli.flink_watch import FlinkWatch
 from dp_transforms.cli.ledger_account import LedgerAccount
-from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.quiet_workers import quiet_workers
-from dp_transforms.cli.run_account import DONE, RunAccount
-from dp_transforms.cli.state_part import part_is_done, part_is_taken, state_errors
+from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
+from dp_transforms.cli.state_part import DONE, RunAccount, part_is_done, part_is_taken, state_errors
 from dp_transforms.cli.stream_account import accounted
 from dp_transforms.cli.stream_engine import started_engine
 from dp_transforms.cli.stream_job import StreamJob, job_name

@@ -22,8 +22,7 @@ import json
 import os
 import pathlib
 
-from dp_transforms.cli.run_account import CONTINUES, NEW, RESUMES, PartFacts, RunAccount
-from dp_transforms.cli.state_part import StatePart, open_part
+from dp_transforms.cli.state_part import CONTINUES, NEW, RESUMES, PartFacts, RunAccount, StatePart, open_part
 from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError

@@ -1,7 +1,14 @@
-"""The subcommands of ``shh``: runs the module of each, and turns expected errors into one line."""
+"""The subcommands of ``shh``: runs the module of each, and turns expected errors into one line.
+
+Also ``--config FILE``, options of commands in a TOML file, one table for each command, where the command line wins; and
+what tells errors of standard output (a full disk, a closed pipe) from all other errors of the operating system.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import difflib
 import importlib
 import itertools
 import logging
@@ -10,19 +17,13 @@ import pathlib
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TextIO, cast
 
 import click
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.cli import completion, exit_signals, operator_log
-from dp_transforms.cli.standard_output import (
-    ClosedPipeError,
-    StandardOutputError,
-    drop_standard_output,
-    watched_standard_output,
-)
 from dp_transforms.errors import UserError
 
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
@@ -57,6 +58,8 @@ You have a report:
 All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 _OF_ALL = ("--config", "--log-format")
 _WITH_BEAM_OPTIONS = ("replay", "stream")
+_MOST_BYTES = 1 << 20
+_COMMAND_LINE_ONLY = ("help", "help-all", "verbose")
 
 
 class _LazyGroup(click.Group):
@@ -77,11 +80,9 @@ class _LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS and not ctx.resilient_parsing:
-            import difflib
-
-            if close := difflib.get_close_matches(args[0], _COMMANDS, n=1):
-                ctx.fail(f"No such command {args[0]!r}. Do you mean {close[0]}?")
+        close = [] if args[0] in _COMMANDS else difflib.get_close_matches(args[0], _COMMANDS, n=1)
+        if close and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Do you mean {close[0]}?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -127,8 +128,6 @@ def shh(context: click.Context, config: str | None, log_format: str) -> None:
         click.echo(_WELCOME)
         return
     if config is not None:
-        from dp_transforms.cli.config_file import defaults_of, read_config
-
         table, command = read_config(config, _COMMANDS).get(name), shh.get_command(context, name)
         if table is not None and command is not None:
             context.default_map = {name: defaults_of(config, command, table)}
@@ -198,3 +197,150 @@ def _quiet_logs(verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, force=True)
     if not verbose:
         warnings.simplefilter("ignore")
+
+
+class StandardOutputError(OSError):
+    """Standard output did not take what was printed."""
+
+
+class ClosedPipeError(StandardOutputError, BrokenPipeError):
+    """Its reader has gone: `shh show ... | head`. click and rich then end the command without a word."""
+
+
+class _Watched:
+    """The stream, with errors that say that they are its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with _named():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _named():
+            self._stream.flush()
+
+
+@contextlib.contextmanager
+def watched_standard_output() -> Iterator[None]:
+    """While the block runs, `sys.stdout` raises StandardOutputError; it is flushed at the end of the block."""
+    before = sys.stdout
+    if before is None:  # closed before this process began: nothing is printed
+        yield
+        return
+    watched = cast(TextIO, _Watched(before))
+    sys.stdout = watched
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        if sys.stdout is watched:  # click leaves another one behind when a pipe is closed
+            sys.stdout = before
+
+
+def drop_standard_output() -> None:
+    """Python flushes once more at its end, and would print the same error again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ClosedPipeError(error.errno, error.strerror) from None
+    except OSError as error:
+        raise StandardOutputError(error.errno, error.strerror) from None
+
+
+def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:
+    """The tables of the file, by command. Raises UserError for a file that cannot be read and for unknown tables."""
+    import tomllib  # few commands have such a file
+
+    from dp_transforms.stores.local_files import read_regular
+
+    try:
+        data = read_regular(path, _MOST_BYTES)
+        if len(data) > _MOST_BYTES:
+            raise UserError(f"--config {path} has more than 1 MB, so it is not a list of options.")
+        tables = tomllib.loads(data.decode())
+    except OSError as error:
+        raise UserError(f"--config {path} cannot be read: {error.strerror}. Name a regular file.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"--config {path} is not TOML: {on_one_line(str(error))}.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--config {path} is not UTF-8 text. Write it in TOML.") from None
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
+        raise UserError(f"--config {path} has a value that is too large. Write numbers and texts in it.") from None
+    for name, table in tables.items():
+        if name not in commands:
+            raise UserError(f"--config {path}: there is no command {_shown(name)}{_nearest(name, commands)}")
+        if not isinstance(table, dict):
+            raise UserError(
+                f"--config {path}: {_shown(name)} must be a table of options: [{name}], and below it a line for each."
+            )
+    return tables
+
+
+def defaults_of(path: str, command: click.Command, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a command as click takes it: by the names of parameters, as texts of a command line.
+
+    Raises UserError for a key that is no option of the command, naming the nearest, and for a value of another kind.
+    """
+    options = {
+        each.opts[0].removeprefix("--"): each
+        for each in command.params
+        if isinstance(each, click.Option) and each.opts[0].removeprefix("--") not in _COMMAND_LINE_ONLY
+    }
+    inner = command.commands if isinstance(command, click.Group) else {}
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("_", "-")
+        where = f"--config {path}: [{command.name}] {_shown(key)}"
+        if key in inner and isinstance(value, dict):
+            found[key] = defaults_of(path, inner[key], value)
+        elif name not in options:
+            raise UserError(f"{where} is no option that a file may set{_nearest(name, [*options, *inner])}")
+        else:
+            found[str(options[name].name)] = _value(where, options[name], value)
+    return found
+
+
+def _value(where: str, option: click.Option, value: Any) -> Any:
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise UserError(f"{where} must be true or false.")
+        return value
+    if option.nargs != 1 or option.multiple:
+        many = option.multiple or (isinstance(value, list) and len(value) == option.nargs)
+        if not (many and isinstance(value, list)):
+            raise UserError(f"{where} must be a list{'' if option.multiple else f' of {option.nargs} values'}.")
+        return [_text(where, each) for each in value]
+    return _text(where, value)
+
+
+def _text(where: str, value: Any) -> str:
+    """As it would stand on the command line, so that it is read by the same rules."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return value.isoformat()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UserError(f"{where} must be a text or a number, as on the command line.")
+    try:
+        return repr(value)
+    except ValueError:  # a hexadecimal number of thousands of digits
+        raise UserError(f"{where} is too large a number.") from None
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f". Do you mean {close[0]}?" if close else f". There are: {', '.join(sorted(known))}."
+
+
+def _shown(name: str) -> str:
+    return repr(on_one_line(name, most=80))

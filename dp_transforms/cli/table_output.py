@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from dp_transforms.cli.grouped_options import OUTPUT, option
+from dp_transforms.cli.options import OUTPUT, option, user_errors
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportTable, read_report_file
@@ -77,10 +77,8 @@ def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
     """Copies the report of a whole run, and its end, in one transaction. windows: of its plan. Raises UserError."""
     header, read = read_report_file(draft)
     reports = list(read)
-    try:
+    with user_errors(StreamError):
         sink.write_whole(header, reports, RunEnded(header.stream, windows, len(reports)))
-    except StreamError as error:
-        raise UserError(str(error)) from None
 
 
 def check_table_of_replay(sink: ReportTable, run_id: str, *, has_state: bool) -> None:

@@ -16,8 +16,7 @@ from dp_transforms.audit.names.counted import count_p_values
 from dp_transforms.audit.names.exact import audit_names_exactly
 from dp_transforms.audit.names.payments import audit_payments
 from dp_transforms.audit.names.sampled import FALSE_ALARM
-from dp_transforms.cli.audit_names import audit_names
-from dp_transforms.cli.audit_names_report import violations_of
+from dp_transforms.cli.audit import audit_names
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
@@ -169,7 +168,7 @@ def test_what_follows_the_wrong_users_is_refused(
 
 
 def _assert_refused(sentence: str, domain: tuple[str, ...]) -> None:
-    found = violations_of(*audit_names(audited_plan(counts=COUNTS, domain=domain), RUNS, 1, lambda text, share: None))
+    found = audit_names(audited_plan(counts=COUNTS, domain=domain), RUNS, 1, lambda text, share: None).violations
     assert any(sentence in text for text in found), found
 
 

@@ -1,0 +1,183 @@
+"""Logs as other programs write them, from the look at them to the report: separators, forms of times, zones, units."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import pathlib
+import re
+import zoneinfo
+
+import pytest
+
+from dp_transforms.cli.replay_runs import _fingerprint_of_log
+from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs.streams.log_folder import LogFolder
+from dp_transforms.reports import read_report_file
+from tests.cli.printed_commands import command_of
+from tests.helpers.shh_here import shh
+
+BEGIN = datetime.datetime(2026, 10, 24, 12, tzinfo=datetime.UTC)  # in Berlin an hour occurs twice in the night
+HOURS, USERS = 20, 120
+BERLIN = "Europe/Berlin"
+RANGE = ["--start", "2026-10-24", "--end", "2026-10-26", "--window", "1h", "--epsilon", "2", "--delta", "1e-9"]
+
+
+def moments() -> list[tuple[str, str, datetime.datetime]]:
+    """In each hour all users have the item of this hour by UTC."""
+    events = []
+    for hour in range(HOURS):
+        for user in range(USERS):
+            moment = BEGIN + datetime.timedelta(hours=hour, minutes=user % 60)
+            events.append((f"u{user}", f"/hour/{moment:%d-%H}", moment))
+    return events
+
+
+def found(report: pathlib.Path) -> dict[str, set[str]]:
+    """Items by window."""
+    _, reports = read_report_file(str(report))
+    items: dict[str, set[str]] = {}
+    for each in reports:
+        begin = datetime.datetime.fromtimestamp(each.window_start / 1e6, datetime.UTC)
+        items.setdefault(f"{begin:%d-%H}", set()).update(hitter.item for hitter in each.heavy_hitters)
+    return items
+
+
+GERMAN = ("Kunde;Seite;Zeitpunkt;Preis", ";", "%d.%m.%Y %H:%M", BERLIN, "1,5")
+TABS = ("visitor\tpage\tat\tnote", "\t", "%Y-%m-%d %H:%M:%S", BERLIN, "a, b")
+US = ("customer,page,bought,session", ",", "%m/%d/%Y %I:%M %p", "America/New_York", "s1")
+NGINX = ("remote_user,request,time_local,User-Agent", ",", "%d/%b/%Y:%H:%M:%S %z", BERLIN, "Mozilla/5.0")
+
+
+@pytest.mark.parametrize(
+    ("header", "separator", "form", "zone", "rest"), [GERMAN, TABS, US, NGINX], ids=["german", "tabs", "us", "nginx"]
+)
+def test_the_printed_command_reports_each_hour_as_it_was(
+    tmp_path: pathlib.Path, header: str, separator: str, form: str, zone: str, rest: str
+) -> None:
+    """The second of the two hours that have one name in Berlin is read as the first: that is documented."""
+    known = zoneinfo.ZoneInfo(zone)
+    rows = [[user, item, moment.astimezone(known).strftime(form), rest] for user, item, moment in moments()]
+    (tmp_path / "log.csv").write_text("\n".join([header, *map(separator.join, rows)]) + "\n")
+    has_zone = "%z" in form
+    given = [] if has_zone else ["--time-zone", zone]
+    looked = shh("doctor", "log.csv", *given, cwd=tmp_path)
+    assert looked.returncode == 0, looked.stdout
+    words = command_of(looked.stdout)
+    for option, value in (
+        ("--csv-separator", {",": None, "\t": "tab"}.get(separator, separator)),
+        ("--time-format", form),
+    ):
+        is_usual = value is None or form.startswith("%Y")
+        assert is_usual or words[words.index(option) + 1] == value, option
+    assert ("--time-zone" in words) != has_zone
+    options = words[2 : words.index("--start")]
+    ended = shh("replay", "log.csv", *options, *RANGE, "--output", "report.jsonl", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "; 0 outside --start .. --end skipped, 0 unreadable" in ended.stderr
+    twice = "25-01" if zone == BERLIN and not has_zone else ""
+    expected = {f"{moment:%d-%H}": {item} for _, item, moment in moments() if f"{moment:%d-%H}" != twice}
+    if twice:
+        expected["25-00"] = {"/hour/25-00", "/hour/25-01"}
+    assert found(tmp_path / "report.jsonl") == expected
+
+
+def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_file(tmp_path: pathlib.Path) -> None:
+    rows = [f"u{n};i;24.10.2026 1{n % 10}:00" for n in range(300)]
+    odd = ["u;i;24.13.2026 10:00", "u;i;2026-10-24 10:00", "u;i;", "u;i"]
+    (tmp_path / "log.csv").write_text("\n".join(["user;item;timestamp", *rows, *odd]) + "\n")
+    (tmp_path / "shh.toml").write_text(
+        '[replay]\ntime-format = "%d.%m.%Y %H:%M"\ntime-zone = "Europe/Berlin"\ncsv-separator = ";"\n'
+    )
+    words = ["replay", "log.csv", *RANGE, "--output", "r.jsonl", "--dead-letter", "bad.jsonl"]
+    ended = shh("--config", "shh.toml", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "; 0 outside --start .. --end skipped, 4 unreadable" in ended.stderr
+    lines = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    reasons = sorted((line["position"], line["reason"]) for line in lines)
+    assert reasons == [(302, "bad time"), (303, "bad time"), (304, "missing time"), (305, "wrong number of cells")]
+
+
+def test_a_stream_of_a_folder_reads_them_too(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "logs").mkdir()
+    rows = [
+        f"{user};{item};{moment.astimezone(zoneinfo.ZoneInfo(BERLIN)):%d.%m.%Y %H:%M}"
+        for user, item, moment in moments()
+    ]
+    (tmp_path / "logs" / "a.csv").write_text("\n".join(["user;item;timestamp", *rows]) + "\n")
+    words = ["--csv-separator", ";", "--time-format", "%d.%m.%Y %H:%M", "--time-zone", BERLIN]
+    ended = shh(
+        *("stream", "--folder", "logs", *words, *RANGE, "--output", "reports", "--engine", "in-process", "--once"),
+        *("--stop-file", "stop", "--clock", "event"),
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    shown = shh("show", "reports", "--json", cwd=tmp_path)
+    items = set(re.findall(r"/hour/\d\d-\d\d", shown.stdout))
+    assert "/hour/24-12" in items
+
+
+@pytest.mark.parametrize(("declared", "factor", "likely"), [("s", 1000, "ms"), ("ms", 1, "s")])
+def test_another_unit_is_named_where_nothing_is_of_use(
+    tmp_path: pathlib.Path, declared: str, factor: int, likely: str
+) -> None:
+    lines = [f"u{n},i,{(1_792_843_200 + n) * factor}" for n in range(300)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item,timestamp", *lines]) + "\n")
+    unit = ["--time-unit", declared]
+    ended = shh("replay", "log.csv", *unit, *RANGE, "--output", "report.jsonl", cwd=tmp_path)
+    assert f"erhaps the unit is {likely}: --time-unit {likely}." in ended.stderr
+    assert "the unit" not in ended.stdout
+    if (report := tmp_path / "report.jsonl").exists():
+        assert "unit is" not in report.read_text()
+    looks = ["--from-log-users", "other"]
+    planned = shh("plan", "--from-log", "log.csv", *looks, *unit, *RANGE, cwd=tmp_path)
+    assert planned.returncode == 1
+    assert f"the unit is {likely}: --time-unit {likely}" in planned.stderr
+    good = shh("replay", "log.csv", "--time-unit", likely, *RANGE, "--output", "good.jsonl", cwd=tmp_path)
+    assert good.returncode == 0
+    assert "the unit" not in good.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--csv-separator", "xy"], "--csv-separator must be one character, a tab or one of"),
+        (["--time-format", "%H"], "--time-format must have a day, a month and a year"),
+        (
+            ["--time-zone", "Berlin"],
+            "--time-zone must be a time zone that this machine knows, got 'Berlin'. Do you mean Europe/Berlin?",
+        ),
+        (["--time-format", "%d.%m.%Y", "--time-unit", "s"], "--time-format and --time-unit must not be given together"),
+    ],
+)
+@pytest.mark.parametrize("command", ["doctor", "replay"])
+def test_what_cannot_be_used_is_refused_by_its_flag(
+    tmp_path: pathlib.Path, command: str, words: list[str], said: str
+) -> None:
+    (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-10-24\n")
+    more = [] if command == "doctor" else [*RANGE, "--output", "r.jsonl"]
+    ended = shh(command, "log.csv", *words, *more, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"shh: {said}")
+
+
+def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> None:
+    """So a run with one state, or a stream that goes on, cannot change how its times are read."""
+    path = tmp_path / "log.csv"
+    path.write_text("user,item,timestamp\nu,i,01.02.2026\n")
+    readings = [
+        EventFields(),
+        EventFields(time_format="%d.%m.%Y"),
+        EventFields(time_format="%m.%d.%Y"),
+        EventFields(time_format="%d.%m.%Y", time_zone=BERLIN),
+        EventFields(time_zone=BERLIN),
+        EventFields(csv_separator=","),
+        EventFields(time_unit="s"),
+    ]
+    texts = set()
+    for fields in readings:
+        request = argparse.Namespace(fields=fields, chunks=find_log_chunks([str(path)], fields), logs=(str(path),))
+        texts.add(_fingerprint_of_log(request, b"k" * 32).text)  # type: ignore[arg-type]
+    assert len(texts) == len(readings)
+    assert len({LogFolder(str(tmp_path), fields).fingerprint() for fields in readings}) == len(readings)

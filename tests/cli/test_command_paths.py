@@ -1,0 +1,282 @@
+"""All commands, all paths: only regular files are read, at once, and no planted link is followed where one writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from dp_transforms.cli.demo import demo
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import ReportFolder
+from tests.cli.command_paths import (
+    BUDGET,
+    FOREIGN,
+    HEADER,
+    READ,
+    READ_FOLDERS,
+    REPORT,
+    WRITTEN,
+    lines_that_write,
+    make_inputs,
+    no_waiting,
+    path_parameters,
+    run,
+)
+from tests.helpers.forked import run_python
+from tests.helpers.shh_here import shh
+
+ROOT = pathlib.Path(__file__).parents[2]
+LINKS = ["link", "dangling link", "hard link"]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting() -> Iterator[None]:
+    yield from no_waiting()
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder, with the inputs, and beside it that of the victim."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    make_inputs(work)
+    (tmp_path / "victim").write_text("precious")
+    return work
+
+
+def test_every_path_of_every_command_is_in_the_tables() -> None:
+    assert path_parameters() == {*READ, *READ_FOLDERS, *WRITTEN, *FOREIGN}
+
+
+# What is read.
+
+
+def make_odd(kind: str, path: pathlib.Path) -> None:
+    if kind == "fifo":
+        os.mkfifo(path, 0o600)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(path))  # its path has at most 107 bytes
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path.with_name("fifo"), 0o600)
+        path.symlink_to(path.with_name("fifo"))
+
+
+@pytest.mark.parametrize("kind", ["fifo", "socket", "folder", "device", "link to a fifo"])
+@pytest.mark.parametrize("place", READ, ids=" ".join)
+def test_what_is_not_a_regular_file_is_refused_at_once(
+    folder: pathlib.Path, place: tuple[str, str], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "config" in place[1]:
+        pytest.importorskip("confluent_kafka", reason="the Kafka client is missing")
+    words = [word.replace("PATH", "odd") for word in READ[place]]
+    (name,) = [word for word in words if word.startswith("odd")]
+    make_odd(kind, folder / name)
+    before = sorted(os.listdir(folder))
+    code, stderr_text = run(words, capsys)
+    assert code == 1
+    assert stderr_text.startswith("shh: ")
+    assert stderr_text.count("\n") == 1
+    assert "odd" in stderr_text
+    if kind in ("fifo", "socket", "device", "link to a fifo"):
+        assert "regular file" in stderr_text
+    assert sorted(os.listdir(folder)) == before
+
+
+def write_all(place: str) -> None:
+    writer = ReportFolder(place).open(HEADER)
+    writer.write(REPORT)
+    writer.end(RunEnded("events", 1, 1))
+
+
+@pytest.mark.parametrize("name", ["header.json", "ended.json", "1970-01-01T000000Z-{}.jsonl"])
+def test_a_pipe_within_a_folder_of_reports_is_refused_at_once(
+    folder: pathlib.Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = name.format(hashlib.sha256(b"events").hexdigest()[:8])
+    write_all("reports")
+    assert run(["show", "reports"], capsys)[0] == 0
+    (folder / "reports" / name).unlink()
+    os.mkfifo(folder / "reports" / name)
+    code, stderr_text = run(["show", "reports"], capsys)
+    assert (code, stderr_text.count("\n")) == (1, 1)
+    assert "not a regular file" in stderr_text
+    with pytest.raises(StreamError, match="not a regular file"):
+        write_all("reports")
+
+
+# What is written.
+
+
+def plant(kind: str, path: pathlib.Path, victim: pathlib.Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    if kind == "hard link":
+        os.link(victim, path)
+        return
+    if kind == "dangling link":
+        victim.unlink()
+    path.symlink_to(victim)
+
+
+def assert_untouched(kind: str, victim: pathlib.Path) -> None:
+    if kind == "dangling link":
+        assert not os.path.lexists(victim)
+    else:
+        assert victim.read_text() == "precious"
+
+
+def planted_and_run(
+    kind: str, path: pathlib.Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[int, str]:
+    """Runs a command that meets a planted name, which works or fails clearly."""
+    victim = pathlib.Path("..").resolve() / "victim"
+    plant(kind, path, victim)
+    code, stderr_text = run(words, capsys)
+    assert_untouched(kind, victim)
+    assert "Traceback" not in stderr_text
+    assert code == 0 or (code == 1 and stderr_text.splitlines()[-1].startswith("shh: "))
+    return code, stderr_text
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize(
+    ("words", "output"), [pytest.param(words, output, id=name) for name, words, output in lines_that_write()]
+)
+def test_a_link_in_the_place_of_an_output_is_not_followed(
+    folder: pathlib.Path, words: list[str], output: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "audit":
+        assert run(["plan", *BUDGET, "--output", "plan.json"], capsys)[0] == 0
+    if "--dead-letter" in words and words[0] == "replay":
+        (folder / "report.avro").unlink()
+    code, stderr_text = planted_and_run(kind, folder / output, words, capsys)
+    if words[0] != "stream":
+        assert code == 1
+        assert "exists and is never overwritten" in stderr_text or words[0] in ("explain", "show")
+        assert "exists" in stderr_text
+    assert not [name for name in os.listdir(folder) if name.endswith((".partial", ".tmp"))]
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("words", [WRITTEN["explain", "html"][0], WRITTEN["show", "html"][0]], ids=["explain", "show"])
+def test_a_page_that_may_be_replaced_replaces_no_link_nor_what_has_another_name(
+    folder: pathlib.Path, words: list[str], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = folder / "out.html"
+    code, _ = planted_and_run(kind, page, [*words, "--html", "out.html", "--force"], capsys)
+    assert (code == 0) == (kind == "hard link") == page.is_file() or page.is_symlink()
+    assert page.is_symlink() == (kind != "hard link")
+
+
+def guessable(name: str, seed: str) -> str:
+    """A temporary name of releases before this test: of what anybody can know or try out."""
+    return f".{name}.{hashlib.sha256(seed.encode()).hexdigest()[:8]}.partial"
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize(
+    ("words", "output", "seed"),
+    [
+        (["plan", *BUDGET], "out.json", str(os.getpid())),
+        (["simulate", "--events", "1000", "--days", "1"], "out.csv", str(os.getpid())),
+        (["simulate", "--events", "1000", "--days", "1"], "out.parquet", str(os.getpid())),
+        (["replay", "log.jsonl", *BUDGET, "--run-id", "nightly"], "out.avro", "nightly"),
+    ],
+    ids=["plan", "simulate csv", "simulate parquet", "replay"],
+)
+def test_links_at_names_that_can_be_guessed_are_not_followed(
+    folder: pathlib.Path, words: list[str], output: str, seed: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = str(os.getpid()) if seed.isdigit() else seed  # pytest may run this in another process than it collected it
+    code, stderr_text = planted_and_run(kind, folder / guessable(output, seed), [*words, "--output", output], capsys)
+    assert code == 0, stderr_text
+    assert (folder / output).exists()
+    assert not (folder / output).is_symlink()
+
+
+@pytest.mark.parametrize("kind", LINKS)
+@pytest.mark.parametrize("name", ["header.json", "ended.json", "1970-01-01T000000Z-{}.jsonl"])
+def test_links_within_a_folder_of_reports_are_not_followed(tmp_path: pathlib.Path, name: str, kind: str) -> None:
+    name = name.format(hashlib.sha256(b"events").hexdigest()[:8])
+    victim, place = tmp_path / "victim", tmp_path / "reports"
+    victim.write_text("precious")
+    if name != "header.json":
+        ReportFolder(str(place)).open(HEADER)
+    plant(kind, place / name, victim)
+    with pytest.raises(StreamError) as caught:
+        write_all(str(place))
+    assert "\n" not in str(caught.value)
+    assert_untouched(kind, victim)
+
+
+def test_the_demo_removes_nothing_through_a_link(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "file").write_text("precious")
+    (folder / "demo").symlink_to(tmp_path / "others")
+    with pytest.raises(SystemExit, match=r"cannot be made again: File exists\. Move away what is there."):
+        demo()
+    assert os.listdir(tmp_path / "others") == ["file"]
+
+
+# Runs command lines, each in a folder, and prints which files each of them opened for writing that were not new.
+WATCHED = """
+import json, os, pathlib, sys
+opened = []
+def watch(event, arguments):
+    if event != "open" or not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        return
+    path, flags = os.fsdecode(arguments[0]), arguments[2]
+    if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC) and not flags & os.O_EXCL:
+        opened.append(path)
+sys.addaudithook(watch)
+from dp_transforms.cli.main import main
+found = {}
+for name, folder, words in json.load(sys.stdin):
+    os.chdir(folder)
+    opened.clear()
+    main(words)
+    found[name] = sorted(set(opened))
+pathlib.Path(sys.argv[1]).write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def opened_for_writing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """By the name of each line that writes. One process for all: a hook of Python that sees files stays forever."""
+    lines = []
+    for number, (name, words, _) in enumerate(lines_that_write()):
+        folder = tmp_path_factory.mktemp(f"line-{number}")
+        make_inputs(folder)
+        if words[0] == "audit":
+            assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
+        if "--dead-letter" in words and words[0] == "replay":
+            (folder / "report.avro").unlink()
+        lines.append((name, str(folder), words))
+    result = tmp_path_factory.mktemp("result") / "opened.json"
+    environment = {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = run_python("-c", WATCHED, result, environment=environment, input=json.dumps(lines))
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(result.read_text())
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("opened for writing")
+@pytest.mark.parametrize("name", [name for name, _, _ in lines_that_write()])
+def test_nothing_is_opened_for_writing_but_new_files(name: str, opened_for_writing: dict[str, list[str]]) -> None:
+    """Whatever its name: so no link can be followed. What Python itself opens is seen, which is all that we use."""
+    assert not set(opened_for_writing[name]) - {os.devnull}

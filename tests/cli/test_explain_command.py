@@ -1,0 +1,166 @@
+"""``shh explain``: the numbers are those of the plan, and a report that contradicts its plan is told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dp_transforms.cli.main import main
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.views.page.fact_sheet import plan_facts
+from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
+from tests.cli.shown_reports import HOSTILE, hostile_characters
+from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_names_plan
+from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
+from tests.helpers.pages import Page
+
+PLAN = hourly_plan()
+REPORTS = reports_of(PLAN, STORIES)
+
+
+@pytest.fixture
+def explain(tmp_path, capsys):
+    """Runs ``shh explain`` on a file of the reports; what it prints without line ends, its errors, its exit code."""
+
+    def run(reports, *words, header=None):
+        path = tmp_path / "report.avro"
+        path.unlink(missing_ok=True)
+        write_report_file(path, header or header_of(PLAN), reports)
+        code = 0
+        try:
+            main(["explain", str(path), *words])
+        except SystemExit as leaving:
+            code = leaving.code
+        printed = capsys.readouterr()
+        return " ".join(printed.out.split()), printed.err, code
+
+    return run
+
+
+def test_a_report_is_explained_with_the_numbers_of_its_run(explain):
+    out, err, code = explain(REPORTS)
+    assert (err, code) == ("", 0)
+    assert PLAN.guarantee in out
+    assert "4 items were named in 5 windows" in out
+    assert f"epsilon: {PLAN.epsilon:g} for each user" in out
+    assert PLAN.fingerprint in out
+    assert "NO," not in out
+    for sentence in in_three_sentences(Budget(PLAN.epsilon, PLAN.delta, PLAN.schedule.horizon)):
+        assert sentence in out
+    assert out.count(" yes: ") == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda header, rows: (header._replace(guarantee="(0.1, 0)-DP"), rows), "The guarantee that the report states"),
+        (lambda header, rows: (header, [rows[0]._replace(epsilon_total=0.1)]), "epsilon and delta of the plan"),
+        (lambda header, rows: (header, [rows[0]._replace(delta=0.0)]), "epsilon and delta of the plan"),
+        (lambda header, rows: (header, [rows[0]._replace(window_end=rows[0].window_end + 1)]), "windows of the plan"),
+        (lambda header, rows: (header, [rows[0]._replace(window_start=0, window_end=1)]), "windows of the plan"),
+        (lambda header, rows: (header, [*rows, rows[0]]), "No window is there twice"),
+        (lambda header, rows: (header, [rows[0]._replace(stream="other")]), "of the stream that the report names"),
+        (
+            lambda header, rows: (header, [rows[0]._replace(heavy_hitters=[HeavyHitter("a", ABOVE, None)])]),
+            "What is said of items",
+        ),
+        (
+            lambda header, rows: (header, [rows[0]._replace(heavy_hitters=[HeavyHitter("a", None, 7, 1, 5)])]),
+            "What is said of items",
+        ),
+        (lambda header, rows: (header._replace(plan={**header.plan, "epsilon": 0.1}), rows), "The plan in the report"),
+    ],
+)
+def test_a_report_that_contradicts_its_plan_is_told_and_fails(explain, change, told):
+    class Header:
+        def __init__(self, **fields):
+            self.__dict__ |= fields
+
+        def _replace(self, **fields):
+            return Header(**{**self.__dict__, **fields})
+
+    whole = header_of(PLAN)
+    header, rows = change(Header(run_id="run-1", stream="news", guarantee=whole.guarantee, plan=whole.plan), REPORTS)
+    out, err, code = explain(rows, header=ReportHeader(**header.__dict__))
+    assert code == 1
+    assert "do not agree" in err
+    (sentence,) = [part for part in out.split(" - ") if part.startswith("NO, this does not hold:")]
+    assert told in sentence
+
+
+def test_what_a_hostile_report_says_is_shown_harmless(explain):
+    out, _, code = explain([], header=ReportHeader(HOSTILE, HOSTILE, HOSTILE, {"epsilon": HOSTILE}))
+    assert code == 1
+    assert not hostile_characters(out)
+
+
+@pytest.mark.parametrize("plan", [short_names_plan(), LABELS, COUNTS, KMS21, IN_DOMAIN], ids=lambda plan: plan.release)
+def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, capsys, plan):
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    main(["explain", "--plan", str(tmp_path / "plan.json"), "--html", str(tmp_path / "sheet.html")])
+    assert f"Fact sheet written to {tmp_path / 'sheet.html'}." in capsys.readouterr().out
+    page = Page((tmp_path / "sheet.html").read_text())
+    text = " ".join(page.texts)
+    for stated in (
+        plan.guarantee,
+        f"{plan.epsilon:g} for each user",
+        f"{plan.delta:g} (1 in 1,000,000,000) for each user",
+        "one user id with all of its events",
+        "adding or removing a user",
+        f"{plan.schedule.horizon:,} windows of 1h",
+        plan.fingerprint,
+        f"(mode {plan.release})",
+    ):
+        assert stated in text, stated
+    assert ("must be public" in text) == bool(plan.domain_size)
+    assert page.policy["default-src"] == ["'none'"]
+    assert page.scripts == []
+    assert "script-src" not in page.policy
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "Name a report, or a plan with --plan."),
+        (["report.avro", "--plan", "plan.json"], "Name a report, or a plan with --plan."),
+        (["--plan", "plan.json", "--html", "sheet.pdf"], "--html must end in .html"),
+    ],
+)
+def test_what_cannot_be_explained_is_a_usage_error(words, told, capsys):
+    with pytest.raises(SystemExit) as leaving:
+        main(["explain", *words])
+    assert leaving.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 0.0), (0.5, 1e-6), (2.0, 1e-9), (8.0, 0.01), (40.0, 0.1)])
+def test_the_bound_on_guesses_is_that_of_the_best_test_and_rounded_up(epsilon, delta):
+    """Oracle: a pair of laws that is exactly (epsilon, delta)-DP, guessed by the better of the two at each outcome."""
+    inside = (1 - delta) / (1 + math.exp(epsilon))
+    first, second = [delta, math.exp(epsilon) * inside, inside, 0.0], [0.0, inside, math.exp(epsilon) * inside, delta]
+    assert sum(first) == pytest.approx(1)
+    best = sum(max(pair) for pair in zip(first, second, strict=True)) / 2
+    said = float(chance(Budget(epsilon, delta, 1)).removesuffix(" %")) / 100
+    assert best - 1e-9 <= said <= best + 0.0011
+
+
+def test_numbers_are_rounded_towards_less_privacy():
+    assert up(7.3891) == "7.39"
+    assert up(1.0001) == "1.01"
+    assert one_in(1e-9) == "1 in 1,000,000,000"
+    assert one_in(3e-9) == "1 in 333,333,333"
+    assert "more than 1e300" in in_three_sentences(Budget(1e4, 1e-9, 3))[0]
+    assert "epsilon of 4 instead of 2" in " ".join(not_covered(Budget(2.0, 1e-9, 3), None))
+
+
+def test_no_number_of_the_promise_is_rounded_down():
+    plan = ReleasePlan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, release="labels")
+    assert "(1.2345642, 1.0000004e-09)-differentially private" in plan.guarantee
+    assert "e to the power of 1.2345642" in in_three_sentences(Budget(plan.epsilon, plan.delta, 24))[0]
+    facts = dict(plan_facts(plan))
+    assert facts["epsilon"].startswith("1.2345642 for each user")
+    assert facts["delta"].startswith("1.0000004e-09 (")
+    assert chance(Budget(1e-12, 0.0, 24)) == "50.1 %"

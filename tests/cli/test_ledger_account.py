@@ -1,0 +1,100 @@
+"""What the operator is told where the ledger cannot be told how a run ended."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import pytest
+
+from dp_transforms.cli.ledger_account import LedgerAccount
+from dp_transforms.cli.options import LogError
+from dp_transforms.cli.state_options import account_of_options
+from dp_transforms.errors import UserError
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.runs.ledger import Ledger, database
+
+
+@pytest.fixture
+def account(tmp_path: pathlib.Path) -> LedgerAccount:
+    options = {"population": "news", "max_epsilon": "100", "max_delta": "1e-3"}
+    account = account_of_options({"ledger": str(tmp_path / "ledger.db"), **options})
+    assert account is not None
+    schedule = WindowSchedule(0, 3600, 3600, 3600)
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, release="labels")
+    account.reserve_whole(plan, "events", "monday", "input")
+    account.start()
+    return account
+
+
+def test_a_run_that_could_not_start_is_used_again_for_nothing(
+    account: LedgerAccount, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), release="labels")
+    account.reserve_whole(plan, "events", "tuesday", "input")
+    real, calls = database.write_counter, []
+
+    def fails_once(*words: Any) -> None:
+        calls.append(words)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(*words)
+
+    monkeypatch.setattr(database, "write_counter", fails_once)
+    with pytest.raises(UserError, match="Nothing was drawn"), account.whole():
+        raise AssertionError("drawn")
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    spent = ledger.balances()[0].total
+    account.reserve_whole(plan, "events", "tuesday", "another input")
+    with account.whole():
+        pass
+    assert ledger.balances()[0].total == spent
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_a_run_whose_draft_others_may_have_read_is_not_for_another_log(
+    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool
+) -> None:
+    """Two answers would be published for one price. Where nobody could read it, the price is not lost."""
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), release="labels")
+    account.reserve_whole(plan, "events", "tuesday", "input")
+    with pytest.raises(LogError), account.whole(is_private=is_private):
+        raise LogError("too many rows could not be read")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "The run stays charged" in said
+    if is_private:
+        assert "--run-id tuesday, without --noise-key-file" in said
+        account.reserve_whole(plan, "events", "tuesday", "another input")
+    else:
+        assert "is not for another log" in said
+        assert "--run-id" not in said
+        with pytest.raises(UserError, match="tuesday"):
+            account.reserve_whole(plan, "events", "tuesday", "another input")
+
+
+def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(
+    account: LedgerAccount, tmp_path: pathlib.Path
+) -> None:
+    Ledger.open(tmp_path / "ledger.db").abandon("monday")
+    with pytest.raises(
+        UserError, match=r"^what was released is published, and valid: it was charged\. But .*abandoned"
+    ):
+        account.finish()
+
+
+def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account: LedgerAccount, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ledger.db.counter").unlink()
+    with pytest.raises(UserError, match=r"^what was released is published, and valid\. Only its end") as error:
+        account.finish()
+    assert re.search(r"Do not run it again.*shh ledger abandon monday$", str(error.value))
+
+
+def test_a_run_whose_failure_cannot_be_recorded_says_so(
+    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ledger.db.counter").unlink()
+    account.fail()
+    assert "could not be told that the run failed, and shows it as running" in capsys.readouterr().err

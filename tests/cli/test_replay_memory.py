@@ -1,0 +1,123 @@
+"""A log that may not fit into memory is refused before it is read."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import pathlib
+import subprocess
+import sys
+import time
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
+from dp_transforms.cli import home_workers
+from dp_transforms.cli.replay_request import ReplayRequest
+from dp_transforms.errors import UserError
+from tests.helpers.forked import python
+
+_SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
+
+
+def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:
+    user, item = zip(*pairs, strict=True)
+    times = pa.array([0] * len(pairs), pa.timestamp("us"))
+    pq.write_table(pa.table({"user": user, "item": item, "timestamp": times}), folder / "log.parquet")
+
+
+def request_for(log: pathlib.Path, plan: ReleasePlan, domain_file: str | None = None) -> ReplayRequest:
+    chunks = find_log_chunks([str(log)], EventFields())
+    return ReplayRequest(chunks, EventFields(), plan, domain_file, "report.avro", None, 0.5, None, "run", "events")
+
+
+def test_a_log_too_large_for_memory_is_refused_with_the_figure(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path, [("u", "i")] * 1000)
+    plan = ReleasePlan.calibrate(
+        epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600)
+    )
+    request = request_for(tmp_path, plan)
+    home_workers.check_memory(request)
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 300_000_000)
+    with pytest.raises(UserError, match=r"0\.4 GB on the local runner and 0\.3 GB are free.*--allow-large-log"):
+        home_workers.check_memory(request)
+
+
+def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300,000 distinct labels of 1,000 characters took 2.2 GB."""
+    write_log(tmp_path, [("u", f"{n:01000d}") for n in range(30_000)])
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    request = request_for(tmp_path, plan)
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 570_000_000)
+    with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
+        home_workers.check_memory(request)
+
+
+def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: pathlib.Path) -> None:
+    """Its first rows do not show them: 134,000 labels of 16 kB, 2.2 GB in a file of 3 MB, took 8.5 GB in one process.
+    So a packed log may hold what its size allows; one that is not packed cannot."""
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    row = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
+    text = row % b"i" * 5_000 + row % (b"x" * 16_000) * 10_000
+    for name, data, is_enough in (
+        ("log.jsonl.gz", gzip.compress(text), False),
+        ("log.jsonl", row % b"i" * 5_000, True),
+    ):
+        path = tmp_path / name
+        path.write_bytes(data)
+        request = request_for(path, plan)
+        assert home_workers.fits(1_000_000_000, request) == is_enough
+        assert home_workers.fits(100_000_000_000, request)
+
+
+def _own_memory(command: int) -> int:
+    """Bytes that it and its workers do not share. Pages of files do not count: the system takes them back."""
+    total = 0
+    with contextlib.suppress(psutil.Error, OSError, IndexError):  # one has ended
+        here = psutil.Process(command)
+        for process in [here, *here.children(recursive=True)]:
+            status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+            total += 1024 * int(status.split("RssAnon:")[1].split(None, 1)[0])
+    return total
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of processes is read from /proc")
+@pytest.mark.parametrize("users", [1, 134_000])
+def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path: pathlib.Path, users: int) -> None:
+    """134,000 labels of 16,378 bytes, of one user or of many. They ended the run, after 8.5 GB: Arrow's texts end at
+    2^31 bytes. The processes may have 1.25 GB of their own; what they share is what --memory leaves, 0.3 GB."""
+    with gzip.open(tmp_path / "log.jsonl.gz", "wb", compresslevel=1) as file:
+        for n in range(134_000):
+            file.write(
+                b'{"user":"u%d","item":"%s%07d","timestamp":"2026-01-01T00:00:01Z"}\n' % (n % users, b"x" * 16_371, n)
+            )
+    words = ["replay", "log.jsonl.gz", "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
+    words += ["--epsilon", "2", "--delta", "1e-9", "--memory", "1GB", "--output", "report.jsonl"]
+    most = 0
+    with python("-c", _SHH, *words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            most = max(most, _own_memory(process.pid))
+            time.sleep(0.05)
+    assert process.returncode == 0
+    assert 300_000_000 < most < 1_250_000_000
+    assert not (tmp_path / "report.jsonl").read_text().splitlines()[1:], "no item has many users"
+
+
+def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million items in a file of 279 MB took 1.8 GB."""
+    write_log(tmp_path, [("u", "i")] * 1000)
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    items = tmp_path / "items.txt"
+    with items.open("wb") as file:
+        file.truncate(100_000_000)
+    log = tmp_path / "log.parquet"
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 1_000_000_000)
+    home_workers.check_memory(request_for(log, plan))
+    with pytest.raises(UserError, match=r"1\.1 GB on the local runner"):
+        home_workers.check_memory(request_for(log, plan, str(items)))

@@ -1,0 +1,288 @@
+"""``shh show --html`` without a browser: the page tells what the report tells, loads nothing, and runs no label."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import zoneinfo
+
+import pytest
+
+from dp_transforms.cli.main import main
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.views.page import report_columns as columns_module
+from dp_transforms.views.page import report_page as page_module
+from dp_transforms.views.page.html_text import FOLDER
+from dp_transforms.views.page.report_columns import report_columns
+from dp_transforms.views.page.report_page import report_page
+from dp_transforms.views.page.shown_text import shown_text
+from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, report
+from tests.helpers.calibrated_plans import COUNTS
+from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
+from tests.helpers.pages import Page, policy_hash, told
+from tests.helpers.report_samples import REPORTS
+
+UTC = datetime.UTC
+PLAN = hourly_plan()
+EVIL = {
+    "an end of the data": "</script><script>alert(1)</script>",
+    "a comment": "<!--<script>",
+    "an entity": "&lt;b&gt;&amp;",
+    "an attribute": "\"' onerror=alert(1) x=",
+    "a template": "$title ${data} {{x}}",
+    "lines": "a\u2028b\u2029c\nd",
+    "control": HOSTILE,
+}
+
+
+def page_of(reports, header=None, zone=UTC, **options):
+    return Page(report_page(header or header_of(PLAN), reports, zone, **options))
+
+
+def in_words(hitter):
+    return f"at least {hitter.at_least_users:,} users" if hitter.at_least_users else f"level {hitter.level:,}"
+
+
+def test_a_page_tells_all_that_the_report_tells_and_nothing_else():
+    reports = reports_of(PLAN, STORIES)
+    page = page_of(reports)
+    assert told(page.data["columns"]) == {
+        (each.window_start / 1000, each.window_end / 1000, hitter.item, in_words(hitter))
+        for each in reports
+        for hitter in each.heavy_hitters
+    }
+    windows = page.data["columns"]["windows"]
+    assert (windows["count"], windows["step"]) == (5, 3_600_000)
+    text = " ".join(page.texts)
+    assert PLAN.guarantee in text
+    assert PLAN.fingerprint[:16] in text
+    for looks in (1, 10):
+        assert f"{PLAN.found_from(looks):,} users" in page.texts
+
+
+@pytest.mark.parametrize(
+    ("reports", "plan"),
+    [
+        (REPORTS, None),
+        (LABELS, None),
+        ([report(w, HeavyHitter("a", None, 4000 + w), HeavyHitter("b", None, -3)) for w in (0, 1, 5, 9)], COUNTS),
+        ([report(w, HeavyHitter("a", None, None)) for w in (2, 3, 7)], None),
+        (
+            [report(0, HeavyHitter("a", None, None, 2, 5)), report(0, HeavyHitter("a", None, None, 3, 9), stream="b")],
+            None,
+        ),
+    ],
+    ids=["all kinds", "labels", "counts on the windows of a plan", "kms21", "two streams"],
+)
+def test_columns_hold_every_pair_of_every_mode(reports, plan):
+    columns = report_columns(reports, plan)
+    several = len({each.stream for each in reports}) > 1
+    expected = {
+        (each.window_start / 1000, each.window_end / 1000, f"{each.stream}: {label}" if several else label)
+        for each in reports
+        for label in (shown_text(hitter.item) for hitter in each.heavy_hitters)
+    }
+    assert {found[:3] for found in told(columns.as_json())} == expected
+    assert (columns.windows.step > 0) == (plan is not None)
+    assert all(0 <= state.size_class < len(columns.classes) for state in columns.states)
+
+
+def test_windows_between_are_counted_and_those_outside_of_the_report_are_not():
+    reports = reports_of(PLAN, {"a": {2: 5, 7: 5}})
+    windows = report_columns(reports, PLAN).windows
+    assert windows.count == 6
+    assert windows.starts.tolist() == [reports[0].window_start]
+    off_the_plan = [reports[0], reports[1]._replace(window_start=reports[1].window_start + 1)]
+    assert report_columns(off_the_plan, PLAN).windows.step == 0
+
+
+def test_an_item_far_above_the_threshold_is_stronger_than_one_near_it():
+    near, far = HeavyHitter("a", BETWEEN, 5000), HeavyHitter("a", ABOVE, None)
+    columns = report_columns([report(0, near), report(1, far)], None)
+    assert [columns.states[state].strength for state in columns.state] == [1, 2]
+
+
+def test_a_folder_of_a_stream_has_a_page_that_says_whether_it_goes_on(tmp_path, capsys):
+    reports = reports_of(PLAN, STORIES)
+    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(PLAN))
+    for each in reports:
+        writer.write(each)
+    main(["show", str(tmp_path / "reports"), "--html", str(tmp_path / "before.html")])
+    writer.end(RunEnded("news", 12, len(reports)))
+    main(["show", str(tmp_path / "reports"), "--html", str(tmp_path / "after.html"), "--json"])
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1].startswith("{")
+    assert "Page written to" in printed.err
+    before, after = (" ".join(Page((tmp_path / f"{name}.html").read_text()).texts) for name in ("before", "after"))
+    assert "The run goes on: further windows may follow." in before
+    assert "The run has ended: all of its 12 windows are closed." in after
+
+
+def test_a_noisy_count_has_changed_only_beyond_its_noise():
+    assert report_columns([], COUNTS).tolerance >= 6 * COUNTS.noise_scale
+    assert report_columns([], PLAN).tolerance == 0
+
+
+def test_the_policy_lets_run_our_scripts_alone_and_load_nothing():
+    page = page_of(reports_of(PLAN, STORIES))
+    assert page.policy["default-src"] == ["'none'"]
+    assert page.policy["script-src"] == [policy_hash(script) for script in page.scripts]
+    assert page.policy["style-src"] == [policy_hash(style) for style in page.styles]
+    assert set(page.policy) == {"default-src", "script-src", "style-src", "base-uri", "form-action"}
+    assert not {"src", "srcset", "action", "style", "integrity"} & page.attributes
+    assert not {name for name in page.attributes if name.startswith("on")}
+    assert {value for tag, name, value in page.values if name == "href"} == {"#window"}
+    assert len(page.scripts) == 5
+
+
+@pytest.mark.parametrize("evil", EVIL.values(), ids=EVIL)
+@pytest.mark.parametrize("place", ["item", "stream", "guarantee", "run", "plan", "title"])
+def test_no_text_of_a_report_becomes_a_tag_a_script_or_a_hidden_sign(evil, place):
+    plain, text = (
+        report_page(
+            ReportHeader(
+                *(words if place == each else each for each in ("run", "stream", "guarantee")),
+                {"x": words} if place == "plan" else {},
+            ),
+            [report(0, HeavyHitter(words if place == "item" else "a", ABOVE, None))],
+            UTC,
+            {"a": words} if place == "title" else {},
+            "",
+        )
+        for words in ("harmless", evil)
+    )
+    page, harmless = Page(text), Page(plain)
+    assert page.tags == harmless.tags
+    assert page.attributes == harmless.attributes
+    assert page.scripts == harmless.scripts
+    assert page.policy == harmless.policy
+    assert text.count("<script") == plain.count("<script")
+    odd = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]")
+    assert not odd.search(text)
+    if place == "item":
+        assert page.data["columns"]["labels"] == [shown_text(evil)]
+
+
+def test_two_texts_never_look_alike():
+    texts = ["a", " a", "a ", "a  b", "a b", '"a"', "a\\n", "a\n", "\u200ba", "e\u0301", "\u0301", "", '""', "x\u202ey"]
+    assert len({shown_text(text) for text in texts}) == len(texts)
+    assert shown_text("A title, with blanks & <signs>") == "A title, with blanks & <signs>"
+    assert len(shown_text("x" * 5000)) <= 80
+
+
+@pytest.mark.parametrize("windows", [1_000, 10_000])
+def test_a_page_of_ten_thousand_windows_is_below_two_megabytes(windows):
+    plan, reports = many_windows(windows)
+    pairs = sum(len(each.heavy_hitters) for each in reports)
+    assert pairs > 20 * windows
+    text = report_page(header_of(plan), reports, UTC)
+    assert len(text.encode()) < 850_000 + 3 * pairs < 2_000_000
+    columns = Page(text).data["columns"]
+    assert columns["windows"]["count"] > windows - 50
+    assert len(told(columns)) == pairs
+
+
+def test_a_report_that_no_browser_can_hold_is_refused(monkeypatch):
+    reports = reports_of(PLAN, STORIES)
+    monkeypatch.setattr(page_module, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="--last"):
+        report_page(header_of(PLAN), reports, UTC)
+    monkeypatch.setattr(columns_module, "MOST_STATES", 3)
+    with pytest.raises(UserError, match="--last"):
+        report_columns(reports, PLAN)
+
+
+def test_what_the_page_draws_with_is_what_is_pinned():
+    folder = FOLDER / "library"
+    sums = [line.split() for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    assert {name for _, name in sums} == {"LICENSES.txt", *(path.name for path in folder.glob("*.js"))}
+    for digest, name in sums:
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
+    assert all("</script" not in (folder / name).read_text() for _, name in sums)
+
+
+def test_a_page_without_a_readable_plan_or_without_windows_says_so(show, tmp_path):
+    empty = page_of([], header=HEADER)
+    assert empty.data["columns"]["presence"] == []
+    assert any("No window has a heavy item." in text for text in empty.texts)
+    assert any("cannot read the plan" in text for text in page_of(LABELS, header=HEADER).texts)
+    assert show([], "--html", str(tmp_path / "empty.html"))[2] == 0
+
+
+def test_windows_are_counted_and_named_as_the_other_commands_do(show, tmp_path, capsys):
+    """Those with an item, and those of the run; not those between the first and the last, which the slider has."""
+    path = tmp_path / "page.html"
+    assert show(reports_of(PLAN, {"a": {0: 300, 5: 300}}), "--html", str(path), header=header_of(PLAN))[2] == 0
+    page = Page(path.read_text())
+    assert page.data["columns"]["windows"]["count"] == 6
+    text = " ".join(page.texts)
+    assert "1 item was named in 2 windows from" in text
+    assert "Run run-1 has 12 windows." in text
+    assert "The latest 1 of 2 windows with heavy items" in show(None, "--last", "1")[0]
+    main(["explain", str(tmp_path / "report.avro")])
+    assert "1 item was named in 2 windows" in capsys.readouterr().out
+
+
+def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
+    titles = tmp_path / "titles.csv"
+    titles.write_text('\ufeffnote,title,item\nx,"First, of all",first\ny,Twice,second\nz,Twice,third\n,Later,first\n\n')
+    path = tmp_path / "page.html"
+    out, err, code = show(
+        reports_of(PLAN, STORIES),
+        *("--html", str(path), "--titles", str(titles), "--tz", "Asia/Kolkata"),
+        header=header_of(PLAN),
+    )
+    assert (err, code) == ("", 0)
+    page = Page(path.read_text())
+    columns = page.data["columns"]
+    shown = dict(zip(columns["labels"], zip(columns["titles"], columns["names"], strict=True), strict=True))
+    assert shown["first"] == ("First, of all", "First, of all")
+    assert shown["second"] == ("Twice", "Twice (second)")
+    assert shown["fourth"] == ("", "fourth")
+    assert page.data["zone"] == "Asia/Kolkata"
+    start = datetime.datetime.fromtimestamp(PLAN.schedule.start_seconds, zoneinfo.ZoneInfo("Asia/Kolkata"))
+    assert f"{start:%Y-%m-%d %H:%M}" in " ".join(page.texts)
+    assert out == f"Page written to {path}.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told_why"),
+    [
+        (["--html", "x.txt"], 2, "--html must end in .html"),
+        (["--chart", "x.gif"], 2, "--chart must end in .svg or .png or .pdf"),
+        (["--titles", "t.csv"], 2, "--titles is for pages and charts"),
+        (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
+        (["--tz", "CEST"], 2, "Use a name such as Europe/Berlin, or UTC"),
+        (["--tz", "new york"], 2, "Do you mean America/New_York?"),
+        (["--tz", "Berln"], 2, "Do you mean Europe/Berlin?"),
+        (["--html", "x.html", "--titles", "none.csv"], 1, "--titles none.csv cannot be read"),
+        (["--html", "x.html", "--titles", "bad.csv"], 1, "--titles bad.csv must name the columns item and title"),
+        (["--html", "x.html", "--titles", "short.csv"], 1, "too few cells in line 2"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_with_a_remedy(show, tmp_path, monkeypatch, words, code, told_why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.csv").write_text("secret,cells\n1,2\n")
+    (tmp_path / "short.csv").write_text("item,title\nsecret\n")
+    _, err, found = show(LABELS, *words)
+    assert found == code
+    assert told_why in " ".join(err.split())
+    assert "secret" not in err
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_classes_of_sizes_span_what_is_there():
+    held = {"a": {0: 7, 1: 35, 2: 92, 3: 261, 4: 1200, 5: 0}}
+    columns = report_columns(reports_of(PLAN, held), PLAN)
+    assert len(columns.classes) == 6
+    by_size = sorted((state.strength, state.size_class) for state in columns.states)
+    assert [size for _, size in by_size] == sorted(size for _, size in by_size)
+    assert by_size[0][1] == 0
+    zones = report_columns([report(0, HeavyHitter("a", ABOVE, None), HeavyHitter("b", BETWEEN, 5))], None)
+    assert {state.text: zones.classes[state.size_class] for state in zones.states} == {
+        "far above the threshold": "far above the threshold",
+        "about 5 users, with noise, near the threshold": "near the threshold",
+    }

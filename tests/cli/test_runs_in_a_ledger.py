@@ -1,0 +1,386 @@
+"""`--ledger` of `shh replay` and `shh stream`: what a run takes, what is refused, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from dp_transforms.reports import read_report_file
+from dp_transforms.runs.ledger import Ledger
+from tests.helpers import forked
+from tests.helpers.replay_logs import START, log_rows, write_parquet
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import key_file
+
+RANGE = ("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h")
+BUDGET = ("--epsilon", "2", "--delta", "1e-6")
+ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
+CAPS = ("--max-epsilon", "5", "--max-delta", "1e-5")
+PARTS = ("--state", "run.state", "--noise-key-file", "noise.key")
+EVENING = "2026-01-01T03:00:00Z"
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    write_parquet(tmp_path / "log.parquet", log_rows())
+    key_file(tmp_path)
+    return tmp_path
+
+
+def replay(
+    folder: pathlib.Path, output: str, *words: str, log: str = "log.parquet"
+) -> subprocess.CompletedProcess[str]:
+    return shh("replay", log, *RANGE, *BUDGET, *ACCOUNT, "--output", output, *words, cwd=folder)
+
+
+def spent(folder: pathlib.Path) -> str:
+    shown = shh("ledger", *ACCOUNT[:2], "--json", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    (population,) = json.loads(shown.stdout)["populations"]
+    return str(population["spent_epsilon"])
+
+
+def statuses(folder: pathlib.Path) -> list[list[str]]:
+    """Of the parts of each run."""
+    return [[str(part.status) for part in parts] for _, parts in Ledger.open(folder / "ledger.db").runs()]
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("shh: ")]
+    return line
+
+
+def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder: pathlib.Path) -> None:
+    words = ("--release", "labels")
+    first = replay(folder, "first.avro", *words, *CAPS)
+    assert first.returncode == 0, first.stderr
+    assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first.stderr
+    second = replay(folder, "second.avro", *words)
+    assert second.returncode == 0, second.stderr
+    assert "drew from the same input before" in second.stderr
+    assert spent(folder) == "4"
+    # It is not even looked for.
+    refused = error_of(replay(folder, "third.avro", *words, log="gone.parquet"))
+    assert "this run takes 2" in refused
+    assert "1 of 5" in refused
+    assert "Nothing was read" in refused
+    refused = error_of(replay(folder, "third.avro", *words, *PARTS, log="gone.parquet"))
+    assert "Nothing was read" in refused
+    assert not (folder / "run.state").exists()
+    assert not (folder / "third.avro").exists()
+    assert spent(folder) == "4"
+    assert statuses(folder) == [["finished"], ["finished"]]
+
+
+def test_a_run_id_is_used_once(folder: pathlib.Path) -> None:
+    assert replay(folder, "first.avro", "--run-id", "monday", *CAPS).returncode == 0
+    again = error_of(replay(folder, "again.avro", "--run-id", "monday"))
+    assert "monday was used before" in again
+    assert not (folder / "again.avro").exists()
+    assert spent(folder) == "2"
+
+
+def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
+    first = replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS)
+    assert "This run takes 2 of the 5" in first.stderr
+    shutil.copy(folder / "run.state", folder / "backup.state")
+    second = replay(folder, "2.avro", *PARTS)
+    assert second.returncode == 0, second.stderr
+    assert "This part continues a run that has paid, and takes nothing more" in second.stderr
+    done = replay(folder, "2.avro", *PARTS)
+    assert (done.returncode, "is done" in done.stderr) == (0, True)
+    earlier = replay(folder, "1.avro", *PARTS, "--until", EVENING)
+    assert (earlier.returncode, "is done" in earlier.stderr) == (0, True)
+    assert spent(folder) == "2"
+    assert statuses(folder) == [["finished", "finished"]]
+    header = read_report_file(folder / "1.avro")[0]
+    assert header.run_id == read_report_file(folder / "2.avro")[0].run_id
+    # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
+    doctor = ("ledger", "doctor", *ACCOUNT[:2], "--state")
+    assert "sound" in shh(*doctor, "run.state", cwd=folder).stdout
+    sick = shh(*doctor, "run.state", "--state", "backup.state", cwd=folder)
+    assert "FAULT" in sick.stdout
+    assert "an older copy" in sick.stdout
+    assert "must not be used" in error_of(sick)
+    shutil.move(folder / "backup.state", folder / "run.state")
+    older = error_of(replay(folder, "3.avro", *PARTS))
+    assert "is an older copy" in older
+    assert not (folder / "3.avro").exists()
+
+
+def test_all_parts_of_a_run_are_in_the_ledger_or_none_is(folder: pathlib.Path) -> None:
+    words = ("--output", "1.avro", *PARTS, "--until", EVENING)
+    alone = ("replay", "log.parquet", *RANGE, *BUDGET)
+    assert shh(*alone, *words, cwd=folder).returncode == 0
+    assert "was begun without --ledger" in error_of(replay(folder, "2.avro", *PARTS, *CAPS))
+    (folder / "run.state").unlink()
+    assert replay(folder, "3.avro", *PARTS, "--until", EVENING, *CAPS).returncode == 0
+    refused = error_of(shh(*alone, "--output", "4.avro", *PARTS, cwd=folder))
+    assert "was begun with --ledger and --population news" in refused
+    # A ledger that has lost the run, or knows it by its name alone, does not go on with its state.
+    for name in ("ledger.db", "ledger.db.counter", "ledger.db.lock"):
+        (folder / name).unlink(missing_ok=True)
+    assert "is not in the ledger" in error_of(replay(folder, "4.avro", *PARTS, *CAPS))
+    run_id = read_report_file(folder / "3.avro")[0].run_id
+    plan = ("plan", *RANGE, *BUDGET, "--output", "plan.json")
+    assert shh(*plan, cwd=folder).returncode == 0
+    reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", run_id, *CAPS)
+    assert shh(*reserve, cwd=folder).returncode == 0
+    assert "does not know the parts" in error_of(replay(folder, "4.avro", *PARTS))
+    assert not (folder / "4.avro").exists()
+
+
+def test_a_killed_part_whose_older_state_comes_back_keeps_its_input(folder: pathlib.Path) -> None:
+    """The state says that nothing was begun, and the ledger knows better: no other log is taken."""
+    assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
+    shutil.copy(folder / "run.state", folder / "backup.state")
+    words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
+    ended = forked.run_python("-c", KILLED, 12, *words, cwd=folder)
+    assert (ended.returncode, (folder / "2.avro").exists()) == (-9, True)
+    shutil.move(folder / "backup.state", folder / "run.state")
+    (folder / "2.avro").rename(folder / "published.avro")
+    bad = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+    write_parquet(folder / "bad.parquet", bad)
+    assert "another input" in error_of(replay(folder, "2b.avro", *PARTS, log="bad.parquet"))
+    failed = error_of(replay(folder, "2b.avro", *PARTS, "--max-bad-fraction", "0", "--dead-letter", "no/such/folder"))
+    assert failed
+    write_parquet(folder / "corrected.parquet", log_rows()[5:])
+    assert "another input" in error_of(replay(folder, "2b.avro", *PARTS, log="corrected.parquet"))
+    assert not (folder / "2b.avro").exists()
+
+
+def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -> None:
+    good = (folder / "log.parquet").read_bytes()
+    rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+    write_parquet(folder / "log.parquet", rows)
+    failed = replay(folder, "1.avro", *CAPS)
+    assert "could not be read" in error_of(failed)
+    (run_id,) = re.findall(r"when the log is mended: the same command with --run-id (\w+),", failed.stderr)
+    (folder / "log.parquet").write_bytes(good)
+    again = replay(folder, "1.avro", "--run-id", run_id)
+    assert again.returncode == 0, again.stderr
+    assert spent(folder) == "2"
+    assert statuses(folder) == [["released", "finished"]]
+
+
+def test_a_run_that_was_reserved_before_a_repair_is_not_released(folder: pathlib.Path) -> None:
+    """Its start record may be what was lost."""
+    plan = ("plan", *RANGE, *BUDGET, "--release", "labels", "--output", "plan.json")
+    assert shh(*plan, cwd=folder).returncode == 0
+    reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", "monday", *CAPS)
+    assert shh(*reserve, cwd=folder).returncode == 0
+    shutil.copy(folder / "ledger.db", folder / "backup.db")
+    assert replay(folder, "1.avro", "--release", "labels", "--run-id", "monday").returncode == 0
+    shutil.copy(folder / "backup.db", folder / "ledger.db")
+    assert shh("ledger", "doctor", *ACCOUNT[:2], "--repair", cwd=folder).returncode == 0
+    refused = error_of(shh("ledger", "release", *ACCOUNT[:2], "monday", cwd=folder))
+    assert "was abandoned before, and cannot be released" in refused
+    assert spent(folder) == "2"
+
+
+def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib.Path) -> None:
+    """Nothing of it was published, so nothing tells the two logs apart. What the run cost stays spent."""
+    good = (folder / "log.parquet").read_bytes()
+    rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
+    write_parquet(folder / "log.parquet", rows)
+    failed = error_of(replay(folder, "1.avro", *PARTS, "--until", EVENING, *CAPS))
+    assert "nothing was published" in failed
+    assert statuses(folder) == [["released"]]
+    assert spent(folder) == "2"
+    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], "--state", "run.state", cwd=folder).stdout
+    (folder / "log.parquet").write_bytes(good)
+    assert replay(folder, "1.avro", *PARTS).returncode == 0  # also with another end
+    assert statuses(folder) == [["released", "finished"]]
+    assert spent(folder) == "2"
+    run_id = read_report_file(folder / "1.avro")[0].run_id
+    refused = shh("ledger", "release", *ACCOUNT[:2], run_id, cwd=folder)
+    assert "start record" in error_of(refused)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--population", "news"), "--population belong to --ledger"),
+        (("--max-epsilon", "2", "--max-delta", "1e-6"), "belong to --ledger"),
+        (("--ledger", "ledger.db"), "--ledger needs --population"),
+        ((*ACCOUNT, "--max-epsilon", "2"), "are set together"),
+        (ACCOUNT, "Declare it, once, with --max-epsilon"),
+        ((*ACCOUNT, "--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),
+    ],
+)
+def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
+    done = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "r.avro", *words, cwd=folder)
+    assert message in error_of(done)
+    assert not (folder / "r.avro").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Kills
+# ---------------------------------------------------------------------------------------------------------------------
+
+# Kills itself before or after the n-th step of a part: what is told to the ledger, and what gets its name.
+KILLED = """
+from tests.helpers.dying_programs import DyingProgram
+from dp_transforms.runs.ledger import Ledger
+from dp_transforms.cli import replay_run, state_part
+program = DyingProgram()
+program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
+program.dies_at(state_part, "replace_state")
+program.dies_at(replay_run, "publish_output")
+from dp_transforms.cli.main import main
+main()
+"""
+STEPS = 16
+
+
+def check_kill(folder: pathlib.Path, at: int) -> None:
+    """The second part is killed there. The same command repairs it: one answer, charged once."""
+    assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
+    words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
+    ended = forked.run_python("-c", KILLED, at, *words, cwd=folder)
+    assert ended.returncode == (-9 if at <= STEPS else 0), ended.stderr
+    published = folder / "2.avro"
+    before = published.read_bytes() if published.exists() else None
+    repaired = shh(*words, cwd=folder)
+    assert repaired.returncode == 0, repaired.stderr
+    assert before in (None, published.read_bytes())
+    assert spent(folder) == "2"
+    assert [status for status in statuses(folder)[0] if status != "released"] == ["finished", "finished"]
+    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], cwd=folder).stdout
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("at", [*range(1, STEPS + 1)])
+def test_a_part_that_is_killed_anywhere_is_repaired_by_the_same_command(folder: pathlib.Path, at: int) -> None:
+    check_kill(folder, at)
+
+
+def test_there_are_no_more_steps_at_which_a_part_can_be_killed(folder: pathlib.Path) -> None:
+    check_kill(folder, STEPS + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Streams
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def stream(folder: pathlib.Path, output: str, *words: str) -> subprocess.CompletedProcess[str]:
+    clock = ("--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s")
+    return shh(
+        *("stream", "--folder", "logs", *RANGE, *BUDGET, *ACCOUNT, "--engine", "in-process", *clock),
+        *("--noise-key-file", "noise.key", "--output", output, *words),
+        cwd=folder,
+    )
+
+
+def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(folder: pathlib.Path) -> None:
+    (folder / "logs").mkdir()
+    late = [("last", "none", log_rows()[-1][2] + 7200)]  # so that the clock passes the end of the range
+    write_parquet(folder / "logs" / "log.parquet", [*log_rows(), *late])
+    first = stream(folder, "first", "--run-id", "live", "--release", "labels", *CAPS)
+    assert first.returncode == 0, first.stderr
+    assert "This run takes 2 of the 5" in first.stderr
+    assert (spent(folder), statuses(folder)) == ("2", [["finished"]])
+    again = error_of(stream(folder, "again", "--run-id", "live", "--release", "labels"))
+    assert "may have been drawn" in again
+    assert stream(folder, "second", "--release", "labels").returncode == 0
+    assert spent(folder) == "4"
+    third = error_of(stream(folder, "third", "--release", "labels"))
+    assert "Nothing was drawn" in third
+    assert not list((folder / "third").glob("*"))
+    assert spent(folder) == "4"
+
+
+def test_a_stream_that_fails_stays_charged(folder: pathlib.Path) -> None:
+    (folder / "logs").mkdir()
+    write_parquet(folder / "logs" / "log.parquet", log_rows())
+    endless = ("--start", "2026-01-01", "--end", "2096-01-01", "--window", "3650d", *BUDGET, "--idle-timeout", "1h")
+    words = ("--folder", "logs", *endless, *ACCOUNT, *CAPS, "--engine", "in-process", "--clock", "event")
+    command = ("-m", "dp_transforms.cli.main", "stream", *words, "--output", "reports", "--run-id", "live")
+    with forked.python(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while "Ctrl-C" not in (line := process.stderr.readline()):
+            assert line, process.wait()
+        assert statuses(folder) == [["running"]]
+        shutil.rmtree(folder / "logs")
+        process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert (spent(folder), statuses(folder)) == ("2", [["failed"]])
+
+
+def test_a_range_without_events_is_found_out_before_anything_is_reserved(folder: pathlib.Path) -> None:
+    """A wrong year took all of the budget for an empty report, whose name was taken and whose run was refused."""
+    wrong = ("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z")
+    (folder / "bad.csv").write_text("user,item,timestamp\n" + "u,i,never\n" * 3)
+    for log, words, message in (
+        ("log.parquet", wrong, "no event of the log is inside 2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z: "),
+        ("bad.csv", ("--max-bad-fraction", "1"), "0 are outside, 3 rows cannot be read"),
+    ):
+        done = replay(folder, "report.avro", *CAPS, *words, "--dead-letter", "bad.jsonl", log=log)
+        assert (done.returncode, done.stdout) == (4, ""), done.stderr
+        assert message in done.stderr
+        assert "No report was written, and nothing is spent." in done.stderr
+        assert "takes 2 of the 5" not in done.stderr
+        assert statuses(folder) == []
+        assert not (folder / "report.avro").exists()
+        assert ("No list of those rows was written." in done.stderr) == (log == "bad.csv")
+        assert not (folder / "bad.jsonl").exists()
+    corrected = replay(folder, "report.avro", *CAPS)
+    assert corrected.returncode == 0, corrected.stderr
+    assert spent(folder) == "2"
+    empty = replay(folder, "empty.avro", *wrong, "--allow-empty")
+    assert empty.returncode == 0, empty.stderr
+    assert statuses(folder) == [["finished"], ["finished"]]
+
+
+def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(folder: pathlib.Path) -> None:
+    (folder / "bad.csv").write_text("user,item,timestamp\nu,i,2020-01-01T00:00:00Z\n" + "u,i,never\n" * 9)
+    done = replay(folder, "report.avro", *CAPS, "--dead-letter", "bad.jsonl", log="bad.csv")
+    refused = error_of(done)
+    assert "9 of 10 rows (90.0%) could not be read" in refused
+    assert "no list was written" in refused
+    assert "stays charged" not in done.stderr
+    assert statuses(folder) == []
+    assert not (folder / "bad.jsonl").exists()
+
+
+def test_a_part_without_events_has_its_report(folder: pathlib.Path) -> None:
+    """A night without events is a night: nothing that others see depends on it."""
+    (folder / "none.csv").write_text("user,item,timestamp\n")
+    night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="none.csv")
+    assert night.returncode == 0, night.stderr
+    assert list(read_report_file(str(folder / "night.avro"))[1]) == []
+    assert statuses(folder) == [["finished"]]
+    # The run is charged: what comes later is not looked at before.
+    write_parquet(folder / "old.parquet", [(user, item, time - 366 * 86_400) for user, item, time in log_rows()])
+    later = replay(folder, "later.avro", *PARTS, log="old.parquet")
+    assert later.returncode == 0, later.stderr
+    assert statuses(folder) == [["finished", "finished"]]
+
+
+def test_a_first_part_whose_log_is_of_another_year_is_found_out_before_its_run_is_charged(folder: pathlib.Path) -> None:
+    write_parquet(folder / "old.parquet", [(user, item, time - 366 * 86_400) for user, item, time in log_rows()])
+    first = (*PARTS, *CAPS, "--until", EVENING)
+    refused = replay(folder, "night.avro", *first, log="old.parquet")
+    assert refused.returncode == 4, refused.stderr
+    assert "no event of the log is inside 2026-01-01T00:00:00Z .. 2026-01-01T06:00:00Z: " in refused.stderr
+    assert statuses(folder) == []
+    assert not (folder / "run.state").exists()
+    assert not (folder / "night.avro").exists()
+    assert replay(folder, "night.avro", *first, "--allow-empty", log="old.parquet").returncode == 0
+    assert statuses(folder) == [["finished"]]
+
+
+def test_a_first_part_whose_events_are_all_later_has_its_report(folder: pathlib.Path) -> None:
+    late = [(user, item, time) for user, item, time in log_rows() if time >= START + 4 * 3600]
+    write_parquet(folder / "late.parquet", late)
+    night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="late.parquet")
+    assert night.returncode == 0, night.stderr
+    assert list(read_report_file(str(folder / "night.avro"))[1]) == []
+    assert statuses(folder) == [["finished"]]

@@ -1,0 +1,218 @@
+"""The script for cron of docs/nightly_replays.md, as it stands there: with a night missed, one run twice and one
+killed, the log of the day that has begun, and an old log that is rewritten."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dp_transforms.reports import read_report_file
+from tests.helpers.replay_logs import write_parquet
+
+ROOT = pathlib.Path(__file__).parents[2]
+FIRST = datetime.date(2026, 12, 1)
+USERS = 400
+# Dies at the n-th of these moments of a night: the intent is written, what will follow is, the report has its name, the
+# state is replaced.
+KILLED = """
+import os, signal, sys
+from dp_transforms.cli import replay_run, state_part
+left = [int(os.environ["DIE_AT"])]
+def dying(function):
+    def and_die(*arguments):
+        function(*arguments)
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return and_die
+state_part.replace_state = dying(state_part.replace_state)
+replay_run.publish_output = dying(replay_run.publish_output)
+from dp_transforms.cli.main import main
+main()
+"""
+
+
+def recipe() -> tuple[list[str], str, str]:
+    """The commands of the first evening, what cron runs, and night.sh."""
+    text = (ROOT / "docs" / "nightly_replays.md").read_text().split("## A script for cron")[1].split("\n## ")[0]
+    outside = re.sub(r"```sh\n.*?```", "", text, flags=re.DOTALL)
+    indented = [line[4:] for line in outside.splitlines() if line.startswith("    ")]
+    commands = re.sub(r"\\\n\s*", "", "\n".join(indented)).splitlines()
+    script = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert script is not None
+    (cron,) = [line for line in commands if line.startswith("15 1 * * * ")]
+    evening = [line for line in commands if line != cron]
+    assert len(evening) == 3
+    return evening, cron.removeprefix("15 1 * * * ").replace("cd /srv/news && ", ""), script[1]
+
+
+def begin_of(night: int) -> int:
+    return int(datetime.datetime.combine(FIRST, datetime.time(), datetime.UTC).timestamp()) + 86_400 * night
+
+
+def rows_of(night: int) -> list[tuple[str, str, int]]:
+    """An hour's story that most users have, and one that few have; a third of the users come every day."""
+    begin, rows = begin_of(night), []
+    for user in range(USERS):
+        name = f"user-{user}" if user % 3 == 0 else f"user-{user}-{night}"
+        rows.append((name, f"story-{night}", begin + 3600 * (night % 24) + user))
+        rows.append((name, f"rare-{user % 97}", begin + 40_000 + user))
+    return rows
+
+
+class Server:
+    """A folder /srv/news with the recipe in it, in which time goes by."""
+
+    def __init__(self, folder: pathlib.Path, *, has_run: bool = True) -> None:
+        self.folder = folder
+        evening, self.cron, script = recipe()
+        (folder / "logs").mkdir()
+        (folder / "reports").mkdir()
+        (folder / "night.sh").write_text(script)
+        self.has("date", f'[ "$*" = +%s ] && exec cat {folder}/now\nexec /bin/date "$@"')
+        self.time_is(0)
+        for command in evening if has_run else ():
+            done = self.shell(command)
+            assert done.returncode == 0, done.stderr
+
+    def has(self, program: str, script: str, folder: str = "bin") -> str:
+        """Puts a program before those of the machine. Returns its folder."""
+        path = self.folder / folder / program
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        return str(path.parent)
+
+    def time_is(self, night: int) -> None:
+        """01:15 after so many days of the run are over."""
+        (self.folder / "now").write_text(str(begin_of(night) + 4_500))
+
+    def shell(self, command: str, path: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        places = [path, str(self.folder / "bin"), str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]
+        environment = {**os.environ, "PATH": os.pathsep.join(filter(None, places)), **environment}
+        return subprocess.run(
+            ["sh", "-c", command], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+
+    def log_of(self, night: int) -> pathlib.Path:
+        return self.folder / "logs" / f"{FIRST + datetime.timedelta(days=night)}.parquet"
+
+    def log_comes(self, night: int) -> None:
+        """That of the next day has begun."""
+        write_parquet(self.log_of(night), rows_of(night))
+        write_parquet(self.log_of(night + 1), rows_of(night + 1)[:3])
+        self.time_is(night + 1)
+
+    def night(self) -> str:
+        done = self.shell(self.cron)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def killed_night(self, moment: int) -> None:
+        """The same with a `shh` that kills itself."""
+        (self.folder / "dying.py").write_text(KILLED)
+        path = self.has("shh", f'exec {sys.executable} {self.folder}/dying.py "$@"', "dying")
+        done = self.shell(self.cron, path=path, DIE_AT=str(moment))
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+
+    def reports(self) -> list[object]:
+        return [report for path in sorted((self.folder / "reports").iterdir()) for report in read_report_file(path)[1]]
+
+    def spent(self) -> dict[str, object]:
+        shown = self.shell("shh ledger --ledger ledger.db --json")
+        assert shown.returncode == 0, shown.stderr
+        (population,) = json.loads(shown.stdout)["populations"]
+        return population
+
+
+def in_one_run(server: Server, folder: pathlib.Path, nights: int) -> list[object]:
+    """The same run id, key and plan, in one part, with a ledger and a state of its own."""
+    end = FIRST + datetime.timedelta(days=nights)
+    for name in ("plan.json", "noise.key", "logs"):
+        (folder / name).symlink_to(server.folder / name)
+    command = (
+        "shh replay logs --plan plan.json --state news.state --noise-key-file noise.key --ledger ledger.db"
+        f" --population news --max-epsilon 4 --max-delta 1e-8 --run-id december --until {end} --output whole.avro"
+    )
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=folder,
+        env={**os.environ, "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(read_report_file(folder / "whole.avro")[1])
+
+
+def check_recipe(
+    tmp_path: pathlib.Path, nights: int, *, missed: int, twice: int, rewritten: int, killed: dict[int, int]
+) -> None:
+    server_folder, whole_folder = tmp_path / "server", tmp_path / "whole"
+    server_folder.mkdir()
+    whole_folder.mkdir()
+    server = Server(server_folder)
+    for night in range(nights):
+        server.log_comes(night)
+        if night == missed:
+            continue
+        if night in killed:
+            server.killed_night(killed[night])
+            continue  # the next night repairs it
+        said = server.night()
+        assert "this part" in said.lower()
+        if night == twice:
+            before = {path: path.read_bytes() for path in server_folder.rglob("*") if path.is_file()}
+            assert "is done" in server.night()
+            after = {path: path.read_bytes() for path in server_folder.rglob("*") if path.is_file()}
+            changed = {path.name for path in after if after[path] != before.get(path)}
+            assert not {name for name in changed if name.endswith((".avro", ".state"))}
+        if night == rewritten:
+            kept = server.log_of(0).read_bytes()
+            write_parquet(server.log_of(0), rows_of(0)[:-1])
+    assert "published already" in said
+    assert "is done" in said
+    server.log_of(0).write_bytes(kept)
+    server.log_of(nights).unlink()
+    found = server.reports()
+    assert found == in_one_run(server, whole_folder, nights)
+    assert len(found) >= nights
+    population = server.spent()
+    assert (population["spent_epsilon"], population["left_epsilon"]) == ("2", "2")
+
+
+@pytest.mark.long
+@pytest.mark.nightly
+def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path: pathlib.Path) -> None:
+    """Five nights, or as many as SHH_NIGHTS says (`make test-nightly`: thirty)."""
+    nights = int(os.environ.get("SHH_NIGHTS", "5"))
+    if nights < 30:
+        check_recipe(tmp_path, nights, missed=1, twice=2, rewritten=2, killed={3: 3})
+    else:
+        check_recipe(tmp_path, nights, missed=8, twice=13, rewritten=14, killed={17: 1, 20: 2, 23: 3, 26: 4})
+
+
+@pytest.mark.parametrize(("codes", "taken", "ends"), [("030", 3, 0), ("010", 2, 1), ("000", 3, 0)])
+def test_the_script_takes_the_days_that_are_over_and_stops_where_one_is_not_closed(
+    tmp_path: pathlib.Path, codes: str, taken: int, ends: int
+) -> None:
+    """The script alone, with an `shh` that writes down how it was called: its exit codes are given for each day."""
+    server = Server(tmp_path, has_run=False)
+    for night in range(5):
+        server.log_of(night).touch()
+    server.time_is(3)
+    server.has("shh", f'echo "$2" "$6" >> called\nexit $(echo {codes} | cut -c $(grep -c . called))')
+    done = server.shell(server.cron)
+    assert (done.returncode, done.stderr) == (ends, "")
+    days = [FIRST + datetime.timedelta(days=night) for night in range(taken + 1)]
+    called = (tmp_path / "called").read_text().splitlines()
+    assert called == [f"logs/{day}.parquet {day + datetime.timedelta(days=1)}" for day in days[:-1]]

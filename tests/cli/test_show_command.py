@@ -1,0 +1,427 @@
+"""``shh show``: a report file as people and as pipes read it, also where its labels are hostile."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dp_transforms.cli import main as cli
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
+from dp_transforms.reports import ReportFolder, ReportHeader, decode_report, write_report_file
+from dp_transforms.views.report_table import escape_text, label_text, legend
+from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
+from tests.helpers.forked import python
+from tests.helpers.oracle import oracle_reports
+from tests.helpers.shh_process import shh
+from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
+
+REPOSITORY = pathlib.Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("terminal")
+
+
+@pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
+def test_people_see_the_guarantee_and_the_windows(show, ending):
+    out, err, code = show(LABELS, ending=ending)
+    assert (err, code) == ("", 0)
+    lines = out.splitlines()
+    assert lines[0] == HEADER.guarantee
+    assert lines[1] == "Stream news, run run-1."
+    (row,) = [line for line in lines if "iphone" in line]
+    assert re.fullmatch(r' *2017-10-01 03:00 +1h +●iphone  ○"the beatles"~812 +0\.01 *', row)
+    (row,) = [line for line in lines if "android" in line]
+    assert re.fullmatch(r" *2017-10-01 08:00 +36h +●android +0\.06 *", row)
+    assert "● above" in out
+    assert "○ between" in out
+    assert "running estimate, of 2" in out
+    assert "--all" not in out
+
+
+def test_zones_are_told_apart_with_and_without_colour():
+    plain = rendered(LABELS)
+    assert "\x1b" not in plain
+    assert "●iphone" in plain
+    assert "○" in plain
+    colored = rendered(LABELS, color=True)
+    above, between = (re.search(rf"(\x1b\[[0-9;]*m){sign}", colored)[1] for sign in "●○")
+    assert above != between
+
+
+def test_counts_have_no_zone_and_no_sign():
+    reports = [report(0, HeavyHitter("a", None, 4021), HeavyHitter("b", None, -3))]
+    assert re.search(r"1h +a~4021  b~-3 +0\.01", rendered(reports))
+    assert "above" not in legend(reports)
+    assert "between" not in legend(reports)
+    assert "~N" in legend(reports)
+    assert "~N" not in legend(LABELS[1:])
+
+
+def many(windows, items=1):
+    return [report(w, *(HeavyHitter(f"w{w}i{i}", None, 9) for i in range(items))) for w in range(windows)]
+
+
+def shown(out):
+    return sorted(map(int, set(re.findall(r"w(\d+)i0~9", out))))
+
+
+def test_the_latest_windows_are_shown_unless_asked_otherwise(show):
+    out, _, _ = show(many(30))
+    assert shown(out) == list(range(6, 30))
+    assert "The latest 24 of 30 windows with heavy items; --all shows every one." in out
+    out, _, _ = show(many(30), "--last", "3")
+    assert shown(out) == [27, 28, 29]
+    out, _, _ = show(many(30), "--all")
+    assert shown(out) == list(range(30))
+    assert "latest" not in out
+    assert show(many(3), "--all", "--last", "2")[2] == 2
+    assert show(many(3), "--last", "0")[2] == 2
+
+
+def test_the_epsilon_spent_is_shown_where_it_tells_something(show):
+    """Not where all of it is spent in each window that is shown: the legend says that once."""
+    spent = [each._replace(epsilon_spent=0.5 * (number + 1)) for number, each in enumerate(many(6))]
+    all_spent = [each._replace(epsilon_spent=2.0) for each in many(6)]
+    for reports, words, is_told in (
+        (spent[:4], ("--all",), True),
+        (spent[:1], ("--all",), True),
+        (all_spent, ("--all",), False),
+        ([*spent[:3], *all_spent[3:]], ("--last", "4"), True),
+        ([*spent[:3], *all_spent[3:]], ("--last", "3"), False),
+    ):
+        out, err, code = show(reports, *words)
+        assert (err, code) == ("", 0)
+        said = " ".join(out.split())
+        assert ("heavy items ε spent" in said) == is_told
+        assert ("ε spent: running estimate, of 2 for the whole run." in said) == is_told
+        assert ("ε spent: all of 2 in each of these windows; a running estimate" in said) != is_told
+
+
+@pytest.mark.parametrize("release", ["labels", "counts"])
+def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(release):
+    """Of a run with 6 hits and at most 3 in a window; counted here from what each window published."""
+    plan = small_plan(release=release, hits_per_user=6)
+    reports = oracle_reports(random_log(plan, seed=3), settings_of(plan), SECRET)
+    charged = [sum(found.zone != ABOVE for found in each.heavy_hitters) for each in reports]
+    paid = itertools.accumulate(min(3, number) for number in charged)
+    expected = [6 if number > 4 else number for number in paid]  # the last figure does not tell 5 from 6
+    assert expected[0] < expected[-1]
+    stored = json.loads(plan.to_json())
+    shown = rendered(reports, plan=stored)
+    assert [int(number) for number in re.findall(r"≤(\d+) of 6", shown)] == expected
+    assert f"<={expected[0]} of 6" in rendered(reports[:1], plan=stored, ascii_only=True)
+    for hostile in ({**stored, "hits_per_user": 7}, {**stored, "hits_per_user": 10**9}, {**stored, "delta": []}, {}):
+        assert "hits paid" not in rendered(reports, plan=hostile)
+
+
+def test_the_latest_windows_of_several_streams_are_the_latest_in_time(show):
+    reports = [report(w, HeavyHitter(f"{s}{w}", None, 9), stream=s) for s in ("b", "a") for w in range(4)]
+    out, _, _ = show(reports, "--last", "3")
+    assert re.findall(r"(\w+)~9", out) == ["b2", "a3", "b3"]
+    assert "stream" in out.splitlines()[3]
+
+
+def test_many_items_of_a_window_are_counted(show):
+    out, _, _ = show(many(1, items=50))
+    assert len(re.findall(r"i\d+~9", out)) == 20
+    assert "and 30" in out
+    out, _, _ = show(many(1, items=50), "--all")
+    assert len(re.findall(r"i\d+~9", out)) == 50
+
+
+def test_one_item_can_be_followed(show):
+    out, _, _ = show([*LABELS, report(9, HeavyHitter("iphone", BETWEEN, 7))], "--item", "iphone")
+    assert "●iphone" in out
+    assert "○iphone~7" in out
+    assert "beatles" not in out
+    assert "android" not in out
+    for more in ((), ("--json",), ("--html", "page.html")):
+        assert show(LABELS, "--item", "iph\x1b", *more) == (
+            "",
+            "shh: no window reports iph\\x1b. Some users may have held it, but too few.\n",
+            4,
+        )
+    assert not pathlib.Path("page.html").exists()
+
+
+def test_a_report_without_windows_says_so(show):
+    out, _, code = show([])
+    assert code == 0
+    assert HEADER.guarantee in out
+    assert "No window reports any item." in out
+    assert show([], "--json")[0] == ""
+
+
+def test_json_holds_all_records_in_time_order_and_nothing_else(show):
+    out, _, _ = show(many(30), "--json")
+    assert [decode_report(line) for line in out.splitlines()] == many(30)
+    out, _, _ = show(many(30), "--json", "--last", "2")
+    assert [decode_report(line) for line in out.splitlines()] == many(30)[-2:]
+    out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
+    assert json.loads(out)["heavy_hitters"] == [
+        {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize("color", ["", "1"])
+def test_hostile_labels_and_headers_reach_no_terminal_as_they_are(show, monkeypatch, options, color):
+    if color:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm-256color")
+    header = ReportHeader(HOSTILE, HOSTILE, HOSTILE, {})
+    reports = [
+        report(0, HeavyHitter(HOSTILE, ABOVE, None), stream=HOSTILE),
+        report(1, HeavyHitter("\x7f" + HOSTILE, BETWEEN, 5)),
+    ]
+    out, err, code = show(reports, *options, header=header)
+    assert (err, code) == ("", 0)
+    without_styles = re.sub(r"\x1b\[[0-9;]*m", "", out)
+    if color and not options:
+        assert without_styles != out
+    assert hostile_characters(without_styles) == []
+    if not options:
+        squeezed = re.sub(r"\s", "", without_styles)
+        assert "[red]x[/red]\\x1b]0;owned\\x07\\x1b[31m\\x0d\\x9b2J\\u202eevil\\u2028\\x00:smile:" in squeezed
+
+
+def test_the_table_holds_no_markup_whatever_console_prints_it():
+    name = "[red]x[/red]:smile:"
+    reports = [report(0, HeavyHitter(name, ABOVE, None), stream=name), report(0, HeavyHitter("a", None, 1))]
+    assert rendered(reports, title=name, max_items=1).count(name) == 3
+
+
+def test_a_label_is_one_unmistakable_word():
+    assert label_text("iphone") == "iphone"
+    assert label_text("C++/é") == "C++/é"
+    assert label_text("a≥5") == '"a≥5"'
+    assert label_text("a>=5") == '"a>=5"'
+    assert label_text("a=>5>") == "a=>5>"
+    assert label_text("*a") == "*a"
+    assert label_text("*a", ascii_only=True) == '"*a"'
+    assert label_text("=a", ascii_only=True) == '"=a"'
+    assert label_text("a ●b~5") == '"a ●b~5"'
+    assert label_text('a"b\\n') == '"a\\"b\\\\n"'
+    assert label_text("a\n") == '"a\\x0a"'
+    assert label_text("") == '""'
+    assert label_text("\u00a0") == '"\\xa0"'
+    assert label_text("é", ascii_only=True) == "\\xe9"
+    assert label_text("x" * 80) == "x" * 80
+    assert label_text("x" * 5000) == "x" * 80 + "…"
+    words = ["a", "a b", "", '"', "\\", "\\x1b", "\x1b", "a~5", "a≥5", "a>=5", "●", "\u200b", "\U000e0001", "\\\\x1b"]
+    assert len({label_text(word) for word in words}) == len(words)
+
+
+def test_text_of_any_script_stays_readable():
+    for text in ("Ünïcode", "日本語", "नमस्ते", "🎉", "naïve café"):
+        assert escape_text(text) == text
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60])
+def test_narrow_terminals_lose_nothing(width):
+    text = rendered([report(0, HeavyHitter("QWZJ", ABOVE, None), HeavyHitter("KX", BETWEEN, 88888))], width=width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert "".join(re.findall(r"[●QWZJ○KX~8]", text)) == "●QWZJ○KX~88888"
+
+
+def test_narrow_terminals_show_whole_labels_where_they_fit():
+    text = rendered([report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("b", BETWEEN, 7))], width=40)
+    assert "●iphone" in text
+    assert "○b~7" in text
+    assert "0.01" in text
+
+
+def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
+    path = tmp_path / "report.avro"
+    write_report_file(path, HEADER, [*LABELS, report(9, HeavyHitter("é", ABOVE, None))])
+    shown = shh("show", path, cwd=tmp_path, COLUMNS="100", PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.isascii()
+    assert "*iphone" in shown.stdout
+    assert '="the beatles"~812' in shown.stdout
+    assert "* above" in shown.stdout
+    assert r"*\xe9" in shown.stdout
+
+
+def test_show_starts_without_beam(tmp_path):
+    path = tmp_path / "report.jsonl"
+    write_report_file(path, HEADER, LABELS)
+    program = (
+        "import sys; from dp_transforms.cli import main; "
+        "main.main(['show', sys.argv[1]]); sys.exit('apache_beam' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=REPOSITORY, check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
+def test_a_pipe_that_closes_early_is_not_an_error(tmp_path, options):
+    path = tmp_path / "report.jsonl"
+    write_report_file(path, HEADER, many(3000))
+    command = ["-m", "dp_transforms.cli.main", "show", path, "--all", *options]
+    with python(*command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.stderr.read() == ""
+
+
+def refused(show, *arguments, **options):
+    out, err, code = show(*arguments, **options)
+    assert code == 1
+    assert out == ""
+    assert re.fullmatch(r"shh: [^\n]+\n", err)
+    return err
+
+
+def test_expected_failures_are_one_line(show, tmp_path):
+    assert "No such file" in refused(show, None)
+    assert "must end in one of" in refused(show, None, ending="txt")
+    (tmp_path / "report.avro").write_bytes(b"Obj\x01junk")
+    refused(show, None)
+    (tmp_path / "report.parquet").write_bytes(b"PAR1")
+    refused(show, None, ending="parquet")
+
+
+def test_a_file_that_breaks_off_shows_no_half_of_itself(show, tmp_path):
+    show(many(100), ending="jsonl")
+    path = tmp_path / "report.jsonl"
+    path.write_bytes(path.read_bytes()[:-9])
+    for options in ([], ["--json"]):
+        assert "truncated" in refused(show, None, *options, ending="jsonl")
+
+
+def stream_folder(tmp_path, ended=None, reports=LABELS):
+    writer = ReportFolder(str(tmp_path / "reports")).open(HEADER)
+    for window in reports[::-1]:
+        writer.write(window)
+    if ended is not None:
+        writer.end(ended)
+    return tmp_path / "reports"
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (None, "The run goes on: further windows may follow."),
+        (RunEnded("news", 8760, 2), "The run has ended: all of its 8,760 windows are closed."),
+    ],
+)
+def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tmp_path, capsys, ended, said):
+    folder = stream_folder(tmp_path, ended)
+    cli.main(["show", str(folder)])
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == HEADER.guarantee
+    assert out.index("iphone") < out.index("android")
+    assert out.splitlines()[-1] == said
+    cli.main(["show", str(folder), "--json"])
+    assert [decode_report(line) for line in capsys.readouterr().out.splitlines()] == LABELS
+
+
+def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    folder = stream_folder(tmp_path)
+    next(folder.glob("2017*")).write_text("{}\n")
+    for path, said in ((tmp_path / "empty", "holds no reports of a stream"), (folder, "cannot be used")):
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["show", str(path)])
+        assert leaving.value.code == 1
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert said in printed.err
+        assert printed.err.count("\n") == 1
+
+
+def parts(tmp_path, *headers, reports=LABELS, endings=("avro", "jsonl")):
+    """A folder with a file for each report; headers: of the files, HEADER if there are none."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for window, header, ending in zip(reports, headers or (HEADER, HEADER), endings, strict=True):
+        write_report_file(folder / f"{window.window_start}.{ending}", header, [window])
+    return folder
+
+
+def said_by(capsys, *words):
+    try:
+        cli.main([*map(str, words)])
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path, capsys):
+    folder = parts(tmp_path)
+    (folder / ".draft.avro").write_bytes(b"")
+    (folder / "notes.txt").write_bytes(b"")
+    whole = tmp_path / "whole.avro"
+    write_report_file(whole, HEADER, LABELS)
+    _, expected, _ = said_by(capsys, "show", whole)
+    first, second = sorted(folder.glob("[0-9]*"))
+    for words in ([folder], [second, first]):
+        code, out, err = said_by(capsys, "show", *words)
+        assert (code, err) == (0, "")
+        assert out == f"{expected}These files are parts of a run, and do not say whether it has ended.\n"
+        code, out, _ = said_by(capsys, "show", *words, "--json")
+        assert [decode_report(line) for line in out.splitlines()] == LABELS
+        assert "3 items were named in 2 windows" in said_by(capsys, "explain", *words)[1]
+        page = tmp_path / "page.html"
+        assert said_by(capsys, "show", *words, "--html", page, "--force")[1] == f"Page written to {page}.\n"
+        assert "3 items were named in 2 windows" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (dataclasses.replace(HEADER, run_id="other"), "are of different runs. Only the parts of one run"),
+        (dataclasses.replace(HEADER, stream="other"), "are of different runs. Only the parts of one run"),
+        (dataclasses.replace(HEADER, plan={"epsilon": 3.0}), "have one run id and different plans."),
+    ],
+    ids=["run", "stream", "plan"],
+)
+def test_files_of_another_run_are_refused(tmp_path, capsys, header, said):
+    folder = parts(tmp_path, HEADER, header)
+    for words in (["show", folder], ["show", *folder.iterdir()], ["explain", folder]):
+        code, out, err = said_by(capsys, *words)
+        assert (code, out) == (1, "")
+        assert said in err
+        assert err.count("\n") == 1
+
+
+def test_a_window_that_two_files_have_and_a_folder_among_files_are_refused(tmp_path, capsys):
+    folder = parts(tmp_path, reports=[LABELS[0], LABELS[1]])
+    again = tmp_path / "again.avro"
+    write_report_file(again, HEADER, LABELS[1:])
+    code, out, err = said_by(capsys, "show", *sorted(folder.iterdir()), again)
+    assert (code, out) == (1, "")
+    assert "both have the window that begins at 2017-10-01T08:00:00Z. Name each part of a run once." in err
+    for other in (folder, "sqlite:///reports.db"):
+        code, _, err = said_by(capsys, "show", again, other)
+        assert code == 1
+        assert "several reports must be files of one run" in err
+
+
+def test_a_page_or_a_chart_is_replaced_only_when_asked_and_nothing_else_is(show, tmp_path):
+    page = tmp_path / "page.html"
+    assert show(LABELS, "--html", str(page)) == (f"Page written to {page}.\n", "", 0)
+    first = page.read_text()
+    out, err, code = show(LABELS[1:], "--html", str(page))
+    assert (out, code) == ("", 1)
+    assert err == f"shh: --html {page} exists. Replace it with --force, or name another file.\n"
+    assert page.read_text() == first
+    assert show(LABELS[1:], "--html", str(page), "--force")[2] == 0
+    assert page.read_text() != first
+    link, folder = tmp_path / "link.html", tmp_path / "folder.html"
+    link.symlink_to(page)
+    folder.mkdir()
+    before = page.read_text()
+    for taken in (link, folder):
+        assert show(LABELS, "--html", str(taken), "--force")[2] == 1
+    assert link.is_symlink()
+    assert page.read_text() == before
+    assert "--force replaces a page or a chart" in show(LABELS, "--force")[1]

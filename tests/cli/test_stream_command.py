@@ -1,0 +1,374 @@
+"""`shh stream` as its users run it: what is refused before anything starts, and runs from a folder to their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import types
+from collections.abc import Callable
+
+import apache_beam as beam
+import pytest
+
+from dp_transforms import (
+    EventFields,
+    ReadEvents,
+    ReleasePlan,
+    ReportFolder,
+    ReportHeader,
+    ShiftingHeavyHitters,
+    WindowSchedule,
+    find_log_chunks,
+)
+from dp_transforms.beam.write_files import WriteReports
+from dp_transforms.cli.stream_job import job_name
+from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports import read_report_file
+from tests.cli.stream_words import DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
+from tests.helpers import forked, shh_process
+from tests.helpers.beam_pipelines import plain
+from tests.helpers.names_plans import names_plan_of
+from tests.helpers.naming_oracle import oracle_names, reports_of
+from tests.helpers.pace_oracle import stream_weights
+
+# The log is older than its windows need, so that they close as soon as nothing new comes.
+HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
+_PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder: a log of three files in logs/, a noise key, and the files that errors are about."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    rows = []
+    for hour in range(HOURS):
+        if hour not in (2, 4):
+            rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(300)]
+            rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(5)]
+    third = len(rows) // 3
+    for part in range(3):
+        lines = (json.dumps({"user": u, "item": i, "timestamp": t}) for u, i, t in rows[part * third :][:third])
+        (tmp_path / "logs" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+        os.utime(tmp_path / "logs" / f"{part}.jsonl", (START + 86_400 + part, START + 86_400 + part))
+    (tmp_path / "noise.key").write_bytes(os.urandom(32))
+    (tmp_path / "noise.key").chmod(0o600)
+    (tmp_path / "open.key").write_bytes(os.urandom(32))
+    (tmp_path / "open.key").chmod(0o644)
+    (tmp_path / "stop").touch()
+    (tmp_path / "a.file").touch()
+    return tmp_path
+
+
+def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
+    """A run that ends cancels the job of its name on a cluster."""
+
+    def name(stream, run_id):
+        return job_name(types.SimpleNamespace(stream=stream, run_id=run_id))
+
+    names = {name("s" * 60, "1"), name("s" * 60, "2"), name("a-b", "c"), name("a", "b-c"), name("a", "B.c")}
+    assert len(names) == 5
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
+
+
+FOLDER = ["--folder", "logs", "--time-unit", "s"]
+KEY = ["--noise-key-file", "noise.key"]
+OUT = ["--output", "reports"]
+KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
+FLINK = ["--engine", "flink"]
+CLUSTER = [*FLINK, "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000", "--allow-open-ports"]
+IN_PROCESS = ["--engine", "in-process"]
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        ([*OUT, *KEY], ["one input", "--kafka", "--folder", "--pubsub-subscription"]),
+        ([*FOLDER, *KAFKA, *OUT, *KEY], ["one input"]),
+        ([*FOLDER, *KEY], ["one output", "--output FOLDER"]),
+        ([*FOLDER, *OUT, "--output-topic", "t", *KEY], ["one output"]),
+        ([*FOLDER, "--output-topic", "t", *KEY], ["--output-kafka"]),
+        ([*FOLDER, *OUT, "--output-kafka", "h:1", *KEY], ["--output-kafka", "--output-topic"]),
+        (["--kafka", "h:1", *OUT, *KEY], ["--topic"]),
+        ([*FOLDER, "--topic", "t", *OUT, *KEY], ["--topic", "--kafka"]),
+        ([*KAFKA, "--format", "avro", *OUT, *KEY], ["--avro-schema"]),
+        ([*FOLDER, "--format", "avro", *OUT, *KEY], ["--format avro", "--kafka"]),
+        ([*FOLDER, "--producer-times", *OUT, *KEY], ["--producer-times", "--kafka"]),
+        ([*KAFKA, "--producer-times", "--clock", "event", *OUT, *KEY], ["--producer-times", "--clock arrival"]),
+        ([*KAFKA, "--avro-framing", "confluent", *OUT, *KEY], ["--avro-framing", "--format avro"]),
+        ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
+        ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),
+        ([*FOLDER, *OUT, *KEY, *SECRET], ["--noise-key-secret", "Give one"]),
+        ([*FOLDER, *OUT, "--noise-key-secret", "projects/p/secrets/s/versions/latest"], ["versions/N"]),
+        (["--folder", "nowhere", *OUT, *KEY], ["--folder", "nowhere"]),
+        ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
+        ([*FOLDER, "--output", "logs", *KEY], ["--output", "other files"]),
+        ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
+        ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
+        ([*FOLDER, *OUT, *KEY, "--run-id", ""], ["--run-id"]),
+        ([*FOLDER, *OUT, *KEY, "--user-field", "item"], ["--user-field, --item-field and --time-field must"]),
+        ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
+        ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
+        ([*FOLDER, *OUT, *KEY, "--parallelism", "2"], ["--parallelism", "--engine flink"]),
+        ([*FOLDER, *OUT, *KEY, *FLINK, "--resume-from", "/sp"], ["--resume-from", "--run-id"]),
+        ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
+        ([*FOLDER, *OUT, *KEY, "--flink-master", "jobs:8081"], ["--worker-pool", "docs/deploy.md"]),
+        ([*FOLDER, *OUT, *KEY, "--detach"], ["--detach", "--flink-master"]),
+        ([*FOLDER, *OUT, *KEY, "--until", "2020-01-01T02:00:00Z"], ["--until belongs to --state"]),
+        ([*FOLDER, *OUT, *IN_PROCESS, "--state", "run.state"], ["--state needs --noise-key-file", "head -c 32"]),
+        ([*FOLDER, *OUT, *KEY, "--state", "gs://bucket/run.state"], ["--state", "got a URL"]),
+        ([*FOLDER, *OUT, *KEY, "--state", "noise.key"], ["--state and --noise-key-file", "same file"]),
+        ([*FOLDER, *OUT, *KEY, "--state", "nowhere/run.state"], ["--state", "its folder does not exist"]),
+        ([*KAFKA, *OUT, *KEY, *CLUSTER, "--state", "run.state", "--detach"], ["--detach", "puts the new state"]),
+        ([*KAFKA, "--output-topic", "r", *SECRET, *DATAFLOW, "--state", "run.state"], ["--state", "Dataflow share no"]),
+        ([*PUBSUB, "--state", "run.state"], ["--state", "Dataflow share no disk"]),
+        ([*FOLDER, *OUT, *SECRET, *DATAFLOW], ["--folder", "--kafka"]),
+        ([*KAFKA, *OUT, *SECRET, *DATAFLOW], ["--output", "--output-topic"]),
+        ([*KAFKA, "--output-topic", "r", *KEY, *DATAFLOW], ["--noise-key-file", "--noise-key-secret"]),
+        (["--pubsub-subscription", SUBSCRIPTION, *OUT, *KEY, "--engine", "prism"], ["--engine dataflow"]),
+        ([*PUBSUB, "--time-zone", "Europe/Berlin"], ["when it was published", "--time-zone"]),
+        ([*KAFKA, *OUT, *KEY, "--csv-separator", ";"], ["--csv-separator", "files of --folder"]),
+        ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
+        ([*PUBSUB, "--allowed-lateness", "1m"], ["--allowed-lateness", "watermark"]),
+        ([*PUBSUB, "--out-of-order", "1s", "--max-ahead", "5m"], ["--out-of-order, --max-ahead", "Leave"]),
+        ([*PUBSUB, "--idle-timeout", "1m"], ["--idle-timeout", "Leave"]),
+        ([*PUBSUB, "--shown-within", "1m"], ["--shown-within", "Leave"]),
+        ([*PUBSUB, "--stop-file", "other"], ["--stop-file", "cancel the job"]),
+        ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
+        ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
+        (["--pubsub-subscription", "s", "--output-topic", "r", "--output-kafka", "h:1", *SECRET], ["projects/P"]),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_starts(
+    folder: pathlib.Path, words: list[str], messages: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    code, out, err = run([*words, *PLAN], capsys)
+    assert code == 1
+    assert out == ""
+    assert err.count("\n") == 1, err
+    for part in messages:
+        assert part in err
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("option", ["--kafka-config", "--output-kafka-config", "--avro-schema"])
+def test_a_pipe_is_refused_before_anything_starts(
+    folder: pathlib.Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody writes into it: a command that opened it as a file would wait forever."""
+    os.mkfifo("pipe", 0o600)
+    more = ["--format", "avro"] if option == "--avro-schema" else []
+    words = [*KAFKA, *KEY, "--output-topic", "r", *PLAN, option, "pipe", *more]
+    code, out, err = run(words, capsys)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"shh: {option} {folder / 'pipe'} cannot be read: it is a pipe, a socket or a device, not a regular file."
+        " Name a regular file.\n"
+    )
+
+
+@pytest.mark.parametrize(("plan", "stream"), [({"epsilon": 3}, "events"), ({}, "other")])
+def test_a_run_goes_on_with_its_own_plan_and_stream(
+    folder: pathlib.Path, plan: dict[str, int], stream: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ReportFolder("reports").open(ReportHeader("run-1", stream, "guarantee", plan))
+    # Also with the stop file of a drain that was broken off.
+    resumed = [*FLINK, "--resume-from", "/savepoint", "--run-id", "run-1", "--stop-file", "stop"]
+    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *resumed], capsys)
+    assert code == 1
+    assert ("another plan" if plan else "its stream is 'other'") in err
+
+
+@pytest.mark.parametrize("engine", ["prism", "in-process", "job-service", "flink"])
+def test_only_flink_is_said_to_take_a_run_up_again(
+    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ReportFolder("reports").open(ReportHeader("run-1", "events", "guarantee", {}))
+    words = [*FOLDER, *OUT, *KEY, *PLAN, "--engine", engine, "--run-id", "run-1"]
+    code, _, err = run(words, capsys)
+    assert code == 1
+    assert "holds run 'run-1' already" in err
+    assert "another --output" in err
+    assert ("--resume-from" in err) == (engine == "flink")
+
+
+def test_a_missing_prism_names_its_remedy(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHH_ENGINES", str(folder))
+    monkeypatch.setenv("PATH", "")
+    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN], capsys)
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert "make prism" in last
+    assert "--engine in-process" in last
+
+
+def replay(output: str) -> None:
+    """Of logs/ by the key and name of the streams here, as the command would not: it wants a fresh name."""
+    fields = EventFields(time_unit="s")
+    plan = ReleasePlan.calibrate(
+        epsilon=8, delta=1e-6, release="counts", schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
+    )
+    header = ReportHeader.of_plan(plan, run_id="run-1", stream="events")
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        batches, _ = pipeline | ReadEvents(find_log_chunks(["logs"], fields), fields)
+        heavy = batches | ShiftingHeavyHitters(plan, noise_key="noise.key", run_id="run-1", stream="events")
+        _ = heavy.reports | WriteReports(output, header)
+
+
+@pytest.mark.parametrize("engine", ["in-process", "job-service"])
+def test_a_folder_gives_the_reports_of_a_replay(
+    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replay("report.jsonl")
+    words = ["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, "--run-id", "run-1"]
+    code, out, err = run([*words, *OUT, *HISTORY, "--engine", engine], capsys)
+    assert code == 0, err
+    assert "--run-id run-1 begins a new run. Was this name used before with this noise key" in err
+    _, expected = read_report_file("report.jsonl")
+    header, reports, ended = ReportFolder("reports").read()
+    assert reports == list(expected)
+    assert [report.heavy_hitters[0].item for report in reports] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
+    assert header is not None
+    assert header.run_id == "run-1"
+    assert ended is not None
+    assert (ended.windows, ended.reports) == (HOURS, 4)
+    assert [json.loads(line)["heavy_hitters"][0]["item"] for line in out.splitlines()] == [
+        report.heavy_hitters[0].item for report in reports
+    ]
+    assert "The declared range is over (6 windows); nothing more is answered." in err
+    # The same place again, with the name of this run or with another.
+    for more, message in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
+        code, _, err = run(["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, *OUT, *more], capsys)
+        assert code == 1
+        assert message in err
+
+
+@pytest.mark.parametrize("engine", ["in-process", "job-service"])
+def test_a_plan_of_names_gives_the_names_of_the_oracle(
+    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most users are seen in each hour with events; so purses and known items pass from window to window."""
+    plan = names_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
+    (folder / "names.json").write_text(plan.to_json())
+    words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, "--engine", engine, "--run-id", "run-1"]
+    code, out, err = run(words, capsys)
+    assert code == 0, err
+    rows = [json.loads(line) for path in sorted((folder / "logs").iterdir()) for line in path.open()]
+    log = [(row["user"], row["item"], row["timestamp"] * 1_000_000) for row in rows]
+    settings = settings_of_plan(plan, stream="events", run_id="run-1")
+    keys = settings.stream_keys((folder / "noise.key").read_bytes())
+    named = oracle_names(stream_weights(log, settings, keys), settings, keys)
+    header, reports, ended = ReportFolder("reports").read()
+    assert list(map(plain, reports)) == list(map(plain, reports_of(named, settings)))
+    assert {f"heavy-{hour}" for hour in (0, 1, 3, 5)} <= {entry.item for entry in named}
+    assert header is not None
+    assert header.plan["release"] == "names"
+    assert ended == RunEnded("events", HOURS, len(reports))
+    assert [json.loads(line)["heavy_hitters"][0]["level"] for line in out.splitlines()] == [
+        report.heavy_hitters[0].level for report in reports
+    ]
+
+
+Start = Callable[..., subprocess.Popen[str]]
+ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
+
+
+def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> subprocess.Popen[str]:
+    """A run whose range is not over when all is read, once it says that it drains at a stop."""
+    command = ("-m", "dp_transforms.cli.main", "stream", *FOLDER, *KEY, *ENDLESS, *OUT, *words)
+    process = start(*command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    while "Ctrl-C" not in (line := process.stderr.readline()):
+        assert line, process.wait()
+    return process
+
+
+def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
+    clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
+    with started(folder, "--engine", "in-process", *clock) as process:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=_PATIENCE_SECONDS)
+    assert process.returncode == 0, err
+    assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [12] s", err)
+    assert "A stop was asked for: all 8 windows are closed; nothing more is answered." in err
+    assert "declared range is over" not in err
+    _, _, ended = ReportFolder(str(folder / "reports")).read()
+    assert ended is not None
+    assert ended.windows == 8
+    assert not (folder / "reports.stop").exists()
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_once_reads_what_is_there_and_ends(
+    folder: pathlib.Path, is_empty: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a folder without files, of a run whose range goes on for decades."""
+    (folder / "empty").mkdir()
+    clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
+    logs = ["--folder", "empty" if is_empty else "logs", "--time-unit", "s"]
+    code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *IN_PROCESS, *clock, "--once"], capsys)
+    assert code == 0, err
+    assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)
+    assert "A stop was asked for: all 8 windows are closed" in err
+    assert (not out) == is_empty
+    assert not (folder / "reports.stop").exists()
+
+
+def test_an_engine_that_shows_nothing_before_the_end_says_when_that_is(folder: pathlib.Path) -> None:
+    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        process.kill()
+    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in said
+    assert "With --once it reads what is there now, and ends." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([*CLUSTER, "--detach"], "--once cannot be used with --detach"),
+        ([*CLUSTER, "--output-topic", "r"], "--once needs a stop file"),
+    ],
+)
+def test_once_needs_a_command_that_drains(
+    folder: pathlib.Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="the Kafka client is missing")
+    output = [] if "--output-topic" in words else OUT
+    code, _, err = run([*KAFKA, *output, *KEY, *PLAN, *words, "--once"], capsys)
+    assert code == 1
+    assert message in err
+
+
+def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
+    words = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1h"]
+    with started(folder, *words, start=shh_process.python) as process:  # whose parent is this process
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # it has stopped: both signals are there when it goes on
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=_PATIENCE_SECONDS)
+    assert process.returncode in (130, 143), err
+    assert "Ended at once" in err
+    assert "Traceback" not in err
+    assert not (folder / "reports.stop").exists()
+
+
+def test_a_job_that_fails_says_why_in_one_line(folder: pathlib.Path) -> None:
+    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
+        shutil.rmtree(folder / "logs")
+        _, err = process.communicate(timeout=_PATIENCE_SECONDS)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("shh: ")
+    assert str(folder / "logs") in err.splitlines()[-1]

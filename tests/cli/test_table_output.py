@@ -1,0 +1,202 @@
+"""``--output`` as a table of a database: streams, replays and copies; what is refused before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sqlite3
+
+import pytest
+
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
+from dp_transforms.reports import ReportTable, read_report_file
+from tests.cli.stream_words import HOURS, PLAN, START, run
+from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
+
+FOLDER = ["--folder", "logs", "--time-unit", "s"]
+KEY = ["--noise-key-file", "noise.key"]
+HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s", "--engine", "in-process"]
+CLUSTER = [
+    *("--engine", "flink", "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000"),
+    "--allow-open-ports",
+]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """The current folder, with a log of old events and a noise key."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    rows = [
+        {"user": f"user-{n}", "item": f"heavy-{hour}", "timestamp": START + 3600 * hour + n}
+        for hour in (0, 1, 3, 5)
+        for n in range(300)
+    ]
+    (tmp_path / "logs" / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.utime(tmp_path / "logs" / "0.jsonl", (START + 86_400, START + 86_400))
+    (tmp_path / "noise.key").write_bytes(os.urandom(32))
+    (tmp_path / "noise.key").chmod(0o600)
+    return tmp_path
+
+
+def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*FOLDER, *PLAN, *KEY, *HISTORY, "--output", "sqlite:///reports.db", "--output-table", "news"]
+    code, out, err = run([*words, "--run-id", "run-1"], capsys)
+    assert code == 0, err
+    table = ReportTable(f"sqlite:///{folder}/reports.db", "news")
+    header, reports, ended = table.read("run-1")
+    assert header is not None
+    assert ended == RunEnded("events", HOURS, 4)
+    shown = [json.loads(line)["heavy_hitters"] for line in out.splitlines()]
+    assert shown == [[each._asdict() for each in window.heavy_hitters] for window in reports]
+    assert [each[0]["item"] for each in shown] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
+    assert f"shh show {table.url} --table news --run-id run-1" in err
+    code, _, err = run([*words, "--run-id", "run-1"], capsys)
+    assert (code, "holds run 'run-1', which has ended" in err) == (1, True)
+
+
+def test_a_replay_appears_whole_in_sqlite_beside_other_runs_and_over_none(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["logs", "--time-unit", "s", *PLAN, "--output", "sqlite:///reports.db", "--run-id"]
+    for run_id in ("run-1", "run-2"):
+        code, out, err = run([*words, run_id], capsys, "replay")
+        assert code == 0, err
+        assert f"shh show sqlite:///{folder}/reports.db --table shh_reports --run-id {run_id}" in out
+        _, reports, ended = ReportTable("sqlite:///reports.db").read(run_id)
+        assert [window.heavy_hitters[0].item for window in reports] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
+        assert ended == RunEnded("events", HOURS, 4)
+    code, out, err = run([*words, "run-2"], capsys, "replay")
+    assert (code, out) == (1, "")
+    assert "has a run 'run-2' already" in err
+    code, _, err = run(["sqlite:///reports.db"], capsys, "show")
+    assert (code, "has 2 runs: 'run-1', 'run-2'. Choose one with --run-id" in err) == (1, True)
+    code, out, _ = run(["sqlite:///reports.db", "--run-id", "run-1", "--json"], capsys, "show")
+    assert (code, len(out.splitlines())) == (0, 4)
+
+
+def test_what_is_wrong_with_a_database_is_told_before_anything_starts(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = ["stream", *FOLDER, *PLAN, *KEY]
+    replay = ["replay", "logs", "--time-unit", "s", *PLAN]
+    secret = "postgresql://shh:top-secret@localhost:1/reports"
+    for words, parts in (
+        ([*stream, "--output", "reports", "--output-table", "news"], ["--output-table belongs to a database"]),
+        (
+            [*stream, "--output", "sqlite:///r.db", "--output-table", "News"],
+            ["--output-table must be a name", "'News'"],
+        ),
+        ([*stream, "--output", "sqlite:///r.db", "--output-format", "avro"], ["--output-format", "Leave it out"]),
+        ([*stream, "--output", "sqlite:///r.db", "--output-topic", "t"], ["one output"]),
+        ([*stream, "--output", "duckdb:///r.db"], ["--output must be postgresql://", "DuckDB reads reports"]),
+        ([*stream, "--output", "sqlite://r.db"], ["--output must be postgresql://", "sqlite:///FILE"]),
+        ([*stream, "--output", "mysql://h/d"], ["--output must be a path, got a URL"]),
+        ([*stream, "--output", "sqlite:///nowhere/r.db"], ["nowhere does not exist"]),
+        ([*stream, "--output", secret], ["postgresql://shh:***@localhost:1/reports", "cannot be used"]),
+        ([*stream, *CLUSTER, "--output", "sqlite:///r.db"], ["a disk that no other machine has", "postgresql://"]),
+        ([*stream, *CLUSTER, "--output", secret], ["must not hold a password", "passfile="]),
+        (
+            [
+                *(
+                    "stream",
+                    "--kafka",
+                    "h:1",
+                    "--topic",
+                    "t",
+                    *PLAN,
+                    "--engine",
+                    "dataflow",
+                    "--output",
+                    "sqlite:///r.db",
+                ),
+                *("--noise-key-secret", "projects/p/secrets/s/versions/1"),
+            ],
+            ["not tried with workers of Dataflow"],
+        ),
+        ([*replay, "--output", secret], ["postgresql://shh:***@localhost:1/reports", "Nothing was started"]),
+        ([*replay, "--output", "sqlite:///r.db", *KEY, "--state", "s"], ["--state", "shh load"]),
+        ([*replay, "--output", "sqlite:///r.db", *KEY, "--engine", "flink"], ["--engine flink", "shh load"]),
+        ([*replay, "--output", "r.avro", "--output-table", "news"], ["--output-table belongs to a database"]),
+        (["load", "logs/0.jsonl", "--output", "sqlite:///r.db"], ["logs/0.jsonl"]),
+        (["load", "logs/0.jsonl", "--output", "r.db"], ["--output must be a database"]),
+        (["show", "logs/0.jsonl", "--table", "news"], ["--table is for a database"]),
+        (["show", "sqlite:///r.db"], ["has no such run"]),
+        (["show", "sqlite:///"], ["must name a file"]),
+    ):
+        code, out, err = run(words[1:], capsys, words[0])
+        assert (code, out, err.count("\n")) == (1, "", 1), (words, err)
+        for part in parts:
+            assert part in err, (part, err)
+        assert "top-secret" not in err
+        assert sorted(os.listdir(folder)) == ["logs", "noise.key"], words
+
+
+def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (folder / name for name in ("1", "2"))
+    for place, reports in ((first, [LABELS]), (second, [COUNTS])):
+        place.mkdir()
+        written(place, "avro", reports)
+    table = ReportTable("sqlite:///reports.db")
+    for place in (first, second, first):
+        code, out, err = run([str(place / "report.avro"), "--output", "sqlite:///reports.db"], capsys, "load")
+        assert (code, "1 window with heavy items copied" in out) == (0, True), err
+    assert table.read() == (HEADER, [LABELS, COUNTS], None)
+    code, out, _ = run(["sqlite:///reports.db"], capsys, "show")
+    assert (code, "does not have the end of the run: further windows may follow, unless it was copied" in out) == (
+        0,
+        True,
+    )
+    third = folder / "3"
+    third.mkdir()
+    other = LABELS._replace(epsilon_spent=0.5)
+    code, _, err = run(
+        [str(written(third, "jsonl", [report(1, *LABELS.heavy_hitters), other])), "--output", table.url], capsys, "load"
+    )
+    assert (code, "already has another answer" in err) == (1, True)
+    assert table.read() == (HEADER, [LABELS, COUNTS], None)
+    mixed = written(folder, "parquet", [OTHER_STREAM, LABELS, COUNTS])
+    assert len(list(read_report_file(mixed)[1])) == 3
+    code, _, err = run([str(mixed), "--output", table.url], capsys, "load")
+    assert (code, "different streams" in err) == (1, True)
+
+
+def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path) -> None:
+    """Those of docs/databases.md that are not of DuckDB or Grafana alone."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "databases.md").read_text()
+    block = page[page.index("    -- what is on top now") :].partition("\n\n")[0]
+    story, other = (HeavyHitter(item, None, None, 2, 30) for item in ("story-02808", "other"))
+    news = [report(1, story), report(2, story, other), report(4, story)]
+    table = ReportTable("sqlite:///r.db", "news")
+    table.write_whole(dataclasses.replace(HEADER, run_id="december"), news, RunEnded("news", 9, 3))
+    table.write_whole(HEADER, [LABELS, COUNTS], RunEnded("news", 9, 2))  # another run, whose items do not count
+    with contextlib.closing(sqlite3.connect("r.db")) as connection:
+        queries = [query for query in block.split(";") if query.strip()]
+        assert len(queries) == 3
+        found = [connection.execute(query.replace("'events'", "'news'")).fetchall() for query in queries]
+    assert found[0] == [("a", None), ("", None)]
+    assert [(start[11:16], level, users) for start, level, users in found[1]] == [
+        ("04:00", 2, 30),
+        ("05:00", 2, 30),
+        ("07:00", 2, 30),
+    ]
+    assert sorted((start[11:16], item) for start, item in found[2]) == [
+        ("04:00", "story-02808"),
+        ("05:00", "other"),
+        ("07:00", "story-02808"),
+    ]
+
+
+def test_duckdb_reads_report_files_as_the_page_says(folder: pathlib.Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "databases.md").read_text()
+    (folder / "reports").mkdir()
+    written(folder / "reports", "parquet", [LABELS, COUNTS])
+    query = page[page.index("    SELECT window_start, unnest(heavy_hitters") :].partition(";")[0]
+    rows = duckdb.connect().execute(query).fetchall()
+    assert [row[1:4] for row in rows] == [tuple(each[:3]) for each in (*LABELS.heavy_hitters, *COUNTS.heavy_hitters)]
