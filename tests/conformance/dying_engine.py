@@ -178,7 +178,7 @@ class DyingEngine:
         """How many messages wait in a state for the rest of their group, or for their turn."""
         names = ("blobs", "count", "near", "far")
         found = [(name, cell) for state in self._held.states.values() for name, cell in state.items()]
-        waiting = [bool(cell.content) for name, cell in found if name.startswith(names)]
+        waiting = [bool(cell.content) for name, cell in found if name.partition("_")[0] in names]
         assert waiting, "no state has these names"
         return sum(waiting)
 
