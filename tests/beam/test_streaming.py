@@ -32,7 +32,6 @@ from tests.helpers.small_runs import (
     batch_of,
     key_file,
     ordered_log,
-    random_log,
     settings_of,
     small_plan,
     thousand_windows,
@@ -198,10 +197,3 @@ def test_a_thousand_windows_in_no_order_close_in_order(tmp_path, monkeypatch):
     assert found == transcript.reports
     assert counts[EVENTS_OUTSIDE_RANGE] == 2
     assert counts[LATE_BATCHES] == 0
-
-
-def test_events_read_are_those_of_the_log(tmp_path):
-    """In no order, and some of them outside of the range."""
-    plan = small_plan(release="labels", hits_per_user=2)
-    log = [event for event in random_log(plan, seed=8, events=300) if 0 < event[2] < 2**60]
-    assert Script(plan).events(log).run(key_file(tmp_path)) == expected(plan, log)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import random
 import time
 
@@ -13,14 +12,10 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.engines.kafka_server import KafkaServer
-from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import MICROS, settings_of
-from tests.helpers.stream_runs import Ran
 from tests.neighbours.kafka_records import AVRO, FORMATS, some
-from tests.neighbours.logs import as_json
 from tests.neighbours.replayed import assert_same_pairs
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
 
@@ -77,38 +72,3 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
                 settings = dataclasses.replace(settings_of(PLANS["fixed"]), schedule=schedule)
                 run = Stepped(partition.open, CLOCKS[clock], wall, treatment, settings=settings)
                 assert_same_pairs(run.pairs, frozenset().union(*batches[: None if stop is None else stop + 1]))
-
-
-def test_what_a_user_spends_changes_no_name_of_others(kafka: KafkaServer, tmp_path: pathlib.Path) -> None:
-    """Whole streams of names: x' has a hundred records among those of others, some broken, and spends its purse. Its
-    items are its own, so every sum of the others is the same, and so are all their names and levels."""
-    source = random.Random(5)
-    plan = small_names_plan(8, most_looks=20)
-    low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
-    moments = sorted(source.randrange(low, high) for _ in range(900))
-    theirs = [as_json((f"u{source.randrange(60)}", f"item {source.randrange(4)}", micros)) for micros in moments]
-    added = [as_json(("x'", f"mine {number % 30}", moments[9 * number])) for number in range(100)]
-    added += [b'{"user": "x\'"', b'{"user": "x\'", "item": "mine", "timestamp": 1}', b""]
-    mixed = list(theirs)
-    for body in added:
-        mixed.insert(source.randrange(len(mixed) + 1), body)
-    streams = {}
-    for name, bodies in (("with", mixed), ("without", theirs)):
-        kafka.create_topic(f"names-{name}")
-        kafka.produce(f"names-{name}", [*bodies, as_json(("last", "last", high + 3600 * MICROS))])
-        topic = KafkaTopic(kafka.bootstrap, f"names-{name}", EventFields())
-        clock = StreamClock("event", allowed_lateness_seconds=600, out_of_order_seconds=600, idle_timeout_seconds=3600)
-        streams[name] = topic, plan, {"clock": clock, "shards": 2}
-    ran = Ran(tmp_path, streams)
-    published = {
-        name: [
-            (report.window_start, [heavy for heavy in report.heavy_hitters if "mine" not in heavy.item])
-            for report in reports
-        ]
-        for name, reports in ran.reports.items()
-    }
-    with_x, without_x = published["with"], published["without"]
-    assert [entry for entry in with_x if entry[1]] == without_x
-    assert sum(len(items) for _, items in without_x) >= 16
-    assert ran.ended["without"] != []
-    assert ran.counts[PAIRS_UNPAID] > 0

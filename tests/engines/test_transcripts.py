@@ -19,8 +19,7 @@ from dp_transforms.reports import ReportFolder, ReportTopic
 from tests.engines import skip_reason
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
-from tests.helpers.beam_pipelines import batches_source, run_monitor
-from tests.helpers.small_runs import RUN_ID, batches_of
+from tests.helpers.small_runs import RUN_ID
 from tests.transcripts.cases import MODES, READERS
 from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on_flink
 from tests.transcripts.transcript import difference, lines_of, stored
@@ -114,22 +113,6 @@ def test_folder_and_local_job_service(key_path, tmp_path, release):
     _, reports, ended = sink.read(RUN_ID)
     assert plain_reports(reports) == plain_reports(case.expected.reports)
     assert ended == RunEnded(STREAM, case.plan.schedule.horizon, reports=len(case.expected.reports))
-
-
-def test_replay(key_path):
-    """Not in release mode names, where users spend otherwise if all their events are there."""
-    case = history_case()
-    outcome = run_monitor(batches_source(batches_of(case.counted, 500)), case.plan, noise_key=key_path)
-    assert plain_reports(outcome.reports) == plain_reports(case.expected.reports)
-
-
-def test_another_log_gives_another_transcript(key_path):
-    """The twin that must fail: one user less, and the comparison sees it."""
-    case = history_case()
-    user = min(case.expected.excluded)
-    others = [event for event in case.counted if event[0] != user]
-    outcome = run_monitor(batches_source(batches_of(others, 500)), case.plan, noise_key=key_path)
-    assert plain_reports(outcome.reports) != plain_reports(case.expected.reports)
 
 
 def _cases(driver: str, shown: tuple[str, ...]) -> list:

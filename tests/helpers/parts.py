@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -133,11 +132,3 @@ class Parts:
     @property
     def _forget_after(self) -> int:
         return getattr(self.plan, "forget_after", 0)
-
-    def rewritten(self, **fields: Any) -> None:
-        """The latest state with another header."""
-        state = StateFile(self.states[-1])
-        path = self.folder / f"rewritten-{len(self.states)}"
-        cells = [(row.kind, row.bucket, state.cell(row)) for row in state.rows]
-        write_state(path, dataclasses.replace(state.header, **fields), cells, SEALING_KEY)
-        self.states[-1] = path

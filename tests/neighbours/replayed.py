@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dp_transforms import EventBatch, EventFields, ReadEvents, find_log_chunks
+from dp_transforms import EventBatch, EventFields, find_log_chunks
 from dp_transforms.logs import EventFileError, read_joined, spread_chunks
 from dp_transforms.monitor.user_pairs import pairs_of_events
-from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.small_runs import SECRET, settings_of
 from tests.neighbours.logs import ODD_USERS, PLAN, USERS, Log, without_added
 from tests.neighbours.planted_faults import is_planted
@@ -57,17 +56,6 @@ def replayed(sources: Sequence[str], fields: EventFields, users: tuple[str, ...]
     except EventFileError as error:
         return Given(frozenset(), type(error).__name__)
     return Given(pairs_of_batches(batches, users))
-
-
-def replayed_by_pipeline(logs: dict[str, Sequence[str]], fields: EventFields) -> dict[str, frozenset[Pair]]:
-    """The same in a real pipeline, with a branch for each of several logs."""
-    pipeline, seen = local_pipeline(), {}
-    for name, sources in logs.items():
-        seen[name] = Collected()
-        batches, _ = pipeline | f"Read {name}" >> ReadEvents(find_log_chunks(sources, fields), fields, workers=2)
-        _ = batches | f"See {name}" >> seen[name].sink()
-    pipeline.run().wait_until_finish()
-    return {name: pairs_of_batches(batches.values) for name, batches in seen.items()}
 
 
 class Neighbours:
