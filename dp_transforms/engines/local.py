@@ -25,11 +25,6 @@ def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
     listen_on_loopback()
     options = PipelineOptions(list(arguments))
     standard = options.view_as(StandardOptions)
-    if standard.runner == "BundleBasedDirectRunner":
-        raise ValueError(
-            "BundleBasedDirectRunner cannot write the report of a replay: it fails where what a timer released is"
-            " grouped. Leave --runner out."
-        )
     if standard.runner in _NAMES_OF_LOCAL:
         standard.runner = LOCAL_RUNNER
         unknown = set(options.get_all_options(retain_unknown_options=True)) - set(options.get_all_options())

@@ -27,23 +27,20 @@ CLOUD = [
     f"--sdk_container_image={IMAGE}",
 ]
 # Stored by the engines: a change here is a change of what a running job can be updated to.
-STATES = {
-    "PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"}),
-    "BoundContributions": ({"blobs_v1", "count_v1"}, set()),
-    "FindCandidates": ({"blobs_v1", "count_v1"}, set()),
-    "GatherWindows": ({"blobs_v1", "count_v1"}, set()),
-    "MonitorHeavyHitters": (
-        {"near_v1", "far_v1", "waiting_v1", "budgets_v1", "known_v1", "progress_v2"},
-        set(),
-    ),
+GATHERED, TURNS = {"blobs_v1", "count_v1"}, {"near_v1", "far_v1", "waiting_v1"}
+POLL = {"PollPartitions": ({"progress_v1", "partitions_v1"}, {"poll_v1"})}
+OF_HITS = {
+    "Release/Users": (GATHERED, set()),
+    "Release/Items": (GATHERED, set()),
+    "Release/MonitorHeavyHitters": (GATHERED | TURNS | {"counters", "progress"}, set()),
 }
-IN_ORDER = {"blobs_v1", "count_v1", "near_v1", "far_v1", "waiting_v1"}
-STATES_OF_NAMES = {
-    "PollPartitions": STATES["PollPartitions"],
-    "SpendPurses": (IN_ORDER | {"purses_v1", "progress_v1"}, set()),
-    "NameItems": (IN_ORDER | {"known_v1", "next_window_v1"}, set()),
-    "ReleaseWindows": (IN_ORDER | {"progress_v1"}, set()),
+OF_LOOKS = {
+    "Release/Users": (GATHERED | TURNS | {"cells", "progress"}, set()),
+    "Release/Items": (GATHERED | TURNS | {"cells", "progress"}, set()),
+    "Release/GatherWindows": (GATHERED, set()),
+    "Release/Windows": (TURNS | {"cells", "progress"}, set()),
 }
+WATERMARK = {"CloseByWatermark": ({"progress_v1", "later_v1"}, {"close_v1"})}
 
 
 def _pipeline(folder, flags, key, planted=b"", plan=None) -> beam.Pipeline:
@@ -73,13 +70,14 @@ def _stored(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], set[
         if payload.state_specs or payload.timer_family_specs:
             # Beam names a timer's family "ts-" and the name of the timer.
             timers = {name.removeprefix("ts-") for name in payload.timer_family_specs}
-            part = transform.unique_name.split("/")[1]
+            _, part, *within = transform.unique_name.split("/")
+            part = f"{part}/{within[0]}" if part == "Release" else part
             states, timers_before = found.get(part, (set(), set()))
             found[part] = (states | set(payload.state_specs), timers_before | timers)
     return found
 
 
-def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states=STATES) -> None:
+def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states) -> None:
     text = job.SerializeToString()
     assert _stored(job) == states
     assert any(b"dp_transforms" in part for part in texts_within(text))  # the search reads pickles
@@ -92,7 +90,7 @@ def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
     pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
     flags = [*CLOUD, "--dry_run=true"]
     job = dataflow.build_job(_pipeline(tmp_path, flags, beam.GcpSecret(VERSION)))
-    _assert_good(job, SECRET)
+    _assert_good(job, SECRET, POLL | OF_HITS)
     assert any(VERSION.encode() in part for part in texts_within(job.SerializeToString()))
     images = [
         beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image
@@ -112,82 +110,17 @@ ENGINES = {
 @pytest.mark.parametrize("engine", ENGINES)
 def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
     job = _portable_job(_pipeline(tmp_path, ENGINES[engine](), key_file(tmp_path)))
-    _assert_good(job, SECRET)
+    _assert_good(job, SECRET, POLL | OF_HITS)
 
 
 def test_a_stream_of_names_has_states_of_its_own(tmp_path):
     job = _portable_job(_pipeline(tmp_path, ENGINES["flink"](), key_file(tmp_path), plan=small_names_plan()))
-    _assert_good(job, SECRET, STATES_OF_NAMES)
+    _assert_good(job, SECRET, POLL | OF_LOOKS)
 
 
-def test_a_stream_of_names_that_beam_reads_has_them_behind_one_timer(tmp_path):
+@pytest.mark.parametrize(("plan", "states"), [(small_plan, OF_HITS), (small_names_plan, OF_LOOKS)])
+def test_a_stream_that_beam_reads_has_them_behind_one_timer(plan, states, tmp_path):
     pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
-    _ = pairs | ShiftingHeavyHitters(small_names_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
-    steps = {name: STATES_OF_NAMES[name] for name in ("SpendPurses", "NameItems", "ReleaseWindows")}
-    _assert_good(
-        _portable_job(pipeline), SECRET, {"CloseByWatermark": ({"progress_v1", "later_v1"}, {"close_v1"}), **steps}
-    )
-
-
-def test_the_candidates_of_a_window_come_to_a_timed_monitor_out_of_one_group(tmp_path):
-    """They have the timestamp of its timer, and an engine may fire that before an element that has its time. So no
-    other element of the window may be on its way when the first one sets the timer."""
-    pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["prism"]()))
-    pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
-    _ = pairs | ShiftingHeavyHitters(small_plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
-    parts = _portable_job(pipeline).components
-    steps = [step for step in parts.transforms.values() if not step.subtransforms]
-    sources = {output: step for step in steps for output in step.outputs.values()}
-    (step,) = (step for step in steps if "CloseWindows" in step.unique_name)
-    while step.spec.urn != "beam:transform:group_by_key:v1":
-        (source,) = step.inputs.values()
-        step = sources[source]
-    key_coder = parts.coders[parts.coders[parts.pcollections[source].coder_id].component_coder_ids[0]]
-    assert key_coder.spec.urn == "beam:coder:string_utf8:v1", "the stream, and not a shard of it"
-    windowing = parts.windowing_strategies[parts.pcollections[source].windowing_strategy_id]
-    assert windowing.window_fn.urn == "beam:window_fn:fixed_windows:v1"
-
-
-def test_the_search_finds_a_key_in_a_job(tmp_path):
-    job = _portable_job(_pipeline(tmp_path, prism.options("localhost:1"), key_file(tmp_path), planted=SECRET))
-    with pytest.raises(AssertionError):
-        _assert_good(job, SECRET)
-
-
-@pytest.mark.parametrize("key", [SECRET, None])
-def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
-    with pytest.raises(ValueError, match=r"noise_key|noise key"):
-        _pipeline(tmp_path, flink.options("localhost:1"), key)
-
-
-@pytest.mark.parametrize(
-    ("left_out", "message"),
-    [
-        ("--project", "--project=PROJECT"),
-        ("--region", "--region=REGION"),
-        ("--temp_location", "--temp_location=gs://BUCKET/FOLDER"),
-        ("--streaming", "--streaming"),
-        ("--sdk_container_image", "--sdk_container_image=IMAGE"),
-        ("--runner", "--runner=DataflowRunner"),
-    ],
-)
-def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
-    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    dataflow.check_options(PipelineOptions(CLOUD))
-    with pytest.raises(ValueError, match=message):
-        dataflow.check_options(PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out]))
-
-
-def test_the_session_is_not_sent_to_dataflow():
-    with pytest.raises(ValueError, match="no --pickle_library=dill"):
-        dataflow.check_options(PipelineOptions([*CLOUD, "--pickle_library=dill"]))
-
-
-def test_building_a_dataflow_job_never_starts_it(tmp_path):
-    class NeverRun(beam.Pipeline):
-        def run(self, *args, **kwargs):
-            raise AssertionError("this would have started the job")
-
-    with pytest.raises(ValueError, match="--dry_run=true"):
-        dataflow.build_job(NeverRun(options=PipelineOptions(CLOUD), runner="FnApiRunner"))
+    _ = pairs | ShiftingHeavyHitters(plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
+    _assert_good(_portable_job(pipeline), SECRET, WATERMARK | states)
