@@ -1,4 +1,5 @@
-"""What one query shows about one user: every possible result, with its exact probability in both worlds.
+"""What one query shows about one user: every possible result, with its exact probability in both worlds; and the best
+adaptive adversary of many queries, by a dynamic program over (hits paid by the user, privacy loss).
 
 A query counts the active holders of an item: `f` without the user and `f + 1` with it. Only the *distance*
 ``f - threshold`` matters, for the mechanism compares a noisy count with fixed edges. Results with the same
@@ -7,73 +8,75 @@ ratio of probabilities and the same charge are one result here: merging them cha
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import csr_matrix
 
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
 
+Values = npt.NDArray[np.float64]
+
 ONE = 1 << UNIFORM_BITS
+_SLACK = 1e-9  # of a lattice step: a loss of exactly j steps must not be rounded to j - 1
+_ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: within 1e-5
 
 
 class Result(NamedTuple):
     """with_user, without_user: its probabilities. log_ratio: ``ln(with_user / without_user)``, without cancellation.
 
-    charged: whether every active holder pays one hit.
+    charged: how many hits every active holder pays for it, 0 or 1.
     """
 
     with_user: float
     without_user: float
     log_ratio: float
-    charged: bool
+    charged: int
 
 
-class QueryLaw(Protocol):
-    """One query of a release mode, as plain numbers."""
+class QueryLaw(abc.ABC):
+    """One query of a release mode, as plain numbers. A law is a value that can be hashed."""
 
-    def __hash__(self) -> int: ...
+    near: ClassVar[int] = -1  # the distance at which, if it is kept, the loss can grow most while the user pays least
 
+    @abc.abstractmethod
     def results(self, distance: int) -> tuple[Result, ...]:
         """All possible results, at this distance of the count without the user from the threshold."""
-        ...
-
-    @property
-    def near(self) -> int:
-        """The distance at which, if it is kept, the loss can grow most while the user pays least."""
-        ...
 
     @property
     def far(self) -> int | None:
         """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
-        ...
+        return None
 
     @property
+    @abc.abstractmethod
     def distances(self) -> tuple[int, ...]:
         """A few distances to try, `near` and `far` among them."""
-        ...
 
     @property
     def telling(self) -> int:
         """One of `distances`, at or below `near`, at which what is published depends on the scale of the noise."""
-        ...
+        return self.near  # published values are wide
 
+    @abc.abstractmethod
     def alone(self, threshold: int) -> float:
         """The probability that an item whose only holder is the user is published."""
-        ...
 
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> Values:
         """Probabilities of the values that are published, relative to the count without the user: float[2 reach + 1].
 
         The two ends include all values further out. The sum is the probability that any value is published.
         """
-        ...
+        return np.zeros(2 * reach + 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class ThresholdLaw:
+class ThresholdLaw(QueryLaw):
     """Release modes ``labels`` (zone_width >= 1) and ``counts`` (zone_width 0: all from the threshold on is charged).
 
     Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
@@ -81,7 +84,7 @@ class ThresholdLaw:
 
     >>> law = ThresholdLaw(epsilon_per_query=0.5, zone_width=4)
     >>> [(round(result.log_ratio, 3), result.charged) for result in law.results(-1)]
-    [(-0.5, False), (0.5, True), (0.5, False)]
+    [(-0.5, 0), (0.5, 1), (0.5, 0)]
     """
 
     epsilon_per_query: float
@@ -89,26 +92,19 @@ class ThresholdLaw:
 
     def results(self, distance: int) -> tuple[Result, ...]:
         last_of_zone = self.zone_width - 1 if self.zone_width else None
-        ranges = [(None, -1, False), (0, last_of_zone, True)]
-        if self.zone_width:
-            ranges.append((self.zone_width, None, False))
-        found: dict[tuple[float, bool], Result] = {}
-        for low, high, charged in ranges:
-            # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
-            parts = _cut(low, high, distance) if charged else [(low, high)]
-            for first, last in parts:
-                result = self._range(first, last, distance, charged)
-                other = found.get((result.log_ratio, charged))
-                if other is not None:
-                    result = result._replace(
-                        with_user=result.with_user + other.with_user,
-                        without_user=result.without_user + other.without_user,
-                    )
-                found[result.log_ratio, charged] = result
+        # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
+        charged = [(*part, 1) for part in _cut(0, last_of_zone, distance)]
+        above = [(self.zone_width, None, 0)] if self.zone_width else []
+        found: dict[tuple[float, int], Result] = {}
+        for first, last, hits in [(None, -1, 0), *charged, *above]:
+            with_user, without_user, log_ratio = self._range(first, last, distance)
+            key = (log_ratio, hits)
+            before = found.get(key, Result(0.0, 0.0, *key))
+            found[key] = Result(before.with_user + with_user, before.without_user + without_user, *key)
         return tuple(result for result in found.values() if result.with_user > 0 or result.without_user > 0)
 
-    def _range(self, first: int | None, last: int | None, distance: int, charged: bool) -> Result:
-        """Noisy counts ``threshold + first .. threshold + last``; None: without end."""
+    def _range(self, first: int | None, last: int | None, distance: int) -> tuple[float, float, float]:
+        """Two probabilities and the log ratio of noisy counts ``threshold + first .. threshold + last``."""
         epsilon = self.epsilon_per_query
         with_user = laplace_mass(epsilon, first, last, distance + 1)
         without_user = laplace_mass(epsilon, first, last, distance)
@@ -118,11 +114,7 @@ class ThresholdLaw:
             log_ratio = -epsilon
         else:
             log_ratio = math.log(with_user / without_user)
-        return Result(with_user, without_user, log_ratio, charged)
-
-    @property
-    def near(self) -> int:
-        return -1
+        return with_user, without_user, log_ratio
 
     @property
     def far(self) -> int | None:
@@ -133,14 +125,10 @@ class ThresholdLaw:
         last = self.zone_width - 1 if self.zone_width else math.ceil(1 / self.epsilon_per_query)
         return tuple(sorted({-1, last // 2, last}))
 
-    @property
-    def telling(self) -> int:
-        return self.near  # the published values are wide
-
     def alone(self, threshold: int) -> float:
         return laplace_mass(self.epsilon_per_query, threshold, None, 1)
 
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> Values:
         lowest, highest = -distance, self.zone_width - 1 - distance if self.zone_width else None
         masses = []
         for offset in range(-reach, reach + 1):
@@ -151,11 +139,11 @@ class ThresholdLaw:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CappedSumLaw:
+class CappedSumLaw(QueryLaw):
     """Release mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
 
     W and V are discrete Laplace of scale ``1 / wide_epsilon`` and ``1 / narrow_epsilon`` ([KMS21] Algorithm 3). Only
-    the name is published, so there are two results.
+    the name is published, so there are two results, and no values.
     """
 
     wide_epsilon: float
@@ -167,22 +155,14 @@ class CappedSumLaw:
         with_user, without_user = self._tail(-distance - 1), self._tail(-distance)
         gained = with_user - without_user
         return (
-            Result(with_user / ONE, without_user / ONE, math.log1p(gained / without_user), True),
-            Result((ONE - with_user) / ONE, (ONE - without_user) / ONE, -math.log1p(gained / (ONE - with_user)), False),
+            Result(with_user / ONE, without_user / ONE, math.log1p(gained / without_user), 1),
+            Result((ONE - with_user) / ONE, (ONE - without_user) / ONE, -math.log1p(gained / (ONE - with_user)), 0),
         )
 
     def _tail(self, margin: int) -> int:
         return capped_sum_tail_integer(
             margin, wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap
         )
-
-    @property
-    def near(self) -> int:
-        return -1
-
-    @property
-    def far(self) -> int | None:
-        return None
 
     @property
     def distances(self) -> tuple[int, ...]:
@@ -195,9 +175,6 @@ class CappedSumLaw:
 
     def alone(self, threshold: int) -> float:
         return self._tail(threshold - 1) / ONE
-
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
-        return np.zeros(2 * reach + 1)  # no values are published
 
 
 def laplace_mass(epsilon: float, first: int | None, last: int | None, center: int) -> float:
@@ -219,3 +196,117 @@ def _cut(low: int | None, high: int | None, distance: int) -> list[tuple[int | N
     if (low is not None and low > distance) or (high is not None and high <= distance):
         return [(low, high)]
     return [(low, distance), (distance + 1, high)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The best adaptive adversary. What it has is attained, so it is a lower bound on what an accountant may claim: every
+# rounding is downward. Nothing is assumed about the results of a window, which may come from any source.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+# By the hits that the user has paid, 0 first, and by action: the results of one window.
+Kernel = Mapping[int, Sequence[Sequence[Result]]]
+
+
+def kernel_of_law(law: QueryLaw, distances: Sequence[int], hits_per_user: int) -> Kernel:
+    """One action for each distance. A user that has paid all its hits changes nothing any more."""
+    of_active = [law.results(distance) for distance in distances]
+    nothing = [(Result(1.0, 1.0, 0.0, 0),)] * len(distances)
+    return {paid: of_active if paid < hits_per_user else nothing for paid in range(hits_per_user + 1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class AttainedCurve:
+    """The delta that the best adversary attains at each epsilon: after all rounds, and after half of them."""
+
+    epsilons: Values
+    deltas: Values
+    deltas_of_half: Values
+
+
+def best_adversary(
+    kernel: Kernel,
+    *,
+    step: float,
+    rounds: int,
+    epsilons: Sequence[float],
+    adds_target: bool,
+    items_per_window: int = 1,
+) -> AttainedCurve:
+    """The largest ``E[(1 - exp(epsilon - loss))_+]`` over all adaptive choices of actions, with the right to stop.
+
+    rounds: windows. items_per_window: in each window the adversary makes up to this many calls, all of one action, and
+    learns their results at its end. A user that one of them excludes is not in those that follow.
+    adds_target: P is the run with the user and Q the one without (else the reverse). The value depends on the loss and
+    epsilon only through their difference, so one pass yields the whole curve: epsilons are whole steps apart. Losses
+    are on a lattice, rounded down to whole steps. Below the lattice the value counts as 0, above it as that of its
+    top: the adversary may do better. If all losses are whole steps, rounding loses nothing.
+    """
+    moves, longest = _moves(kernel, step, adds_target)
+    offset = epsilons[0] - step * math.floor(epsilons[0] / step + _SLACK)
+    at_epsilon = [round((epsilon - offset) / step) for epsilon in epsilons]
+    calls = rounds * items_per_window
+    reach = min(calls, math.ceil(6 * math.sqrt(calls)) + 20) * longest
+    below = max(at_epsilon) + reach
+    above = min(math.ceil(_ENOUGH / step), calls * longest)
+    # Loss - epsilon. Every call may have rounded up by _SLACK of a step: charge the adversary for all of them.
+    excess = step * np.arange(-below, above + 1) - offset - calls * _SLACK * step
+    stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
+    values = np.tile(stop, (len(kernel), 1))
+    half = values
+    for done in range(rounds):
+        best = np.tile(stop, (len(values), 1))
+        for by_shift in moves:
+            of_window = values
+            for _ in range(items_per_window):
+                of_window = _before_call(of_window, by_shift, longest)
+                np.maximum(best, of_window, out=best)
+        values = best
+        if done + 1 == (rounds + 1) // 2:
+            half = values
+    origin = [below - index for index in at_epsilon]
+    exact = step * np.array(at_epsilon) + offset
+    shrink = 1 - 1e-15 * calls * 8  # the rounding of the sums
+    return AttainedCurve(exact, values[0, origin] * shrink, half[0, origin] * shrink)
+
+
+def _before_call(values: Values, by_shift: Mapping[int, csr_matrix], longest: int) -> Values:
+    """The value before a call of one action, from the values after it: 0 below the lattice, that of its top above."""
+    below, above = np.zeros((len(values), longest)), np.repeat(values[:, -1:], longest, axis=1)
+    padded = np.concatenate([below, values, above], axis=1)
+    total = np.zeros_like(values)
+    for shift, transition in by_shift.items():
+        total += (transition @ padded)[:, longest + shift : longest + shift + values.shape[1]]
+    return total
+
+
+def _moves(kernel: Kernel, step: float, adds_target: bool) -> tuple[list[dict[int, csr_matrix]], int]:
+    """For each action and number of steps that the loss moves, a matrix of probabilities [hits before, hits after].
+
+    Also the longest step that is followed. Longer steps up are cut to it, those of results that rule Q out too. Results
+    that rule P out cannot occur under P.
+    """
+    states = sorted(kernel)
+    index = {hits: row for row, hits in enumerate(states)}
+    sign = 1 if adds_target else -1
+    losses = [abs(result.log_ratio) for actions in kernel.values() for results in actions for result in results]
+    longest = max(1, math.ceil(max(filter(math.isfinite, losses)) / step - _SLACK))
+    moves = []
+    for action in range(len(kernel[states[0]])):
+        by_shift: dict[int, list[tuple[float, int, int]]] = {}
+        for hits in states:
+            for result in kernel[hits][action]:
+                probability = result.with_user if adds_target else result.without_user
+                loss = sign * result.log_ratio
+                if probability > 0 and loss > -math.inf:
+                    shift = longest if loss == math.inf else math.floor(loss / step + _SLACK)
+                    place = (probability, index[hits], index[hits + result.charged])
+                    by_shift.setdefault(shift, []).append(place)
+        moves.append({shift: _matrix(places, len(states)) for shift, places in by_shift.items()})
+    return moves, longest
+
+
+def _matrix(places: Sequence[tuple[float, int, int]], states: int) -> csr_matrix:
+    """places: probability, row and column."""
+    probabilities, before, after = zip(*places, strict=True)
+    return csr_matrix((probabilities, (before, after)), shape=(states, states))

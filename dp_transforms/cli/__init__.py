@@ -1,7 +1,8 @@
 """The command ``shh``. Each subcommand has a module of its name.
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line.
-- plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
+- plan: ``shh plan``. audit, audit_report, audit_hits_report, audit_looks_report: ``shh audit`` and how its result is
+  shown, in all release modes and in each.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
 - replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,

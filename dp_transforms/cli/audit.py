@@ -12,18 +12,24 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dp_transforms.audit.claim import Claim, Mechanism
-from dp_transforms.audit.exact import ExactAudit, audit_exactly
-from dp_transforms.audit.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
-from dp_transforms.audit.worker_settings import settings_violations
-from dp_transforms.audit.worst_streams import default_rounds, rounds_until_excluded
-from dp_transforms.cli import audit_names
-from dp_transforms.cli.audit_report import as_record, print_audit
+from dp_transforms.audit.exact_hits import audit_exactly
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.look_law import NoiseLaw
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism, NamesClaim, NamesMechanism, settings_violations
+from dp_transforms.audit.payments import audit_payments
+from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, sample_stream
+from dp_transforms.audit.sampled_looks import LooksDesign, design_names_sampling, sample_names
+from dp_transforms.audit.statistics import SampledAudit
+from dp_transforms.audit.streams import default_rounds
+from dp_transforms.cli.audit_hits_report import HitsReport
+from dp_transforms.cli.audit_looks_report import LooksReport
+from dp_transforms.cli.audit_report import AuditReport
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
@@ -68,63 +74,83 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     if output is not None:
         check_output(output)
     plan = read_plan(plan_file)
-    if isinstance(plan, NamesPlan):
-        with _progress() as advance:
-            parts = audit_names.audit_names(plan, runs, rounds, advance)
-        audit_names.finish(plan, *parts, output)
-        return
-    if not isinstance(plan, ChargingPlan):
-        raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
-    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
-    rounds = default_rounds(mechanism) if rounds is None else rounds
-    runs = _default_runs(plan) if runs is None else runs
     with _progress() as advance:
-        exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
-        exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, _settings(plan))))
-        sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
-    finish(plan, exact, sampled, output)
+        if isinstance(plan, NamesPlan):
+            report: AuditReport = audit_looks(plan, runs, rounds, advance)
+        elif isinstance(plan, ChargingPlan):
+            report = audit_hits(plan, runs, rounds, advance)
+        else:
+            raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
+    finish(report, output)
 
 
-def finish(plan: ChargingPlan, exact: ExactAudit, sampled: SampledAudit | None, output: str | None) -> None:
+def finish(report: AuditReport, output: str | None) -> None:
     """Prints and writes the result. Raises UserError if a claim does not hold."""
-    enough = rounds_until_excluded(Mechanism.of_plan(plan))
     if output is not None:
-        write_output(output, json.dumps(as_record(plan, exact, sampled), indent=2, allow_nan=False) + "\n")
-    print_audit(Console(highlight=False, markup=False), plan, exact, sampled, enough_rounds=enough)
+        write_output(output, json.dumps(report.record(), indent=2, allow_nan=False) + "\n")
+    report.print(Console(highlight=False, markup=False))
     if output is not None:
         click.echo(f"All numbers are in {output}.")
-    violations = [*exact.violations, *(sampled.violations if sampled else ())]
-    if violations:
-        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(violations)}.")
+    if report.violations:
+        raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(report.violations)}.")
 
 
-def sample(
-    plan: ChargingPlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
-) -> SampledAudit:
+def audit_hits(plan: ChargingPlan, runs: int | None, rounds: int | None, advance: Advance) -> HitsReport:
+    """runs: of the real code, in each world; 0: the real code is not run. rounds: items of the user."""
+    mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    rounds = default_rounds(mechanism) if rounds is None else rounds
+    runs = _default_runs(plan) if runs is None else runs
+    exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
+    return HitsReport(plan, exact, sample_hits(mechanism, claim, settings, runs, rounds, advance) if runs else None)
+
+
+def sample_hits(
+    mechanism: Mechanism, claim: HitsClaim, settings: MonitorSettings, runs: int, rounds: int, advance: Advance
+) -> SampledAudit[StreamDesign]:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
     advance("choosing what to sample", 0.0)
-    sampling = design_sampling(mechanism, claim, runs, rounds)
-    chunks = chunks_of(_settings(plan), mechanism.law, sampling, os.urandom(32))
-    seen: dict[bool, Observed] = {}
-    for done, chunk in enumerate(chunks):
-        advance(f"sampled: {runs:,} runs in each world", done / len(chunks))
-        observed = run_chunk(chunk)
-        if chunk.with_user in seen:
-            seen[chunk.with_user].add(observed)
-        else:
-            seen[chunk.with_user] = observed
-    return judge(sampling, mechanism.law, claim, seen[False], seen[True])
+    design = design_sampling(mechanism, claim, runs, rounds)
+    return sample_stream(mechanism, claim, settings, design, os.urandom(32), advance)
+
+
+def audit_looks(plan: NamesPlan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
+    """runs: as above. rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
+    mechanism, claim = NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    runs = _MOST_RUNS if runs is None else runs
+    exact = audit_names_exactly(
+        mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
+    )
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
+    if not runs:
+        return LooksReport(plan, exact)
+    advance("what users pay", 0.0)
+    payments = audit_payments(mechanism, settings, os.urandom(32))
+    return LooksReport(plan, exact, payments, sample_looks(mechanism, claim, settings, runs, rounds, advance))
+
+
+def sample_looks(
+    mechanism: NamesMechanism,
+    claim: NamesClaim,
+    settings: NamingSettings,
+    runs: int,
+    rounds: int | None,
+    advance: Advance,
+) -> SampledAudit[LooksDesign]:
+    """The same where users pay for looks."""
+    advance("choosing what to sample", 0.0)
+    law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
+    most_looks = mechanism.most_looks if rounds is None else rounds
+    design = design_names_sampling(mechanism, claim, law, runs, most_looks)
+    return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)
 
 
 def _default_runs(plan: ChargingPlan) -> int:
     """As many as about half a minute allows."""
     affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
     return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
-
-
-def _settings(plan: ChargingPlan) -> MonitorSettings:
-    """The settings that workers have in a real run."""
-    return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
 
 
 @contextlib.contextmanager

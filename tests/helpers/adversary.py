@@ -1,5 +1,5 @@
 """The real monitor as input for exact delta curves: all transcripts of a fixed sequence of windows, and the results of
-one window for the best adaptive adversary of `dp_transforms.audit.adversary`."""
+one window for the best adaptive adversary of `dp_transforms.audit.query_law`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dp_transforms.audit.adversary import Kernel, KernelEntry
+from dp_transforms.audit.query_law import Kernel, Result
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.exact_monitor import (
@@ -124,7 +124,7 @@ def extract_kernel(
     the number of hits after a result is read off the real budgets."""
     probe = WindowProbe(settings, monitor=monitor)
     window = 3
-    entries: dict[int, list[list[KernelEntry]]] = {}
+    entries: dict[int, list[list[Result]]] = {}
     open_states = [0]
     without = [_outcomes(probe, settings, window, action, None) for action in actions]
     while open_states:
@@ -141,11 +141,11 @@ def extract_kernel(
                     continue
                 after = hits_of(mine[transcript].state, TARGET_USER) if transcript in mine else hits
                 scale = ONE * ONE
-                results.append(KernelEntry(first / scale, second / scale, log_ratio(first, second), after))
+                results.append(Result(first / scale, second / scale, log_ratio(first, second), after - hits))
                 if after not in entries and after not in open_states:
                     open_states.append(after)
             entries[hits].append(results)
-    return Kernel(entries)
+    return entries
 
 
 def _outcomes(

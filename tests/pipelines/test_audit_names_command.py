@@ -9,11 +9,11 @@ import pathlib
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.audit.names.exact import audit_names_exactly
-from dp_transforms.audit.names.payments import PaymentAudit
-from dp_transforms.audit.names.sampled import FALSE_ALARM
-from dp_transforms.cli.audit import command
-from dp_transforms.cli.audit_names import finish, sample
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.payments import PaymentAudit
+from dp_transforms.audit.statistics import FALSE_ALARM
+from dp_transforms.cli.audit import command, finish, sample_looks
+from dp_transforms.cli.audit_looks_report import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.names_plan import NamesPlan
@@ -118,7 +118,7 @@ def _record_of_violation(
 ) -> dict:
     exact = parts.get("exact") or audit_names_exactly(*mechanism_and_claim(plan), most_looks=1)
     with pytest.raises(UserError) as error:
-        finish(plan, exact, parts.get("payments"), parts.get("sampled"), output)  # type: ignore[arg-type]
+        finish(LooksReport(plan, exact, parts.get("payments"), parts.get("sampled")), str(output))  # type: ignore[arg-type]
     printed, record = " ".join(capsys.readouterr().out.split()), json.loads(output.read_text())
     assert str(error.value).startswith("DO NOT USE THIS PLAN.")
     assert fragment in str(error.value)
@@ -151,7 +151,7 @@ def test_code_that_does_not_follow_the_theory_ends_in_a_loud_sentence(
     """The real code runs with half the noise of the plan."""
     plan = audited_plan()
     settings = dataclasses.replace(run_settings(plan), noise=ExponentialPower(2.5, 100))
-    sampled = sample(*mechanism_and_claim(plan), settings, RUNS, 1, lambda text, share: None)
+    sampled = sample_looks(*mechanism_and_claim(plan), settings, RUNS, 1, lambda text, share: None)
     record = _record_of_violation(
         plan, capsys, tmp_path / "audit.json", "does not publish what its exact law says", sampled=sampled
     )

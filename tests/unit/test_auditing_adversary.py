@@ -8,9 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.audit.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
-from dp_transforms.audit.attack_streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
-from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
+from dp_transforms.audit.query_law import (
+    CappedSumLaw,
+    QueryLaw,
+    Result,
+    ThresholdLaw,
+    best_adversary,
+    kernel_of_law,
+)
+from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
 
 EPSILON = 0.7
@@ -26,7 +32,8 @@ def _single_results(zone_width: int, distance: int) -> list[Result]:
         entry[0] += probability(EPSILON, noise - 1)
         entry[1] += probability(EPSILON, noise)
     return [
-        Result(mass[0], mass[1], math.log(mass[0] / mass[1]), isinstance(name, int)) for name, mass in masses.items()
+        Result(mass[0], mass[1], math.log(mass[0] / mass[1]), int(isinstance(name, int)))
+        for name, mass in masses.items()
     ]
 
 
@@ -107,17 +114,17 @@ def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
     """One round, two results whose losses are not whole steps: below the truth, by at most a step."""
     loss = 0.33
     up, down = 1 / (1 + math.exp(-loss)), 1 / (1 + math.exp(loss))
-    entries = [KernelEntry(up, down, loss, 0), KernelEntry(down, up, -loss, 0)]
+    entries = [Result(up, down, loss, 0), Result(down, up, -loss, 0)]
     for step in (0.1, 0.01, 0.001):
-        curve = best_adversary(Kernel({0: [entries]}), step=step, rounds=1, epsilons=[0.1], adds_target=True)
+        curve = best_adversary({0: [entries]}, step=step, rounds=1, epsilons=[0.1], adds_target=True)
         truth = up - math.exp(0.1) * down
         assert truth - 1.5 * step < curve.deltas[0] < truth
     # Results that rule one world out.
-    certain = [KernelEntry(0.25, 0.0, math.inf, 0), KernelEntry(0.75, 1.0, math.log(0.75), 0)]
-    curve = best_adversary(Kernel({0: [certain]}), step=0.01, rounds=1, epsilons=[0.0], adds_target=True)
+    certain = [Result(0.25, 0.0, math.inf, 0), Result(0.75, 1.0, math.log(0.75), 0)]
+    curve = best_adversary({0: [certain]}, step=0.01, rounds=1, epsilons=[0.0], adds_target=True)
     assert 0.24 * (1 - math.exp(-0.28)) < curve.deltas[0] <= 0.25
     # More rounds never hurt, and half of them are kept as well.
-    many = best_adversary(Kernel({0: [entries]}), step=0.33, rounds=10, epsilons=[0.5], adds_target=True)
+    many = best_adversary({0: [entries]}, step=0.33, rounds=10, epsilons=[0.5], adds_target=True)
     assert 0 < many.deltas_of_half[0] < many.deltas[0]
 
 

@@ -16,11 +16,10 @@ import pytest
 from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
-from dp_transforms.audit.names.exact import NamesExactAudit, audit_names_exactly
-from dp_transforms.audit.names.few_looks import best_of_few
-from dp_transforms.audit.names.look_law import LookLaw, divergence, static_delta
-from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
-from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.audit.exact_looks import NamesExactAudit, audit_names_exactly
+from dp_transforms.audit.few_looks import best_of_few
+from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
+from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 from tests.unit import purse_oracle
@@ -277,7 +276,9 @@ def test_prices_that_stop_at_a_finite_tail_are_found() -> None:
     logs = [noise.log_upper_tail(margins - moved) for moved in (weight, 0)]
     misses = [noise.log_upper_tail(1 - margins + moved) for moved in (weight, 0)]
     finite = float(np.max(divergence(np.array([logs[0], misses[0]]), np.array([logs[1], misses[1]]), order)))
-    claim = NamesClaim(2.0, 1e-9, 0.9, 1e-9, order, finite, 1)
+    claim = NamesClaim(
+        epsilon=2.0, delta=1e-9, delta_looks=0.9, delta_open=1e-9, order=order, budget=finite, most_looks=1
+    )
     bounds = (10_000, 20_000)
     mechanism = NamesMechanism(shape, scale, (weight,), (PURSE_UNITS,), PURSE_UNITS, bounds, bounds)
     audit = _audit(mechanism, claim)

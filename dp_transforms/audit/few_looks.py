@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.audit.names.look_law import ROUNDING
-from dp_transforms.audit.names.mechanism import PricesOfUser
-from dp_transforms.audit.names.noise_law import NoiseLaw, Values, Whole
+from dp_transforms.audit.look_law import ROUNDING, NoiseLaw, Values, Whole
+from dp_transforms.audit.mechanism import PricesOfUser
 
 _WEIGHTS = 9  # the largest ones, as many as an adversary of so few looks can want
 _REACH = 3.5  # of margins, in scales: beyond it a look shows next to nothing to so few

@@ -7,22 +7,23 @@ a claim, the claim is wrong. docs/audit.md says what is tried.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.audit.claim import violations_of_delta
-from dp_transforms.audit.names.few_looks import FewLooks, best_of_few
-from dp_transforms.audit.names.look_law import (
+from dp_transforms.audit.few_looks import FewLooks, best_of_few
+from dp_transforms.audit.look_law import (
     ROUNDING,
     LookLaw,
+    NoiseLaw,
     WorstLook,
     divergence,
+    reach_of_prices,
     static_delta,
 )
-from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
-from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism, PricesOfUser, violations_of_delta
 
 MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
@@ -39,14 +40,13 @@ OnStep = Callable[[str], None]
 class AuditedPrice:
     """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains.
 
-    distances: of the boundaries, from the first one. pays_hits: on the hits list, where a hit pays besides.
+    pays_hits: on the hits list, where a hit pays besides.
     """
 
     weight: int
     units: int
     claimed: float
     look: WorstLook
-    distances: tuple[int, ...]
     pays_hits: bool
 
     @property
@@ -125,10 +125,11 @@ def audit_names_exactly(
         static=tuple(static),
         lone_delta=lone_delta,
         lone_looks=lone_looks,
-        together_delta=_together(law, mechanism, claim.epsilon),
+        together_delta=max(
+            [_together(law, mechanism, claim.epsilon), *(each.delta for each in few), *(each.delta for each in static)]
+        ),
         violations=(),
     )
-    audit = dataclasses.replace(audit, together_delta=max(audit.together_delta, audit.worst_delta))
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
@@ -136,27 +137,21 @@ def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, 
     """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
     found = []
     for listed in mechanism.lists:
-        hit_price = claim.price(listed.hit_units, mechanism.purse)
         for distances in mechanism.spacings:
-            look_law = LookLaw(law, distances)
-
-            def price(
-                place: int,
-                finely: bool,
-                listed: PricesOfUser = listed,
-                look_law: LookLaw = look_law,
-                hit_price: float = hit_price,
-            ) -> AuditedPrice:
-                weight, units = listed.weights[place], listed.units[place]
-                look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
-                claimed = claim.price(units, mechanism.purse)
-                return AuditedPrice(weight, units, claimed, look, look_law.distances, listed.hits > 0)
-
+            price = functools.partial(_price, LookLaw(law, distances), listed, mechanism.purse, claim, reach)
             places = range(len(listed.weights))
-            coarse = [price(place, False) for place in places]
+            coarse = [price(place, finely=False) for place in places]
             worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
-            found += [*coarse, *(price(place, True) for place in sorted({0, *worst, places[-1]}))]
+            found += [*coarse, *(price(place, finely=True) for place in sorted({0, *worst, places[-1]}))]
     return max(found, key=lambda each: each.ratio)
+
+
+def _price(
+    look_law: LookLaw, listed: PricesOfUser, purse: int, claim: NamesClaim, reach: int, place: int, *, finely: bool
+) -> AuditedPrice:
+    weight, units, hit_price = listed.weights[place], listed.units[place], claim.price(listed.hit_units, purse)
+    look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
+    return AuditedPrice(weight, units, claim.price(units, purse), look, listed.hits > 0)
 
 
 def _count(mechanism: NamesMechanism, order: float) -> float:
@@ -171,22 +166,20 @@ def _count(mechanism: NamesMechanism, order: float) -> float:
 
 def _numbers(most: int) -> list[int]:
     """1, 3, 10, 30, ... and the last one."""
-    found = {most}
-    power = 1
-    while power <= most:
-        found |= {number for number in (power, 3 * power) if number <= most}
-        power *= 10
-    return sorted(found)
+    powers = [10**exponent for exponent in range(len(str(most)))]
+    return sorted({most, *(number for power in powers for number in (power, 3 * power) if number <= most)})
 
 
 def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> FewLooks:
     """The worst of both lists and directions."""
-    tried = [
-        best_of_few(law, listed, mechanism.boundaries, looks, epsilon, adds_user=side)
-        for listed in mechanism.lists
-        for side in (True, False)
-    ]
-    return max(tried, key=lambda each: each.delta)
+    return max(
+        (
+            best_of_few(law, listed, mechanism.boundaries, looks, epsilon, adds_user=adds_user)
+            for listed in mechanism.lists
+            for adds_user in (True, False)
+        ),
+        key=lambda each: each.delta,
+    )
 
 
 def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> StaticLooks:
