@@ -16,13 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import QueryLaw, Result, best_adversary, kernel_of_law
+from dp_transforms.audit.query_law import QueryLaw, Result
 
 Values = npt.NDArray[np.float64]
 
 LARGEST_PASS = 1.5e8  # hits x rounds^2, the work for one stream: some seconds
 _ROUNDING = 1e-9  # relative; far above the rounding of the sums below
 _ROUNDING_OF_LONE_ITEMS = 1e-12
+_SLACK = 1e-9  # of a lattice step: a loss of exactly j steps must not be rounded to j - 1
+_ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: within 1e-5
 _TOLERANCE = 1e-9  # two losses that differ by less than this share are equal
 
 
@@ -283,9 +285,10 @@ def adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_use
 def best_deltas(
     mechanism: Mechanism, epsilon: float, windows: int, items_per_window: int, adds_user: bool
 ) -> tuple[float, float] | None:
-    """What the best adversary attains, and in half the windows. With one item in each, no stream on as many items
-    attains more, by the theorem of docs/audit.md.
+    """What the best adversary attains, and in half the windows, by a dynamic program over (hits paid, privacy loss).
 
+    In each window it makes up to so many calls, all at one distance, and learns their results at its end. With one item
+    in each, no stream on as many items attains more, by the theorem of docs/audit.md. All rounding is downward.
     None unless every loss is a whole step: otherwise rounding would leave nothing. The two directions of a zone are
     mirror images, so both attain the same.
     """
@@ -298,15 +301,46 @@ def best_deltas(
 def _best_of_law(
     law: QueryLaw, hits: int, epsilon: float, windows: int, items_per_window: int, adds_user: bool
 ) -> tuple[float, float] | None:
-    losses = [abs(result.log_ratio) for distance in law.distances for result in law.results(distance)]
-    if not math.isclose(min(losses), max(losses), rel_tol=1e-9):
+    by_distance = [law.results(distance) for distance in law.distances]
+    losses = [abs(result.log_ratio) for results in by_distance for result in results]
+    if not math.isclose(min(losses), max(losses), rel_tol=_TOLERANCE):
         return None
-    curve = best_adversary(
-        kernel_of_law(law, law.distances, hits),
-        step=losses[0],
-        rounds=windows,
-        items_per_window=items_per_window,
-        epsilons=[epsilon],
-        adds_target=adds_user,
-    )
-    return float(curve.deltas[0]), float(curve.deltas_of_half[0])
+    step, calls = losses[0], windows * items_per_window
+    whole_steps = math.floor(epsilon / step + _SLACK)
+    # Losses less epsilon. Every call may have rounded up by _SLACK of a step: charge the adversary for all of them.
+    below = whole_steps + min(calls, math.ceil(6 * math.sqrt(calls)) + 20)
+    above = min(math.ceil(_ENOUGH / step), calls)
+    excess = step * np.arange(-below, above + 1) - (epsilon - step * whole_steps) - calls * _SLACK * step
+    stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
+    values = half = np.tile(stop, (hits + 1, 1))
+    for done in range(windows):
+        best = np.tile(stop, (hits + 1, 1))
+        for results in by_distance:
+            of_window = values
+            for _ in range(items_per_window):
+                of_window = _before_call(of_window, results, adds_user)
+                np.maximum(best, of_window, out=best)
+        values = best
+        if done + 1 == (windows + 1) // 2:
+            half = values
+    shrink = 1 - 1e-15 * calls * 8  # the rounding of the sums
+    origin = below - whole_steps
+    return float(values[0, origin] * shrink), float(half[0, origin] * shrink)
+
+
+def _before_call(values: Values, results: Iterable[Result], adds_user: bool) -> Values:
+    """The value before a call, from the values after it: 0 below the lattice, that of its top above.
+
+    values: float64[hits + 1, losses]. A user that has paid all its hits changes nothing any more.
+    """
+    padded = np.concatenate([np.zeros((len(values), 1)), values, values[:, -1:]], axis=1)
+    total = values.copy()
+    total[:-1] = 0.0
+    for is_loss, moved in ((True, padded[:, 2:]), (False, padded[:, :-2])):
+        part = np.zeros_like(values[:-1])
+        for result in results:
+            if (is_up(result) == adds_user) == is_loss:
+                probability = result.with_user if adds_user else result.without_user
+                part += probability * (moved[1:] if result.charged else moved[:-1])
+        total[:-1] += part
+    return total

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
 
 import pytest
 
+from dp_transforms.audit.mechanism import Mechanism
 from dp_transforms.audit.query_law import (
     CappedSumLaw,
     QueryLaw,
     Result,
     ThresholdLaw,
-    best_adversary,
-    kernel_of_law,
 )
-from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
+from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, best_deltas, largest_argument, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
+from tests.helpers.adversary import best_adversary, kernel_of_law
 
 EPSILON = 0.7
 
@@ -108,6 +109,31 @@ def test_no_other_distance_is_worse_over_many_rounds(zone_width: int, adds_user:
         assert attained <= bound * (1 + 1e-5) + 1e-15
     alone = deltas(others, 0.2 / 50)
     assert alone[0] > 0.5 * worst[0]
+
+
+@pytest.mark.parametrize("zone_width", [0, 12])
+@pytest.mark.parametrize(("hits", "windows", "items"), [(1, 9, 1), (3, 60, 1), (3, 7, 4), (2, 1, 5)])
+def test_the_program_of_the_audit_is_that_of_the_general_adversary(
+    zone_width: int, hits: int, windows: int, items: int
+) -> None:
+    """In both directions, after all windows and after half of them."""
+    law = ThresholdLaw(0.2, zone_width)
+    mechanism = Mechanism(law, 10**6, hits, 10**6, items)
+    for adds_user in (True, False):
+        for epsilon in (0.0, 0.13, 0.4, 1.0):
+            curve = best_adversary(
+                kernel_of_law(law, law.distances, hits),
+                step=0.2,
+                rounds=windows,
+                items_per_window=items,
+                epsilons=[epsilon],
+                adds_target=adds_user,
+            )
+            found = best_deltas(mechanism, epsilon, windows, items, adds_user)
+            assert found == pytest.approx((curve.deltas[0], curve.deltas_of_half[0]), rel=1e-12, abs=1e-18)
+    assert found[0] > 0 or windows * items < 6
+    uneven = dataclasses.replace(mechanism, law=CappedSumLaw(wide_epsilon=0.05, narrow_epsilon=0.2, cap=9))
+    assert best_deltas(uneven, 0.4, windows, items, True) is None
 
 
 def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
