@@ -40,6 +40,7 @@ from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.monitor.zero_items import draw_zero_items
+from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, known_cells, pack_cell, purse_cells, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
@@ -77,10 +78,11 @@ def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, first
 
     Both worlds have one name and key, so they differ in the holders alone. first: number of the first copy.
     """
+    slide = settings.schedule.slide_seconds
     return dataclasses.replace(
         settings,
         run_id=f"{settings.run_id}, {scene.name} from {first}",
-        schedule=scene.schedule(settings.schedule.slide_seconds),
+        schedule=WindowSchedule.fixed(0, scene.windows * slide, slide),
         threshold=scene.threshold,
         known_threshold=scene.known_threshold,
         forget_after=scene.windows if scene.is_domain else scene.forget_after,
@@ -97,10 +99,9 @@ def _run_copies(scene: Scene, settings: NamingSettings, copies: int, secret: byt
         keys = run.stream_keys(secret)
         domain = DomainTable.of_labels(_labels(part * scene.items), keys.hash_items) if scene.is_domain else None
         pairs = user_pairs_of(_rows(scene, part, with_user), keys)
-        for named in _name_pairs(pairs, run, keys, domain, in_order=scene.in_order):
-            copy, item = np.divmod(named.numbers, scene.items)
-            levels[low + copy, named.windows, item] = named.levels
-            sizes[low + copy, named.windows, item] = named.sizes
+        for windows, numbers, *of_named in _name_pairs(pairs, run, keys, domain, in_order=scene.in_order):
+            copy, item = np.divmod(numbers, scene.items)
+            levels[low + copy, windows, item], sizes[low + copy, windows, item] = of_named
     return Published(levels, _sizes_fit(scene, settings, levels, sizes))
 
 
@@ -190,18 +191,13 @@ def _labels(items: int) -> pa.StringArray:
     return pc.cast(pa.array(np.arange(items)), pa.string())
 
 
-class _Named(NamedTuple):
-    """What is named: windows, numbers of items, levels and sizes, int64[n] each."""
-
-    windows: Whole
-    numbers: Whole
-    levels: Whole
-    sizes: Whole
+# What is named: windows, numbers of items, levels and sizes, int64[n] each.
+Named = tuple[Whole, Whole, Whole, Whole]
 
 
 def _name_pairs(
     pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
-) -> Iterator[_Named]:
+) -> Iterator[Named]:
     """What is named of these pairs, as a replay, or window by window as a stream."""
     if settings.hits_per_user:
         yield from _monitor_pairs(pairs, settings, keys, domain, in_order=in_order)
@@ -223,13 +219,13 @@ def _name_pairs(
         yield _columns(named)
 
 
-def _columns(named: NamedItems) -> _Named:
-    return _Named(named.windows, numbers_of(named.table, named.items), named.levels, named.at_least_users)
+def _columns(named: NamedItems) -> Named:
+    return named.windows, numbers_of(named.table, named.items), named.levels, named.at_least_users
 
 
 def _monitor_pairs(
     pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
-) -> Iterator[_Named]:
+) -> Iterator[Named]:
     """The same where users pay for hits: candidates, and then the sequential monitor."""
     horizon = settings.schedule.horizon
     parts = []
@@ -247,7 +243,8 @@ def _monitor_pairs(
 
     for window, found in monitor_windows(of_window, horizon, settings, keys):
         columns = [(window, int(each.item), each.level, each.at_least_users) for each in found]
-        yield _Named(*np.array(columns, dtype=np.int64).reshape(-1, 4).T)
+        windows, numbers, levels, sizes = np.array(columns, dtype=np.int64).reshape(-1, 4).T
+        yield windows, numbers, levels, sizes
 
 
 def monitor_windows(

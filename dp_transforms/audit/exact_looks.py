@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.audit.few_looks import FewLooks, best_of_few
+from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
 from dp_transforms.audit.look_law import (
     ROUNDING,
     LookLaw,
@@ -174,7 +174,7 @@ def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -
     """The worst of both lists and directions."""
     return max(
         (
-            best_of_few(law, listed, mechanism.boundaries, looks, epsilon, adds_user=adds_user)
+            FewLooksAdversary(law, listed, mechanism.boundaries, epsilon, adds_user=adds_user).play(looks)
             for listed in mechanism.lists
             for adds_user in (True, False)
         ),

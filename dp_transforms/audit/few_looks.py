@@ -37,19 +37,6 @@ class FewLooks:
     adds_user: bool
 
 
-def best_of_few(
-    law: NoiseLaw,
-    listed: PricesOfUser,
-    boundaries: Sequence[int],
-    looks: int,
-    epsilon: float,
-    *,
-    adds_user: bool,
-) -> FewLooks:
-    """boundaries: of new items. looks: at most 3 or so. adds_user: P is the run with the user."""
-    return _Adversary(law, listed, boundaries, epsilon, adds_user).play(looks)
-
-
 class _Outcome(NamedTuple):
     """``ln P`` and ``ln Q``: float64[n] each."""
 
@@ -58,9 +45,11 @@ class _Outcome(NamedTuple):
     is_hit: bool
 
 
-class _Adversary:
+class FewLooksAdversary:
+    """boundaries: of new items. adds_user: P is the run with the user."""
+
     def __init__(
-        self, law: NoiseLaw, listed: PricesOfUser, boundaries: Sequence[int], epsilon: float, adds_user: bool
+        self, law: NoiseLaw, listed: PricesOfUser, boundaries: Sequence[int], epsilon: float, *, adds_user: bool
     ) -> None:
         self._law, self._prices, self._boundaries = law, listed, boundaries
         self._epsilon, self._adds_user = epsilon, adds_user
@@ -76,6 +65,7 @@ class _Adversary:
         self._value = functools.cache(self._value)  # type: ignore[method-assign]
 
     def play(self, looks: int) -> FewLooks:
+        """The best that it can do. looks: at most 3 or so."""
         rest, hits = int(self._prices.purse_of(np.array(looks))), self._prices.hits
         delta = self._attained(looks, rest, hits, 0.0) * (1 - ROUNDING)
         weights, margins, log_ratio = [], [], 0.0

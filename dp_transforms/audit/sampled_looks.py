@@ -8,6 +8,7 @@ exact law decides the stream, the event and the bins, all before anything is dra
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -64,9 +65,8 @@ def design_names_sampling(
 ) -> LooksDesign:
     """The looks and the event for which so many runs can be expected to show the largest epsilon."""
     weight = mechanism.replay_choice(1)[0]
-    certain = LooksDesign(
-        looks=1, others=1, weight=weight, margin=0, event=0, runs=runs, p=1.0, q=1.0, expected_epsilon=0.0
-    )
+    of_event = {"p": 1.0, "q": 1.0, "expected_epsilon": 0.0}
+    certain = LooksDesign(looks=1, others=1, weight=weight, margin=0, event=0, runs=runs, **of_event)
     tried = (number for number in _LOOKS if number <= most_looks and mechanism.all_count(number))
     designs = (design for looks in tried for design in _designs(mechanism, claim, law, runs, looks))
     return max((certain, *designs), key=lambda design: design.expected_epsilon)
@@ -76,6 +76,7 @@ def _designs(
     mechanism: NamesMechanism, claim: NamesClaim, law: NoiseLaw, runs: int, looks: int
 ) -> Iterator[LooksDesign]:
     weight = mechanism.replay_choice(looks)[0]
+    design = functools.partial(LooksDesign, looks=looks, weight=weight)
     most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
     for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
         others = max(1, math.ceil((1 - margin) / mechanism.weights[-1]))
@@ -85,16 +86,8 @@ def _designs(
             p, q = (float(binom.sf(event - 1, looks, probability)) for probability in of_look)
             bound = expected_bound(affordable, p, q, claim.delta)
             if bound is not None:
-                yield LooksDesign(
-                    looks=looks,
-                    others=others,
-                    weight=weight,
-                    margin=margin,
-                    event=event,
-                    runs=affordable,
-                    p=p,
-                    q=q,
-                    expected_epsilon=bound,
+                yield design(
+                    margin=margin, others=others, event=event, runs=affordable, p=p, q=q, expected_epsilon=bound
                 )
 
 

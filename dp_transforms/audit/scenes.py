@@ -17,7 +17,6 @@ import numpy as np
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import NamesMechanism, PricesOfUser
 from dp_transforms.audit.statistics import NamedPValue, binomial_p_value, multinomial_p_value
-from dp_transforms.plan.window_schedule import WindowSchedule
 
 NOBODY, USER = range(0), range(1)  # of the users of a copy; the first one is x'
 _LEAST_EXPECTED = 10
@@ -92,9 +91,6 @@ class Scene:
             return (True,)
         return (True, False) if window and self.forget_after else (False,)
 
-    def schedule(self, slide_seconds: int) -> WindowSchedule:
-        return WindowSchedule.fixed(0, self.windows * slide_seconds, slide_seconds)
-
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
@@ -167,75 +163,64 @@ def paced_weights(
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Expected:
-    """Of the copies `rows`, those in one state in a window: the probabilities of no level, level 1, 2, ..."""
-
-    window: int
-    item: int
-    rows: Whole
-    masses: Values
-
-    def p_value(self, levels: Whole) -> float:
-        seen = np.minimum(levels[self.rows, self.window, self.item], _LEVELS - 1)
-        return multinomial_p_value(np.bincount(seen, minlength=_LEVELS), self.masses)
-
-
 def level_p_values(
     scene: Scene, weights: SceneWeights, law: NoiseLaw, levels: Mapping[bool, Whole]
 ) -> Iterator[NamedPValue]:
     """What each window shows against its law, given what was published before; and that noise follows the holders."""
-    expected = {
-        with_user: expected_levels(scene, weights, law, of_world, with_user=with_user)
-        for with_user, of_world in levels.items()
-    }
-    for with_user, of_world in expected.items():
-        for each in of_world:
-            name = f"{scene.name}, window {each.window + 1}, {in_world(with_user)}"
-            yield name, each.p_value(levels[with_user])
+    for with_user, of_world in levels.items():
+        for item in range(scene.items):
+            of_item = _item_p_values(scene, weights, law, of_world[:, :, item], item, with_user)
+            yield from ((f"{name}, {in_world(with_user)}", p_value) for name, p_value in of_item)
     # Both worlds have one key. Were noise not new for other holders, they would not be independent.
-    firsts = {(w, each.item): each.masses for w, of_world in expected.items() for each in of_world if not each.window}
     for cell in scene.cells:
         if cell.by_user and cell.window == 0:
-            seen = {w: np.minimum(of_world[:, 0, cell.item], _LEVELS - 1) for w, of_world in levels.items()}
-            both = (firsts[True, cell.item], firsts[False, cell.item])
-            yield f"{scene.name}, with other holders", independence_p_value(seen[True], seen[False], *both)
+            binned = [
+                (
+                    _bins(levels[with_user][:, 0, cell.item]),
+                    _masses(scene, law, weights.sum_of(cell, with_user=with_user), scene.is_domain),
+                )
+                for with_user in (True, False)
+            ]
+            yield f"{scene.name}, with other holders", independence_p_value(*binned)
 
 
-def independence_p_value(first: Whole, second: Whole, masses: Values, others: Values) -> float:
-    """Of two bins for each copy, with the probabilities of each."""
-    counts = np.bincount(first * len(others) + second, minlength=len(masses) * len(others))
-    return multinomial_p_value(counts, np.outer(masses, others))
+def _item_p_values(
+    scene: Scene, weights: SceneWeights, law: NoiseLaw, levels: Whole, item: int, with_user: bool
+) -> Iterator[NamedPValue]:
+    """levels: int64[copies, windows], of one item."""
+    cells = {cell.window: cell for cell in scene.cells if cell.item == item}
+    last_named = np.full(len(levels), -scene.forget_after - 1)
+    for window in range(scene.windows):
+        total = weights.sum_of(cells.get(window, Cell(window, item, 0)), with_user=with_user)
+        is_known = (window - last_named <= scene.forget_after) | scene.is_domain
+        # All states that can be, also one that no copy is in: the number of tests must not depend on what was seen.
+        for state in scene.states(window):
+            seen = np.bincount(_bins(levels[is_known == state, window]), minlength=_LEVELS)
+            name = f"{scene.name}, window {window + 1}"
+            yield name, multinomial_p_value(seen, _masses(scene, law, total, state))
+        last_named = np.where(levels[:, window] > 0, window, last_named)
 
 
-def expected_levels(
-    scene: Scene, weights: SceneWeights, law: NoiseLaw, levels: Whole, *, with_user: bool
-) -> list[Expected]:
-    """What each window of each item shows, given what was published of it before. levels: as in `Trial`."""
-    cells = {(cell.window, cell.item): cell for cell in scene.cells}
-    found = []
-    for item in range(scene.items):
-        last_named = np.full(len(levels), -scene.forget_after - 1)
-        for window in range(scene.windows):
-            total = weights.sum_of(cells.get((window, item), Cell(window, item, 0)), with_user=with_user)
-            is_known = (window - last_named <= scene.forget_after) | scene.is_domain
-            # All states that can be, also one that no copy is in: the number of tests must not depend on what was seen.
-            for state in scene.states(window):
-                first = scene.known_threshold if state else scene.threshold
-                rows, is_drawn = np.flatnonzero(is_known == state), state or total > 0
-                found.append(Expected(window, item, rows, _masses(scene, law, first - total, is_drawn)))
-            last_named = np.where(levels[:, window, item] > 0, window, last_named)
-    return found
+def _bins(levels: Whole) -> Whole:
+    return np.minimum(levels, _LEVELS - 1)
 
 
-def _masses(scene: Scene, law: NoiseLaw, margin: int, is_drawn: bool) -> Values:
-    if not is_drawn:
-        return np.eye(1, _LEVELS, dtype=np.float64).reshape(-1)
-    bounds = margin + scene.spacing * np.arange(_LEVELS - 1)
-    tails = np.exp(law.log_tail(bounds))
+def _masses(scene: Scene, law: NoiseLaw, total: int, is_known: bool) -> Values:
+    """The probabilities of no level, level 1, 2, ..., of an item with this sum of weights."""
+    if not is_known and not total:
+        return np.eye(1, _LEVELS, dtype=np.float64).reshape(-1)  # not drawn
+    first = scene.known_threshold if is_known else scene.threshold
+    tails = np.exp(law.log_tail(first - total + scene.spacing * np.arange(_LEVELS - 1)))
     if not scene.many_levels:
         tails[2:] = 0.0
     return np.asarray(-np.diff([1.0, *tails, 0.0]))
+
+
+def independence_p_value(first: tuple[Whole, Values], second: tuple[Whole, Values]) -> float:
+    """Of two things that each copy shows: the number of its bin, and the probabilities of all bins."""
+    (seen, masses), (other, more) = first, second
+    counts = np.bincount(seen * len(more) + other, minlength=len(masses) * len(more))
+    return multinomial_p_value(counts, np.outer(masses, more))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -406,8 +391,7 @@ def _count_p_values(scene: Scene, law: NoiseLaw, counts: Mapping[bool, Whole]) -
         return seen, -np.diff([1.0, *tails, 0.0])
 
     def together(first: tuple[bool, Cell], second: tuple[bool, Cell]) -> float:
-        (seen, masses), (other, more) = bins(*first, _FEW_EDGES), bins(*second, _FEW_EDGES)
-        return independence_p_value(seen, other, masses, more)
+        return independence_p_value(bins(*first, _FEW_EDGES), bins(*second, _FEW_EDGES))
 
     names = ("held items", "items that nobody holds")
     held, empty, *later = scene.cells

@@ -118,13 +118,12 @@ class StreamLaw:
     """What the adversary has seen at the end, as (hits paid, level), with its probability in both worlds.
 
     with_user, without_user, log_ratio: float[hits + 1, levels]. What is published in between shows no more, since the
-    loss is a function of the two. levels: int64[levels].
+    loss is a function of the two.
     """
 
     with_user: Values
     without_user: Values
     log_ratio: Values
-    levels: npt.NDArray[np.int64]
 
     def delta(self, epsilon: float, adds_user: bool) -> float:
         """``sup over S of P(S) - e^epsilon Q(S)``, exact except for a rounding down by one part in 10^9."""
@@ -173,7 +172,7 @@ def law_of_stream(law: QueryLaw, hits_per_user: int, stream: AttackStream) -> St
         playing = following
     ends[:, :hits, ::2] += playing
     levels = np.arange(-rounds, rounds + 1)
-    return StreamLaw(ends[0], ends[1], steps.log_ratio(np.arange(hits + 1)[:, None], levels), levels)
+    return StreamLaw(ends[0], ends[1], steps.log_ratio(np.arange(hits + 1)[:, None], levels))
 
 
 def _after_call(playing: Values, results: tuple[Result, ...], ends: Values, lowest: int) -> Values:

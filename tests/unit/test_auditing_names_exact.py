@@ -17,7 +17,7 @@ from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
 from dp_transforms.audit.exact_looks import NamesExactAudit, audit_names_exactly
-from dp_transforms.audit.few_looks import best_of_few
+from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
 from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
@@ -92,6 +92,11 @@ def _small_game(step: int = 1) -> tuple[NamesMechanism, NoiseLaw, list[tuple[int
     return mechanism, NoiseLaw(2.5, 30, 240), options
 
 
+def _best_of_few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float, adds_user: bool) -> FewLooks:
+    listed, bounds = mechanism.looks_list, mechanism.boundaries
+    return FewLooksAdversary(law, listed, bounds, epsilon, adds_user=adds_user).play(looks)
+
+
 @pytest.mark.parametrize("looks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("adds_user", [True, False])
 def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool) -> None:
@@ -99,7 +104,7 @@ def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool)
     mechanism, law, options = _small_game(5 if looks == 3 else 1)
     for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
         wanted = purse_oracle.Adversary(options, epsilon).delta(looks, PURSE_UNITS, removed=not adds_user)
-        found = best_of_few(law, mechanism.looks_list, mechanism.boundaries, looks, epsilon, adds_user=adds_user)
+        found = _best_of_few(law, mechanism, looks, epsilon, adds_user)
         assert wanted * 0.995 <= found.delta <= wanted * (1.02 if looks == 3 else 1)
         spent = [mechanism.units[mechanism.weights.index(weight)] for weight in found.weights]
         assert sum(spent) <= mechanism.purse
@@ -110,7 +115,7 @@ def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user: bool) -> 
     """One look is the same as one adaptive look; of two, each with half of the purse, the adaptive one is no worse."""
     mechanism, law, _ = _small_game()
     for looks, ratio in ((1, 0.999), (2, 0.5)):
-        best = best_of_few(law, mechanism.looks_list, mechanism.boundaries, looks, 1.0, adds_user=adds_user).delta
+        best = _best_of_few(law, mechanism, looks, 1.0, adds_user).delta
         equal = static_delta(law, mechanism.looks_list.replay_weight(looks), looks, np.arange(-90, 100), 1.0)[0]
         assert best * ratio < equal <= best * (1 + 1e-6)
 
