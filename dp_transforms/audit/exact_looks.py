@@ -101,7 +101,7 @@ def audit_names_exactly(
     mechanism: NamesMechanism, claim: NamesClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
 ) -> NamesExactAudit:
     """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
-    largest = mechanism.weights[-1]
+    largest = mechanism.looks_list.weights[-1]
     reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
     law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.boundaries[0]) + largest + 1)
     on_step("prices")
@@ -120,7 +120,7 @@ def audit_names_exactly(
         most_looks=mechanism.most_looks,
         most_paid=mechanism.most_paid,
         count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
-        count_claimed=claim.price(mechanism.count_units, mechanism.purse),
+        count_claimed=claim.price(mechanism.looks_list.count_units, mechanism.purse),
         few=tuple(few),
         static=tuple(static),
         lone_delta=lone_delta,
@@ -218,16 +218,16 @@ def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float
     """
     if not mechanism.tests_lone_items:
         return 0.0
-    each = law.tail(mechanism.boundaries[0] - mechanism.weights[0])
+    each = law.tail(mechanism.boundaries[0] - mechanism.looks_list.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
         looks = mechanism.looks_list.most_paid * part // _SPLITS
         log_none = looks * math.log1p(-min(each, 1 - 1e-16))
         purse = int(mechanism.looks_list.purse_of(np.array(looks + 1)))
-        place = mechanism.looks_list.payable(purse - looks * mechanism.units[0])
+        place = mechanism.looks_list.payable(purse - looks * mechanism.looks_list.units[0])
         rest = 0.0
         if place is not None:
-            rest = _one_look(law, mechanism, mechanism.weights[place], epsilon - log_none)
+            rest = _one_look(law, mechanism, mechanism.looks_list.weights[place], epsilon - log_none)
         best = max(best, -math.expm1(log_none) + math.exp(log_none) * rest)
     return best * (1 - ROUNDING)
 

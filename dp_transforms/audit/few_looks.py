@@ -66,22 +66,10 @@ class FewLooksAdversary:
 
     def play(self, looks: int) -> FewLooks:
         """The best that it can do. looks: at most 3 or so."""
-        rest, hits = int(self._prices.purse_of(np.array(looks))), self._prices.hits
-        delta = self._attained(looks, rest, hits, 0.0) * (1 - ROUNDING)
-        weights, margins, log_ratio = [], [], 0.0
-        for left in range(looks, 0, -1):
-            chosen = self._choice(left, rest, hits, log_ratio)
-            if chosen is None:
-                break
-            place, margin = chosen
-            weights.append(self._prices.weights[place])
-            margins.append(margin)
-            rest -= self._prices.units[place]
-            miss = self._outcomes(place, np.array([margin]))[0]
-            if miss.log_p[0] == -math.inf:
-                break
-            log_ratio += float(miss.log_q[0] - miss.log_p[0])
-        return FewLooks(looks, delta, tuple(weights), tuple(margins), self._adds_user)
+        rest = int(self._prices.purse_of(np.array(looks)))
+        delta, path = self._attained(looks, rest, self._prices.hits, 0.0)
+        weights, margins = (tuple(each[column] for each in path) for column in (0, 1))
+        return FewLooks(looks, delta * (1 - ROUNDING), weights, margins, self._adds_user)
 
     def _outcomes(self, place: int, margins: Whole) -> list[_Outcome]:
         """Not named; named; of a user who pays for hits, a hit and above."""
@@ -149,16 +137,20 @@ class FewLooksAdversary:
         finely = finely[finely <= self._boundaries[0]]
         return place, int(finely[np.argmax(self._after(looks, rest, hits, place, finely, at)[:, 0])])
 
-    def _attained(self, looks: int, rest: int, hits: int, log_ratio: float) -> float:
-        """What this adversary has in the end, per unit of P."""
+    def _attained(self, looks: int, rest: int, hits: int, log_ratio: float) -> tuple[float, list[tuple[int, int]]]:
+        """What this adversary has in the end, per unit of P; weight and margin of its looks until an item is named."""
         chosen = self._choice(looks, rest, hits, log_ratio) if looks else None
         if chosen is None:
-            return -math.expm1(min(0.0, self._epsilon + log_ratio))
+            return -math.expm1(min(0.0, self._epsilon + log_ratio)), []
         place, margin = chosen
-        total = 0.0
+        total, left = 0.0, rest - self._prices.units[place]
+        paths: list[list[tuple[int, int]]] = []
         for outcome in self._outcomes(place, np.array([margin])):
             p, q = float(outcome.log_p[0]), float(outcome.log_q[0])
-            if p > -math.inf:
-                left = rest - self._prices.units[place]
-                total += math.exp(p) * self._attained(looks - 1, left, hits - outcome.is_hit, log_ratio + q - p)
-        return total
+            if p == -math.inf:
+                paths.append([])
+                continue
+            value, path = self._attained(looks - 1, left, hits - outcome.is_hit, log_ratio + q - p)
+            total += math.exp(p) * value
+            paths.append(path)
+        return total, [(self._prices.weights[place], margin), *paths[0]]

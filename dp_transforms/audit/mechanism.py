@@ -178,26 +178,21 @@ class PricesOfUser:
 
 @dataclasses.dataclass(frozen=True)
 class NamesMechanism:
-    """shape, scale: of the noise. weights, units: what a look may weigh, rising, and what each costs of a purse.
+    """shape, scale: of the noise. looks_list: of users who pay nothing for hits. hits_list: of users who pay for hits;
+    None where nobody does. Level 1 is then a hit, and level 2 is the last one.
 
-    purse: in units. boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not
-    known and if it is. tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain).
-    hits_list: of users who pay for hits; None where nobody does. Level 1 is then a hit, and level 2 is the last one.
-    counts_per_user, count_units, count_scale: so many counted pairs of a user count, what each costs, and the scale of
-    the Gaussian noise of a count; 0 without counts.
+    boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not known and if it is.
+    tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
+    Gaussian noise of a count; 0 without counts.
     """
 
     shape: float
     scale: int
-    weights: tuple[int, ...]
-    units: tuple[int, ...]
-    purse: int
+    looks_list: PricesOfUser
     boundaries: tuple[int, ...]
     known_boundaries: tuple[int, ...]
     tests_lone_items: bool = True
     hits_list: PricesOfUser | None = None
-    counts_per_user: int = 0
-    count_units: int = 0
     count_scale: int = 0
 
     @classmethod
@@ -207,20 +202,22 @@ class NamesMechanism:
         if plan.hits_per_user:
             left = plan.purse - plan.hits_per_user * plan.hit_units
             hits_list = PricesOfUser(plan.hit_weights, plan.hit_look_units, left, plan.hits_per_user, plan.hit_units)
-        same = ("shape", "scale", "weights", "units", "purse", "counts_per_user", "count_units", "count_scale")
+        counts = {"counts": plan.counts_per_user, "count_units": plan.count_units}
         return cls(
-            **{name: getattr(plan, name) for name in same},
+            plan.shape,
+            plan.scale,
+            PricesOfUser(plan.weights, plan.units, plan.purse, **counts),
             boundaries=tuple(plan.threshold + level * plan.spacing for level in levels),
             known_boundaries=tuple(plan.known_threshold + level * plan.spacing for level in levels),
             tests_lone_items=not plan.domain_size,
             hits_list=hits_list,
+            count_scale=plan.count_scale,
         )
 
-    @functools.cached_property
-    def looks_list(self) -> PricesOfUser:
-        return PricesOfUser(
-            self.weights, self.units, self.purse, counts=self.counts_per_user, count_units=self.count_units
-        )
+    @property
+    def purse(self) -> int:
+        """A full one, in units."""
+        return self.looks_list.purse
 
     @property
     def lists(self) -> tuple[PricesOfUser, ...]:

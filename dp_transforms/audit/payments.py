@@ -78,7 +78,7 @@ def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: 
     for name, weights, counts in (("replay", replayed, counted), ("stream", streamed, {})):
         spent, unlisted = _spent(weights, mechanism)
         for user, cells in counts.items():
-            spent[user] += cells.total() * mechanism.count_units
+            spent[user] += cells.total() * mechanism.looks_list.count_units
         shares.append(max(spent.values()) / mechanism.purse)
         if unlisted:
             found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
@@ -92,7 +92,7 @@ def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: 
     if _changed(streamed, code.stream(fewer)[0]):
         found.append("in a stream, weights of a user change with the events of others")
     if run.counts_for:
-        found += _count_violations(counted, code.counts(rows), mechanism.counts_per_user)
+        found += _count_violations(counted, code.counts(rows), mechanism.looks_list.counts)
     return PaymentAudit(len(np.unique(rows.users)), len(rows.users), shares[0], shares[1], tuple(found))
 
 

@@ -79,7 +79,7 @@ def _designs(
     design = functools.partial(LooksDesign, looks=looks, weight=weight)
     most_pairs = _PAIRS_OF_ALL_RUNS if mechanism.hits_list is None else _PAIRS_WITH_HITS
     for margin in range(-2 * law.scale, 3 * law.scale + 1, max(1, law.scale // _STEPS)):
-        others = max(1, math.ceil((1 - margin) / mechanism.weights[-1]))
+        others = max(1, math.ceil((1 - margin) / mechanism.looks_list.weights[-1]))
         affordable = min(runs, max(1, most_pairs // (looks * (1 + others))))
         of_look = (law.tail(margin - weight), law.tail(margin))
         for event in range(1, looks + 1):
@@ -94,7 +94,7 @@ def _designs(
 def scene_of_design(design: LooksDesign, mechanism: NamesMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
     cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
-    threshold = design.others * mechanism.weights[-1] + design.margin
+    threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
     return scene_of("worst stream", cells, mechanism, threshold=threshold)
 
 

@@ -156,10 +156,10 @@ def paced_weights(
         if window < windows - 1:
             expected = max(_LEAST_EXPECTED, so_far * (windows - window - 1) // max(window - first + 1, day))
         place = mechanism.looks_list.payable(left // (expected + number)) or 0
-        payable = min(number, left // mechanism.units[place])
+        payable = min(number, left // mechanism.looks_list.units[place])
         assert payable in (0, number)
-        left -= payable * mechanism.units[place]
-        found[window] = mechanism.weights[place] if payable else 0
+        left -= payable * mechanism.looks_list.units[place]
+        found[window] = mechanism.looks_list.weights[place] if payable else 0
     return found
 
 
@@ -262,7 +262,7 @@ def level_trials(
 
 
 def new_items(mechanism: NamesMechanism) -> Scene:
-    heaviest, held = mechanism.weights[-1], _held(mechanism)
+    heaviest, held = mechanism.looks_list.weights[-1], _held(mechanism)
     cells = [
         Cell(0, item, 1 + round(item * mechanism.spacing / heaviest), USER if item in held else NOBODY)
         for item in range(3)
@@ -372,7 +372,7 @@ def count_trials(mechanism: NamesMechanism, runs: int) -> Iterator[Trial]:
     holders, if as many pairs of a user count.
     """
     if mechanism.count_scale:
-        windows_held = min(2, mechanism.counts_per_user)
+        windows_held = min(2, mechanism.looks_list.counts)
         users = [_COUNTED if window < windows_held else NOBODY for window in (0, 1)]
         cells = [Cell(window, item, 0, NOBODY if item else users[window]) for window in (0, 1) for item in (0, 1)]
         scene = scene_of("counts", cells, mechanism, threshold=1, known=1)

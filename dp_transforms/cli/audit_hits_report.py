@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +13,7 @@ from dp_transforms.audit.mechanism import Mechanism
 from dp_transforms.audit.sampled_hits import StreamDesign
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
-from dp_transforms.cli.audit_report import AuditReport, SampledParts, alarm, finite, ratio_of, rounded_down, table_of
+from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
 from dp_transforms.plan.charging_plan import ChargingPlan
 
 _NEVER_TRIED = (
@@ -54,20 +55,13 @@ class HitsReport(AuditReport):
         title = f"Exact: delta at epsilon {plan.epsilon:g}, and epsilon at that share of delta"
         table = table_of(title, ("claimed", "attained", "ratio", "epsilon"))
 
-        def add(name: str, claimed: float, attained: float, epsilon: str) -> None:
-            numbers = (f"{claimed:.4g}", f"{attained:.4g}", ratio_of(attained, claimed), epsilon)
-            table.add_row(name, *numbers, style=alarm(attained > claimed))
-
-        def of_claim(epsilon: float) -> str:
-            return f"{rounded_down(epsilon)} of {plan.epsilon:g}"
-
+        add = functools.partial(add_claim, table)
         for name, side in (("added", exact.adding), ("removed", exact.removing)):
-            add(f"charged results, user {name}", plan.delta_accounting, side.attained, of_claim(side.epsilon))
-        if plan.delta_open:
-            add("items the user holds alone", plan.delta_open, exact.lone_delta, "")
-        else:
-            table.add_row("items the user holds alone", "0", "0", "", "")  # a public domain
-        add("both together", plan.delta, exact.together_delta, of_claim(exact.together_epsilon))
+            epsilon = f"{rounded_down(side.epsilon)} of {plan.epsilon:g}"
+            add(f"charged results, user {name}", plan.delta_accounting, side.attained, epsilon)
+        add("items the user holds alone", plan.delta_open, exact.lone_delta, "")
+        epsilon = f"{rounded_down(exact.together_epsilon)} of {plan.epsilon:g}"
+        add("both together", plan.delta, exact.together_delta, epsilon)
         rest = f"{plan.delta_hash + plan.delta_sampling:.2g}"
         table.add_row("hash collisions, sampled noise", rest, "not tried", "", "")
         worst = max(exact.running, key=lambda figure: figure.delta)

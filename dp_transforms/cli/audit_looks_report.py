@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from rich.table import Table
@@ -11,7 +12,7 @@ from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, NamesExactAu
 from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.sampled_looks import LooksDesign
 from dp_transforms.audit.statistics import SampledAudit
-from dp_transforms.cli.audit_report import AuditReport, SampledParts, alarm, finite, ratio_of, table_of
+from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, table_of
 from dp_transforms.plan.names_plan import NamesPlan
 
 _NEVER_TRIED = (
@@ -73,10 +74,7 @@ class LooksReport(AuditReport):
         title = f"Exact: divergence at order {plan.order:.4g}; delta at epsilon {plan.epsilon:g}"
         table = table_of(title, ("claimed", "attained", "ratio"))
 
-        def add(name: str, claimed: float, attained: float) -> None:
-            numbers = (f"{claimed:.4g}", f"{attained:.4g}", ratio_of(attained, claimed))
-            table.add_row(name, *numbers, style=alarm(attained > claimed * (1 + 1e-12)))
-
+        add = functools.partial(add_claim, table, error=1e-12)
         price = exact.worst_price
         who = ", for hits" if price.pays_hits else ""
         worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
@@ -88,10 +86,8 @@ class LooksReport(AuditReport):
             add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.delta_looks, few.delta)
         for static in (each for each in exact.static if each.looks > 1):
             add(f"{static.looks:,} equal looks", plan.delta_looks, static.delta)
-        if plan.delta_open:
-            add(f"items the user holds alone, {exact.lone_looks:,} looks", plan.delta_open, exact.lone_delta)
-        else:
-            table.add_row("items the user holds alone", "0", "0", "")  # a public domain
+        lone = "items the user holds alone" + (f", {exact.lone_looks:,} looks" if plan.delta_open else "")
+        add(lone, plan.delta_open, exact.lone_delta)
         add("both together", plan.delta, exact.together_delta)
         table.add_row("hash collisions, sampled noise", f"{plan.delta_hash + plan.delta_sampling:.2g}", "not tried", "")
         return table

@@ -169,9 +169,17 @@ def alarm(is_wrong: bool) -> str | None:
     return "bold red" if is_wrong else None
 
 
-def ratio_of(attained: float, claimed: float) -> str:
-    """Three decimals, rounded down."""
-    return "unbounded" if math.isinf(attained) else f"{math.floor(1000 * attained / claimed) / 1000:.3f}"
+def add_claim(table: Table, name: str, claimed: float, attained: float, *more: str, error: float = 0.0) -> None:
+    """A row of what is attained against what is claimed, and a ratio. more: further cells. error: relative.
+
+    Nothing is claimed, nor attained, of items that one user holds alone in a public domain.
+    """
+    if not claimed:
+        table.add_row(name, "0", "0", "", *more)
+        return
+    ratio = "unbounded" if math.isinf(attained) else f"{math.floor(1000 * attained / claimed) / 1000:.3f}"
+    style = alarm(attained > claimed * (1 + error))
+    table.add_row(name, f"{claimed:.4g}", f"{attained:.4g}", ratio, *more, style=style)
 
 
 def finite(value: float) -> float | None:

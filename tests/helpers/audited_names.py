@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable
 
@@ -41,6 +42,11 @@ def audited_plan(
 
 def mechanism_and_claim(plan: NamesPlan) -> tuple[NamesMechanism, NamesClaim]:
     return NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+
+
+def with_prices(mechanism: NamesMechanism, **changes: tuple[int, ...]) -> NamesMechanism:
+    """With other weights or prices of looks."""
+    return dataclasses.replace(mechanism, looks_list=dataclasses.replace(mechanism.looks_list, **changes))
 
 
 def run_settings(plan: NamesPlan) -> NamingSettings:

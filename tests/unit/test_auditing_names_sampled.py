@@ -120,7 +120,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     assert levels.spacing == plan.spacing
     sums = [SceneWeights.of_scene(levels, mechanism, 3600).sum_of(cell, with_user=False) for cell in levels.cells]
     margins = [levels.threshold + n * plan.spacing - total for n, total in enumerate(sums)]
-    assert max(map(abs, margins)) <= mechanism.weights[-1]
+    assert max(map(abs, margins)) <= mechanism.looks_list.weights[-1]
     worst = scene_of_design(_design(), mechanism)
     others = SceneWeights.of_scene(worst, mechanism, 3600).sum_of(worst.cells[0], with_user=False)
     assert worst.threshold - others == _design().margin
