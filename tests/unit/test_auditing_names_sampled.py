@@ -16,7 +16,7 @@ import pytest
 from dp_transforms.audit import copies
 from dp_transforms.audit.payments import PaymentAudit, audit_payments
 from dp_transforms.audit.sampled_looks import LooksDesign, design_names_sampling, sample_names, scene_of_design
-from dp_transforms.audit.scenes import SceneWeights, known_items, new_items, paced_weights
+from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
@@ -317,6 +317,19 @@ def test_items_of_users_with_empty_purses_that_are_drawn_for_are_found(monkeypat
         lambda self, sums, known, first, end: self._name_in_open_domain(sums, known, first, end),
     )
     _assert_found(_sample(), "empty purses")
+
+
+def test_an_item_that_is_named_when_the_purse_is_empty_is_found() -> None:
+    """In the window after the one for which the purse was spent, one item of one copy."""
+    mechanism, _ = mechanism_and_claim(audited_plan())
+    trials = {trial.scene.name: trial for trial in empty_purse_trials(mechanism, law_of(mechanism), RUNS)}
+    trial = trials["empty purses in a stream"]
+    levels = np.zeros((trial.copies, trial.scene.windows, trial.scene.items), dtype=np.int64)
+    name = "empty purses in a stream, next window"
+    assert dict(trial.p_values({True: levels}))[name] == 1
+    levels[-1, 1, -1] = 1
+    assert dict(trial.p_values({True: levels}))[name] == 0
+    assert trials["empty purses in a replay"].scene.windows == 1
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
