@@ -1,16 +1,17 @@
 """Checks of a plan's claim against what its mechanism does: exact, and by running the real code. Imports no Beam.
 
-Each module imports only those above it. docs/audit.md says what is computed, why it is a lower bound, and what it
-cannot show.
+Users pay for hits, or for looks (release mode `names`). Each module imports only those above it. docs/audit.md says
+what is computed, why it is a lower bound, and what it cannot show.
 
-- `query_law`: what one query shows about one user: its possible results, with exact probabilities in both worlds.
-- `adversary`: the best adaptive adversary, by dynamic programming over (hits, privacy loss).
-- `attack_streams`: concrete input streams, simple enough to be run, and the exact law of all that is published of them.
-- `claim`: the mechanism that a plan runs, and what the plan claims.
-- `worst_streams`: the search for the streams that show most.
-- `exact`: what the worst of them attain, against the claim.
-- `statistics`: bounds and tests for counts of independent runs.
-- `names`: the same for release mode `names`, a package of its own.
-- `worker_settings`: what workers get of a plan, field by field.
-- `sampled`: many copies of such a stream through the real monitor: a lower bound on epsilon, and a test of its noise.
+- `query_law`: what one query shows about one user who pays for hits, and the best adversary of many queries.
+- `look_law`: what one look shows about one user who pays for looks, at the worst count.
+- `mechanism`: what a plan runs, what it claims, and what workers get of it, field by field.
+- `streams`: the streams that show most of users who pay for hits, and the exact law of all that is published of them.
+- `few_looks`: the best adaptive adversary of one, two or three looks.
+- `exact_hits`, `exact_looks`: what the worst streams attain, against the claim.
+- `statistics`: bounds and tests for counts of independent runs, and what they say of the real code.
+- `scenes`: streams of users who pay for looks, the exact law of what they show, and its tests.
+- `copies`: many copies of a scene through the real code, all at once.
+- `payments`: what the real code lets users pay.
+- `sampled_hits`, `sampled_looks`: the real code, many times: a lower bound on epsilon, and tests of all it publishes.
 """

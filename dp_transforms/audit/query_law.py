@@ -7,14 +7,17 @@ ratio of probabilities and the same charge are one result here: merging them cha
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, capped_sum_tail_integer
+
+Values = npt.NDArray[np.float64]
 
 ONE = 1 << UNIFORM_BITS
 
@@ -22,58 +25,53 @@ ONE = 1 << UNIFORM_BITS
 class Result(NamedTuple):
     """with_user, without_user: its probabilities. log_ratio: ``ln(with_user / without_user)``, without cancellation.
 
-    charged: whether every active holder pays one hit.
+    charged: how many hits every active holder pays for it, 0 or 1.
     """
 
     with_user: float
     without_user: float
     log_ratio: float
-    charged: bool
+    charged: int
 
 
-class QueryLaw(Protocol):
-    """One query of a release mode, as plain numbers."""
+class QueryLaw(abc.ABC):
+    """One query of a release mode, as plain numbers. A law is a value that can be hashed."""
 
-    def __hash__(self) -> int: ...
+    near: ClassVar[int] = -1  # the distance at which, if it is kept, the loss can grow most while the user pays least
 
+    @abc.abstractmethod
     def results(self, distance: int) -> tuple[Result, ...]:
         """All possible results, at this distance of the count without the user from the threshold."""
-        ...
-
-    @property
-    def near(self) -> int:
-        """The distance at which, if it is kept, the loss can grow most while the user pays least."""
-        ...
 
     @property
     def far(self) -> int | None:
         """The mirror image of `near`, at the other edge of a charged zone; None without a zone."""
-        ...
+        return None
 
     @property
+    @abc.abstractmethod
     def distances(self) -> tuple[int, ...]:
         """A few distances to try, `near` and `far` among them."""
-        ...
 
     @property
     def telling(self) -> int:
         """One of `distances`, at or below `near`, at which what is published depends on the scale of the noise."""
-        ...
+        return self.near  # published values are wide
 
+    @abc.abstractmethod
     def alone(self, threshold: int) -> float:
         """The probability that an item whose only holder is the user is published."""
-        ...
 
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> Values:
         """Probabilities of the values that are published, relative to the count without the user: float[2 reach + 1].
 
         The two ends include all values further out. The sum is the probability that any value is published.
         """
-        ...
+        return np.zeros(2 * reach + 1)
 
 
 @dataclasses.dataclass(frozen=True)
-class ThresholdLaw:
+class ThresholdLaw(QueryLaw):
     """Release modes ``labels`` (zone_width >= 1) and ``counts`` (zone_width 0: all from the threshold on is charged).
 
     Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
@@ -81,7 +79,7 @@ class ThresholdLaw:
 
     >>> law = ThresholdLaw(epsilon_per_query=0.5, zone_width=4)
     >>> [(round(result.log_ratio, 3), result.charged) for result in law.results(-1)]
-    [(-0.5, False), (0.5, True), (0.5, False)]
+    [(-0.5, 0), (0.5, 1), (0.5, 0)]
     """
 
     epsilon_per_query: float
@@ -89,26 +87,19 @@ class ThresholdLaw:
 
     def results(self, distance: int) -> tuple[Result, ...]:
         last_of_zone = self.zone_width - 1 if self.zone_width else None
-        ranges = [(None, -1, False), (0, last_of_zone, True)]
-        if self.zone_width:
-            ranges.append((self.zone_width, None, False))
-        found: dict[tuple[float, bool], Result] = {}
-        for low, high, charged in ranges:
-            # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
-            parts = _cut(low, high, distance) if charged else [(low, high)]
-            for first, last in parts:
-                result = self._range(first, last, distance, charged)
-                other = found.get((result.log_ratio, charged))
-                if other is not None:
-                    result = result._replace(
-                        with_user=result.with_user + other.with_user,
-                        without_user=result.without_user + other.without_user,
-                    )
-                found[result.log_ratio, charged] = result
+        # Single values keep their own ratio, so the zone is cut at the count. "below" and "above" are lumps.
+        charged = [(*part, 1) for part in _cut(0, last_of_zone, distance)]
+        above = [(self.zone_width, None, 0)] if self.zone_width else []
+        found: dict[tuple[float, int], Result] = {}
+        for first, last, hits in [(None, -1, 0), *charged, *above]:
+            with_user, without_user, log_ratio = self._range(first, last, distance)
+            key = (log_ratio, hits)
+            before = found.get(key, Result(0.0, 0.0, *key))
+            found[key] = Result(before.with_user + with_user, before.without_user + without_user, *key)
         return tuple(result for result in found.values() if result.with_user > 0 or result.without_user > 0)
 
-    def _range(self, first: int | None, last: int | None, distance: int, charged: bool) -> Result:
-        """Noisy counts ``threshold + first .. threshold + last``; None: without end."""
+    def _range(self, first: int | None, last: int | None, distance: int) -> tuple[float, float, float]:
+        """Two probabilities and the log ratio of noisy counts ``threshold + first .. threshold + last``."""
         epsilon = self.epsilon_per_query
         with_user = laplace_mass(epsilon, first, last, distance + 1)
         without_user = laplace_mass(epsilon, first, last, distance)
@@ -118,11 +109,7 @@ class ThresholdLaw:
             log_ratio = -epsilon
         else:
             log_ratio = math.log(with_user / without_user)
-        return Result(with_user, without_user, log_ratio, charged)
-
-    @property
-    def near(self) -> int:
-        return -1
+        return with_user, without_user, log_ratio
 
     @property
     def far(self) -> int | None:
@@ -133,14 +120,10 @@ class ThresholdLaw:
         last = self.zone_width - 1 if self.zone_width else math.ceil(1 / self.epsilon_per_query)
         return tuple(sorted({-1, last // 2, last}))
 
-    @property
-    def telling(self) -> int:
-        return self.near  # the published values are wide
-
     def alone(self, threshold: int) -> float:
         return laplace_mass(self.epsilon_per_query, threshold, None, 1)
 
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
+    def value_masses(self, distance: int, reach: int, with_user: bool) -> Values:
         lowest, highest = -distance, self.zone_width - 1 - distance if self.zone_width else None
         masses = []
         for offset in range(-reach, reach + 1):
@@ -151,11 +134,11 @@ class ThresholdLaw:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CappedSumLaw:
+class CappedSumLaw(QueryLaw):
     """Release mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
 
     W and V are discrete Laplace of scale ``1 / wide_epsilon`` and ``1 / narrow_epsilon`` ([KMS21] Algorithm 3). Only
-    the name is published, so there are two results.
+    the name is published, so there are two results, and no values.
     """
 
     wide_epsilon: float
@@ -167,22 +150,14 @@ class CappedSumLaw:
         with_user, without_user = self._tail(-distance - 1), self._tail(-distance)
         gained = with_user - without_user
         return (
-            Result(with_user / ONE, without_user / ONE, math.log1p(gained / without_user), True),
-            Result((ONE - with_user) / ONE, (ONE - without_user) / ONE, -math.log1p(gained / (ONE - with_user)), False),
+            Result(with_user / ONE, without_user / ONE, math.log1p(gained / without_user), 1),
+            Result((ONE - with_user) / ONE, (ONE - without_user) / ONE, -math.log1p(gained / (ONE - with_user)), 0),
         )
 
     def _tail(self, margin: int) -> int:
         return capped_sum_tail_integer(
             margin, wide_epsilon=self.wide_epsilon, narrow_epsilon=self.narrow_epsilon, cap=self.cap
         )
-
-    @property
-    def near(self) -> int:
-        return -1
-
-    @property
-    def far(self) -> int | None:
-        return None
 
     @property
     def distances(self) -> tuple[int, ...]:
@@ -195,9 +170,6 @@ class CappedSumLaw:
 
     def alone(self, threshold: int) -> float:
         return self._tail(threshold - 1) / ONE
-
-    def value_masses(self, distance: int, reach: int, with_user: bool) -> npt.NDArray[np.float64]:
-        return np.zeros(2 * reach + 1)  # no values are published
 
 
 def laplace_mass(epsilon: float, first: int | None, last: int | None, center: int) -> float:

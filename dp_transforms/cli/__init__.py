@@ -2,7 +2,7 @@
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
 - plan: ``shh plan``. plan_from_log: its ``--from-log``, how active users are.
-- audit: ``shh audit``. audit_report, audit_names_report: how its result is shown.
+- audit: ``shh audit``. audit_report, audit_hits_report, audit_looks_report: how its result is shown.
 - replay: ``shh replay``. replay_request: all that it is asked for. replay_runs: its runs, with their progress.
   replay_run: its pipeline. home_workers: its worker processes and its memory.
 - replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,

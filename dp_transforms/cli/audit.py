@@ -12,18 +12,18 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dp_transforms.audit.claim import Claim, Mechanism
-from dp_transforms.audit.exact import audit_exactly
-from dp_transforms.audit.names.exact import audit_names_exactly
-from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
-from dp_transforms.audit.names.noise_law import NoiseLaw
-from dp_transforms.audit.names.payments import audit_payments
-from dp_transforms.audit.names.sampled import NamesSampledAudit, design_names_sampling, sample_names
-from dp_transforms.audit.sampled import Observed, SampledAudit, chunks_of, design_sampling, judge, run_chunk
-from dp_transforms.audit.worker_settings import settings_violations
-from dp_transforms.audit.worst_streams import default_rounds
-from dp_transforms.cli.audit_names_report import NamesReport
-from dp_transforms.cli.audit_report import AuditReport, ChargingReport
+from dp_transforms.audit.exact_hits import audit_exactly
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.look_law import NoiseLaw
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism, NamesClaim, NamesMechanism, settings_violations
+from dp_transforms.audit.payments import audit_payments
+from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, sample_stream
+from dp_transforms.audit.sampled_looks import LooksDesign, design_names_sampling, sample_names
+from dp_transforms.audit.statistics import SampledAudit
+from dp_transforms.audit.streams import default_rounds
+from dp_transforms.cli.audit_hits_report import HitsReport
+from dp_transforms.cli.audit_looks_report import LooksReport
+from dp_transforms.cli.audit_report import AuditReport
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
@@ -71,16 +71,16 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     """
     if plan_file is None:
         raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
-    check_output(output)
+    if output is not None:
+        check_output(output)
     plan = read_plan(plan_file)
-    if not isinstance(plan, (ChargingPlan, NamesPlan)):
-        raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
     with _progress() as advance:
-        report: AuditReport
         if isinstance(plan, NamesPlan):
-            report = audit_names(plan, runs, rounds, advance)
+            report: AuditReport = audit_looks(plan, runs, rounds, advance)
+        elif isinstance(plan, ChargingPlan):
+            report = audit_hits(plan, runs, rounds, advance)
         else:
-            report = audit_charging(plan, runs, rounds, advance)
+            raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
     finish(report, output)
 
 
@@ -95,62 +95,40 @@ def finish(report: AuditReport, output: str | None) -> None:
         raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(report.violations)}.")
 
 
-def audit_charging(plan: ChargingPlan, runs: int | None, rounds: int | None, advance: Advance) -> ChargingReport:
-    """runs: of the real code, in each world; None: the default; 0: the real code is not run. rounds: items that the
-    adversary gives the user; None: until it is excluded."""
-    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
+def audit_hits(plan: ChargingPlan, runs: int | None, rounds: int | None, advance: Advance) -> HitsReport:
+    """runs: of the real code, in each world; 0: the real code is not run. rounds: items of the user."""
+    mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
     rounds = default_rounds(mechanism) if rounds is None else rounds
     runs = _default_runs(plan) if runs is None else runs
     exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
-    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, _settings(plan))))
-    sampled = sample(plan, mechanism, claim, runs, rounds, advance) if runs else None
-    return ChargingReport(plan, exact, sampled)
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
+    return HitsReport(plan, exact, sample_hits(mechanism, claim, settings, runs, rounds, advance) if runs else None)
 
 
-def sample(
-    plan: ChargingPlan, mechanism: Mechanism, claim: Claim, runs: int, rounds: int, advance: Advance
-) -> SampledAudit:
+def sample_hits(
+    mechanism: Mechanism, claim: HitsClaim, settings: MonitorSettings, runs: int, rounds: int, advance: Advance
+) -> SampledAudit[StreamDesign]:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
     advance("choosing what to sample", 0.0)
-    sampling = design_sampling(mechanism, claim, runs, rounds)
-    chunks = chunks_of(_settings(plan), mechanism.law, sampling, os.urandom(32))
-    seen: dict[bool, Observed] = {}
-    for done, chunk in enumerate(chunks):
-        advance(f"sampled: {runs:,} runs in each world", done / len(chunks))
-        observed = run_chunk(chunk)
-        if chunk.with_user in seen:
-            seen[chunk.with_user].add(observed)
-        else:
-            seen[chunk.with_user] = observed
-    return judge(sampling, mechanism.law, claim, seen[False], seen[True])
+    design = design_sampling(mechanism, claim, runs, rounds)
+    return sample_stream(mechanism, claim, settings, design, os.urandom(32), advance)
 
 
-def _default_runs(plan: ChargingPlan) -> int:
-    """As many as about half a minute allows."""
-    affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
-    return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
-
-
-def _settings(plan: ChargingPlan) -> MonitorSettings:
-    """The settings that workers have in a real run."""
-    return settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
-
-
-def audit_names(plan: NamesPlan, runs: int | None, rounds: int | None, advance: Advance) -> NamesReport:
-    """The same of looks. rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
+def audit_looks(plan: NamesPlan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
+    """runs: as above. rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
     mechanism, claim = NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    runs = _MOST_RUNS if runs is None else runs
     exact = audit_names_exactly(
         mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
     )
-    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
     exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
-    if runs == 0:
-        return NamesReport(plan, exact)
+    if not runs:
+        return LooksReport(plan, exact)
     advance("what users pay", 0.0)
     payments = audit_payments(mechanism, settings, os.urandom(32))
-    advance("choosing what to sample", 0.0)
-    sampled = sample_looks(mechanism, claim, settings, _MOST_RUNS if runs is None else runs, rounds, advance)
-    return NamesReport(plan, exact, payments, sampled)
+    return LooksReport(plan, exact, payments, sample_looks(mechanism, claim, settings, runs, rounds, advance))
 
 
 def sample_looks(
@@ -160,12 +138,19 @@ def sample_looks(
     runs: int,
     rounds: int | None,
     advance: Advance,
-) -> NamesSampledAudit:
-    """Runs the real code with a noise key that is drawn for this audit and forgotten."""
+) -> SampledAudit[LooksDesign]:
+    """The same where users pay for looks."""
+    advance("choosing what to sample", 0.0)
     law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
     most_looks = mechanism.most_looks if rounds is None else rounds
     design = design_names_sampling(mechanism, claim, law, runs, most_looks)
     return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)
+
+
+def _default_runs(plan: ChargingPlan) -> int:
+    """As many as about half a minute allows."""
+    affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
+    return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
 
 
 @contextlib.contextmanager

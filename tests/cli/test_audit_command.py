@@ -11,14 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from dp_transforms.audit.claim import Claim, Mechanism
-from dp_transforms.audit.exact import ExactAudit, audit_exactly
+from dp_transforms.audit.exact_hits import ExactAudit, audit_exactly
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
-from dp_transforms.audit.sampled import FALSE_ALARM, SampledAudit
-from dp_transforms.cli.audit import command, finish, sample
-from dp_transforms.cli.audit_report import ChargingReport
+from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.cli.audit import command, finish, sample_hits
+from dp_transforms.cli.audit_hits_report import HitsReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers import shh_here
@@ -141,9 +142,9 @@ def test_a_known_domain(tmp_path: pathlib.Path) -> None:
 
 def _limits(plan: ReleasePlan, rounds: int | None = None) -> tuple[str, str, dict]:
     """What a report prints about the streams that were not tried; all that it prints; and its record."""
-    exact = audit_exactly(Mechanism.of_plan(plan), Claim.of_plan(plan), rounds=rounds)
+    exact = audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan), rounds=rounds)
     console = Console(width=100, record=True, file=io.StringIO(), highlight=False, markup=False)
-    report = ChargingReport(plan, exact, None)
+    report = HitsReport(plan, exact)
     report.print(console)
     record = report.record()
     text = " ".join(console.export_text().split())
@@ -277,7 +278,7 @@ def _finish(
     capsys: pytest.CaptureFixture[str],
 ) -> tuple[str, str, dict]:
     with pytest.raises(UserError) as error:
-        finish(ChargingReport(plan, exact, sampled), output)
+        finish(HitsReport(plan, exact, sampled), str(output))
     return " ".join(capsys.readouterr().out.split()), str(error.value), json.loads(output.read_text())
 
 
@@ -287,7 +288,7 @@ def test_half_the_noise_ends_in_a_loud_sentence(tmp_path: pathlib.Path, capsys: 
     mechanism = dataclasses.replace(
         Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width)
     )
-    exact = audit_exactly(mechanism, Claim.of_plan(plan))
+    exact = audit_exactly(mechanism, HitsClaim.of_plan(plan))
     printed, error, record = _finish(plan, exact, None, tmp_path / "audit.json", capsys)
     assert error.startswith("DO NOT USE THIS PLAN.")
     assert "VIOLATED: adding one user attains delta" in printed
@@ -301,9 +302,10 @@ def test_code_that_does_not_follow_the_theory_ends_in_a_loud_sentence(
 ) -> None:
     """The real code runs on a plan of its own; the law is that of half its noise."""
     plan = _plan()
-    claim = Claim.of_plan(plan)
+    claim = HitsClaim.of_plan(plan)
     wrong = dataclasses.replace(Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width))
-    sampled = sample(plan, wrong, claim, RUNS, 60, lambda text, share: None)
+    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    sampled = sample_hits(wrong, claim, settings, RUNS, 60, lambda text, share: None)
     exact = audit_exactly(Mechanism.of_plan(plan), claim)
     printed, error, record = _finish(plan, exact, sampled, tmp_path / "audit.json", capsys)
     assert "does not publish what its exact law says" in error

@@ -9,11 +9,11 @@ import pathlib
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.audit.names.exact import audit_names_exactly
-from dp_transforms.audit.names.payments import PaymentAudit
-from dp_transforms.audit.names.sampled import FALSE_ALARM
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.payments import PaymentAudit
+from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.cli.audit import command, finish, sample_looks
-from dp_transforms.cli.audit_names_report import NamesReport
+from dp_transforms.cli.audit_looks_report import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.names_plan import NamesPlan
@@ -118,7 +118,7 @@ def _record_of_violation(
 ) -> dict:
     exact = parts.get("exact") or audit_names_exactly(*mechanism_and_claim(plan), most_looks=1)
     with pytest.raises(UserError) as error:
-        finish(NamesReport(plan, exact, parts.get("payments"), parts.get("sampled")), output)  # type: ignore[arg-type]
+        finish(LooksReport(plan, exact, parts.get("payments"), parts.get("sampled")), str(output))  # type: ignore[arg-type]
     printed, record = " ".join(capsys.readouterr().out.split()), json.loads(output.read_text())
     assert str(error.value).startswith("DO NOT USE THIS PLAN.")
     assert fragment in str(error.value)

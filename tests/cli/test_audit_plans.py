@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.audit.claim import Claim, Mechanism
-from dp_transforms.audit.exact import audit_exactly
-from dp_transforms.audit.names.exact import audit_names_exactly
+from dp_transforms.audit.exact_hits import audit_exactly
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.cli.audit import command
-from dp_transforms.cli.audit_names_report import NamesReport
-from dp_transforms.cli.audit_report import ChargingReport
+from dp_transforms.cli.audit_hits_report import HitsReport
+from dp_transforms.cli.audit_looks_report import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import run_settings
 from dp_transforms.monitor.item_domain import ItemDomain
@@ -169,9 +169,9 @@ def test_the_list_names_what_an_option_leaves_untried(option: str, value: object
         assert (fragment in lists[1]) == (fragment == LIMITS[option])
 
 
-def _names_limits(plan: ReleasePlan, most_looks: int | None = 1) -> tuple[str, ...]:
+def _names_limits(plan: ReleasePlan, most_looks: int | None = 1) -> list[str]:
     assert isinstance(plan, NamesPlan)
-    return NamesReport(plan, audit_names_exactly(*mechanism_and_claim(plan), most_looks=most_looks)).not_tried()
+    return LooksReport(plan, audit_names_exactly(*mechanism_and_claim(plan), most_looks=most_looks)).not_tried()
 
 
 def test_the_list_says_how_many_looks_were_tried() -> None:
@@ -190,8 +190,8 @@ def test_the_list_says_how_many_looks_were_tried() -> None:
 def test_the_list_of_modes_in_which_users_pay_for_hits(release: str, domain: ItemDomain | None) -> None:
     plan = _plan(release=release, hits_per_user=2, domain=domain, epsilon=1.0, delta=1e-6)
     assert isinstance(plan, ChargingPlan)
-    exact = audit_exactly(Mechanism.of_plan(plan), Claim.of_plan(plan))
-    limits = " ".join(ChargingReport(plan, exact, None).not_tried())
+    report = HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan)))
+    limits = " ".join(report.not_tried())
     assert ("draw_zero_items" in limits) == (domain is not None)
     assert ("for kms21 nothing here shows" in limits) == (release == "kms21")
     for fragment in ("bounding contributions", "noise that does not follow the holders", "hand"):

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.audit.adversary import Kernel, best_adversary
 from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_budgets import UserBudgets
-from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
 
 ROUNDS = 80
@@ -111,18 +110,18 @@ def test_no_adaptive_adversary_exceeds_the_claim(release: str, epsilon: float, h
 def test_kernel_is_one_query_of_a_charged_mechanism(release: str, epsilon: float, hits: int) -> None:
     """Every window alone is epsilon-DP, costs at most one hit, and does not depend on a user that has paid all."""
     kernel = _kernel_of(release, epsilon, hits)[-1]
-    assert sorted(kernel.entries) == list(range(hits + 1))
-    for paid, by_action in kernel.entries.items():
+    assert sorted(kernel) == list(range(hits + 1))
+    for paid, by_action in kernel.items():
         for results in by_action:
             for with_target in (True, False):
-                total = math.fsum(entry.with_target if with_target else entry.without_target for entry in results)
+                total = math.fsum(entry.with_user if with_target else entry.without_user for entry in results)
                 assert total == pytest.approx(1.0, abs=1e-12)
             largest = max(abs(entry.log_ratio) for entry in results)
             if paid == hits:
                 assert largest == 0
                 continue
             assert largest <= epsilon * (1 + 1e-12)
-            assert {entry.hits_after for entry in results} == {paid, paid + 1}
+            assert {entry.charged for entry in results} == {0, 1}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

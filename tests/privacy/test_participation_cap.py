@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import capped_game_delta
-from dp_transforms.audit.adversary import Kernel, best_adversary
-from tests.helpers.adversary import Action, extract_kernel
+from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
 
 _EPSILON = 0.25

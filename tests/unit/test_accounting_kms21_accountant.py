@@ -18,8 +18,8 @@ from dp_transforms.accounting.kms21_accountant import (
     check_monitor_noise,
 )
 from dp_transforms.accounting.target_charging import not_prior_probability
-from dp_transforms.audit.attack_streams import AttackStream, law_of_stream
 from dp_transforms.audit.query_law import CappedSumLaw
+from dp_transforms.audit.streams import AttackStream, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_integer, capped_sum_upper_tail
 
 Decimal = decimal.Decimal

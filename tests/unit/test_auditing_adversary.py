@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.audit.adversary import Kernel, KernelEntry, best_adversary, kernel_of_law
-from dp_transforms.audit.attack_streams import AttackStream, Steps, StreamLaw, largest_argument, law_of_stream
-from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
+from dp_transforms.audit.mechanism import Mechanism
+from dp_transforms.audit.query_law import (
+    CappedSumLaw,
+    QueryLaw,
+    Result,
+    ThresholdLaw,
+)
+from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, best_deltas, largest_argument, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
+from tests.helpers.adversary import best_adversary, kernel_of_law
 
 EPSILON = 0.7
 
@@ -26,7 +33,8 @@ def _single_results(zone_width: int, distance: int) -> list[Result]:
         entry[0] += probability(EPSILON, noise - 1)
         entry[1] += probability(EPSILON, noise)
     return [
-        Result(mass[0], mass[1], math.log(mass[0] / mass[1]), isinstance(name, int)) for name, mass in masses.items()
+        Result(mass[0], mass[1], math.log(mass[0] / mass[1]), int(isinstance(name, int)))
+        for name, mass in masses.items()
     ]
 
 
@@ -103,21 +111,46 @@ def test_no_other_distance_is_worse_over_many_rounds(zone_width: int, adds_user:
     assert alone[0] > 0.5 * worst[0]
 
 
+@pytest.mark.parametrize("zone_width", [0, 12])
+@pytest.mark.parametrize(("hits", "windows", "items"), [(1, 9, 1), (3, 60, 1), (3, 7, 4), (2, 1, 5)])
+def test_the_program_of_the_audit_is_that_of_the_general_adversary(
+    zone_width: int, hits: int, windows: int, items: int
+) -> None:
+    """In both directions, after all windows and after half of them."""
+    law = ThresholdLaw(0.2, zone_width)
+    mechanism = Mechanism(law, 10**6, hits, 10**6, items)
+    for adds_user in (True, False):
+        for epsilon in (0.0, 0.13, 0.4, 1.0):
+            curve = best_adversary(
+                kernel_of_law(law, law.distances, hits),
+                step=0.2,
+                rounds=windows,
+                items_per_window=items,
+                epsilons=[epsilon],
+                adds_target=adds_user,
+            )
+            found = best_deltas(mechanism, epsilon, windows, items, adds_user)
+            assert found == pytest.approx((curve.deltas[0], curve.deltas_of_half[0]), rel=1e-12, abs=1e-18)
+    assert found[0] > 0 or windows * items < 6
+    uneven = dataclasses.replace(mechanism, law=CappedSumLaw(wide_epsilon=0.05, narrow_epsilon=0.2, cap=9))
+    assert best_deltas(uneven, 0.4, windows, items, True) is None
+
+
 def test_rounding_of_losses_is_downward_and_stopping_is_allowed() -> None:
     """One round, two results whose losses are not whole steps: below the truth, by at most a step."""
     loss = 0.33
     up, down = 1 / (1 + math.exp(-loss)), 1 / (1 + math.exp(loss))
-    entries = [KernelEntry(up, down, loss, 0), KernelEntry(down, up, -loss, 0)]
+    entries = [Result(up, down, loss, 0), Result(down, up, -loss, 0)]
     for step in (0.1, 0.01, 0.001):
-        curve = best_adversary(Kernel({0: [entries]}), step=step, rounds=1, epsilons=[0.1], adds_target=True)
+        curve = best_adversary({0: [entries]}, step=step, rounds=1, epsilons=[0.1], adds_target=True)
         truth = up - math.exp(0.1) * down
         assert truth - 1.5 * step < curve.deltas[0] < truth
     # Results that rule one world out.
-    certain = [KernelEntry(0.25, 0.0, math.inf, 0), KernelEntry(0.75, 1.0, math.log(0.75), 0)]
-    curve = best_adversary(Kernel({0: [certain]}), step=0.01, rounds=1, epsilons=[0.0], adds_target=True)
+    certain = [Result(0.25, 0.0, math.inf, 0), Result(0.75, 1.0, math.log(0.75), 0)]
+    curve = best_adversary({0: [certain]}, step=0.01, rounds=1, epsilons=[0.0], adds_target=True)
     assert 0.24 * (1 - math.exp(-0.28)) < curve.deltas[0] <= 0.25
     # More rounds never hurt, and half of them are kept as well.
-    many = best_adversary(Kernel({0: [entries]}), step=0.33, rounds=10, epsilons=[0.5], adds_target=True)
+    many = best_adversary({0: [entries]}, step=0.33, rounds=10, epsilons=[0.5], adds_target=True)
     assert 0 < many.deltas_of_half[0] < many.deltas[0]
 
 

@@ -15,10 +15,10 @@ from dp_transforms.accounting.target_charging import (
     between_probability,
     not_prior_probability,
 )
-from dp_transforms.audit.claim import Claim, Mechanism
-from dp_transforms.audit.exact import ExactAudit, audit_exactly
+from dp_transforms.audit.exact_hits import ExactAudit, audit_exactly
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
-from dp_transforms.audit.worst_streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
+from dp_transforms.audit.streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -40,7 +40,7 @@ def _plan(release: str = "labels", hits: int | None = None, epsilon: float = 1.0
 def _audit(plan: ReleasePlan, **changes: object) -> ExactAudit:
     """The claim of the plan, against a mechanism in which these numbers are others."""
     mechanism = dataclasses.replace(Mechanism.of_plan(plan), **changes)
-    return audit_exactly(mechanism, Claim.of_plan(plan))
+    return audit_exactly(mechanism, HitsClaim.of_plan(plan))
 
 
 PLANS = [("labels", 1, 1.0), ("labels", 3, 2.0), ("labels", 10, 0.5), ("counts", 1, 2.0), ("counts", 10, 1.0)]
@@ -164,7 +164,7 @@ def test_more_windows_or_items_than_declared_are_flagged() -> None:
 
 def test_a_running_figure_that_is_too_small_is_flagged() -> None:
     plan = _plan("labels", 3)
-    honest = Claim.of_plan(plan)
+    honest = HitsClaim.of_plan(plan)
     first, *rest = honest.epsilon_after_hits
     claim = dataclasses.replace(honest, epsilon_after_hits=(0.9 * first, *rest))
     (violation,) = audit_exactly(Mechanism.of_plan(plan), claim).violations
@@ -206,7 +206,7 @@ def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
     and it is not said that they attain all of it."""
     plan = _short_plan()
     mechanism = Mechanism.of_plan(plan)
-    audit = audit_exactly(mechanism, Claim.of_plan(plan))
+    audit = audit_exactly(mechanism, HitsClaim.of_plan(plan))
     assert audit.violations == ()
     assert law_of(mechanism, worst_stream(mechanism, 2.0, 24, False)).delta(2.0, False) == 0
     longer = dataclasses.replace(mechanism, horizon=72)
@@ -225,7 +225,7 @@ def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
 def test_running_figures_of_a_short_run_are_checked_against_something(release: str, least: float) -> None:
     """Each is attained almost in full, so that a little less is flagged, whichever it is."""
     plan = _short_plan(release)
-    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
+    mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
     running = audit_exactly(mechanism, claim).running
     assert len(running) == min(6, plan.hits_per_user)
     for figure in running:
@@ -262,7 +262,7 @@ def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
 
 def test_fewer_rounds_attain_less() -> None:
     plan = _plan("labels", 3)
-    mechanism, claim = Mechanism.of_plan(plan), Claim.of_plan(plan)
+    mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
     deltas = [audit_exactly(mechanism, claim, rounds=rounds).worst.delta for rounds in (5, 30, 60, 143)]
     assert deltas == sorted(deltas)
     assert deltas[0] == 0
@@ -273,7 +273,7 @@ def test_a_known_domain_has_no_lone_items() -> None:
     plan = _plan("labels", 3)
     audit = audit_exactly(
         dataclasses.replace(Mechanism.of_plan(plan), tests_lone_items=False),
-        dataclasses.replace(Claim.of_plan(plan), delta_open=0.0),
+        dataclasses.replace(HitsClaim.of_plan(plan), delta_open=0.0),
     )
     assert audit.violations == ()
     assert audit.lone_delta == 0

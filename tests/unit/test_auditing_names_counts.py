@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.audit.names.counted import count_p_values
-from dp_transforms.audit.names.exact import audit_names_exactly
-from dp_transforms.audit.names.payments import audit_payments
-from dp_transforms.audit.names.sampled import FALSE_ALARM
-from dp_transforms.cli.audit import audit_names
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.payments import audit_payments
+from dp_transforms.audit.scenes import count_trials
+from dp_transforms.audit.statistics import FALSE_ALARM
+from dp_transforms.cli.audit import audit_looks
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.naming_settings import NamingSettings
-from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
+from tests.helpers.audited_names import audited_plan, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET
 
 RUNS = 1_000
@@ -31,7 +31,7 @@ OPEN, KNOWN = (), ("a", "b")
 
 def _p_values(counts: int = COUNTS, runs: int = 5_000) -> dict[str, float]:
     plan = audited_plan(counts=counts)
-    return dict(count_p_values(mechanism_and_claim(plan)[0], run_settings(plan), runs, SECRET))
+    return p_values_of(count_trials(mechanism_and_claim(plan)[0], runs), run_settings(plan))
 
 
 @pytest.mark.parametrize("counts", [1, 2, COUNTS, 15])
@@ -168,7 +168,7 @@ def test_what_follows_the_wrong_users_is_refused(
 
 
 def _assert_refused(sentence: str, domain: tuple[str, ...]) -> None:
-    found = audit_names(audited_plan(counts=COUNTS, domain=domain), RUNS, 1, lambda text, share: None).violations
+    found = audit_looks(audited_plan(counts=COUNTS, domain=domain), RUNS, 1, lambda text, share: None).violations
     assert any(sentence in text for text in found), found
 
 

@@ -16,13 +16,12 @@ import pytest
 from dp_transforms.accounting.purse.level_prices import level_price
 from dp_transforms.accounting.purse.order_budget import order_budget
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
-from dp_transforms.audit.names.exact import NamesExactAudit, audit_names_exactly
-from dp_transforms.audit.names.few_looks import best_of_few
-from dp_transforms.audit.names.look_law import LookLaw, divergence, static_delta
-from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism
-from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.audit.exact_looks import NamesExactAudit, audit_names_exactly
+from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
+from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
+from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism, PricesOfUser
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from tests.helpers.audited_names import audited_plan, mechanism_and_claim
+from tests.helpers.audited_names import audited_plan, mechanism_and_claim, with_prices
 from tests.unit import purse_oracle
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -85,12 +84,17 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds() -> None:
 def _small_game(step: int = 1) -> tuple[NamesMechanism, NoiseLaw, list[tuple[int, np.ndarray, np.ndarray]]]:
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
     prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
-    mechanism = NamesMechanism(2.5, 30, prices.weights, prices.units, PURSE_UNITS, (120,), (120,))
+    mechanism = NamesMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), (120,), (120,))
     options = []
     for weight, units in zip(prices.weights, prices.units, strict=True):
         bits = [[purse_oracle.bit(2.5, 30, m - moved) for m in range(-80, 101, step)] for moved in (weight, 0)]
         options.append((units, *(np.array(bit, dtype=float).T for bit in bits)))
     return mechanism, NoiseLaw(2.5, 30, 240), options
+
+
+def _best_of_few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float, adds_user: bool) -> FewLooks:
+    listed, bounds = mechanism.looks_list, mechanism.boundaries
+    return FewLooksAdversary(law, listed, bounds, epsilon, adds_user=adds_user).play(looks)
 
 
 @pytest.mark.parametrize("looks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
@@ -100,9 +104,9 @@ def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool)
     mechanism, law, options = _small_game(5 if looks == 3 else 1)
     for epsilon in (0.4, 1.5)[: 3 - looks] or (1.0,):
         wanted = purse_oracle.Adversary(options, epsilon).delta(looks, PURSE_UNITS, removed=not adds_user)
-        found = best_of_few(law, mechanism.looks_list, mechanism.boundaries, looks, epsilon, adds_user=adds_user)
+        found = _best_of_few(law, mechanism, looks, epsilon, adds_user)
         assert wanted * 0.995 <= found.delta <= wanted * (1.02 if looks == 3 else 1)
-        spent = [mechanism.units[mechanism.weights.index(weight)] for weight in found.weights]
+        spent = [mechanism.looks_list.units[mechanism.looks_list.weights.index(weight)] for weight in found.weights]
         assert sum(spent) <= mechanism.purse
 
 
@@ -111,7 +115,7 @@ def test_equal_looks_attain_no_more_than_the_best_adversary(adds_user: bool) -> 
     """One look is the same as one adaptive look; of two, each with half of the purse, the adaptive one is no worse."""
     mechanism, law, _ = _small_game()
     for looks, ratio in ((1, 0.999), (2, 0.5)):
-        best = best_of_few(law, mechanism.looks_list, mechanism.boundaries, looks, 1.0, adds_user=adds_user).delta
+        best = _best_of_few(law, mechanism, looks, 1.0, adds_user).delta
         equal = static_delta(law, mechanism.looks_list.replay_weight(looks), looks, np.arange(-90, 100), 1.0)[0]
         assert best * ratio < equal <= best * (1 + 1e-6)
 
@@ -178,8 +182,8 @@ Pair = tuple[NamesMechanism, NamesClaim]
 
 def _price_of_a_smaller_weight(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
     """Each weight costs what the one before it should, and the first what it should."""
-    first, *rest = mechanism.units
-    return dataclasses.replace(mechanism, units=(first, first + 1, *rest[:-1])), claim
+    first, *rest = mechanism.looks_list.units
+    return with_prices(mechanism, units=(first, first + 1, *rest[:-1])), claim
 
 
 def _narrow_levels(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
@@ -200,11 +204,11 @@ def _no_floor(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
     """A weight of half the smallest, at its own price: a purse pays for four times as many looks, and the plan says so,
     but the threshold is the old one."""
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
-    weight = mechanism.weights[0] // 2
+    weight = mechanism.looks_list.weights[0] // 2
     spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
     units = math.ceil(level_price(noise, claim.order, weight, spacing) / claim.budget * mechanism.purse * (1 + 1e-9))
-    weights, prices = (weight, *mechanism.weights), (units, *mechanism.units)
-    found = dataclasses.replace(mechanism, weights=weights, units=prices)
+    weights, prices = (weight, *mechanism.looks_list.weights), (units, *mechanism.looks_list.units)
+    found = with_prices(mechanism, weights=weights, units=prices)
     return found, dataclasses.replace(claim, most_looks=found.most_looks)
 
 
@@ -219,18 +223,20 @@ def _prices_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pa
     units = [
         max(math.ceil(level_price(noise, 5.0, weight, spacing) / claim.budget * mechanism.purse), least)
         for weight, least in zip(
-            mechanism.weights, range(mechanism.units[0], mechanism.units[0] + len(mechanism.weights)), strict=True
+            mechanism.looks_list.weights,
+            range(mechanism.looks_list.units[0], mechanism.looks_list.units[0] + len(mechanism.looks_list.weights)),
+            strict=True,
         )
     ]
-    return dataclasses.replace(_with_threshold_raised(mechanism), units=tuple(units)), claim
+    return with_prices(_with_threshold_raised(mechanism), units=tuple(units)), claim
 
 
 def _budget_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
     """Prices of order 8 are shares of the budget of order 14."""
     budget = order_budget(14.0, claim.epsilon, claim.delta_looks)
     share = claim.budget / budget
-    units = tuple(math.ceil(amount * share) for amount in mechanism.units)
-    found = dataclasses.replace(mechanism, units=units)
+    units = tuple(math.ceil(amount * share) for amount in mechanism.looks_list.units)
+    found = with_prices(mechanism, units=units)
     claim = dataclasses.replace(claim, budget=budget, most_looks=found.most_looks)
     return _with_threshold_raised(found), claim
 
@@ -242,7 +248,9 @@ def _with_threshold_raised(mechanism: NamesMechanism) -> NamesMechanism:
 
 def _weights_not_charged(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
     """The largest weight costs what the smallest does: a purse pays for twenty looks of it."""
-    return dataclasses.replace(mechanism, weights=mechanism.weights[-1:], units=mechanism.units[:1]), claim
+    return with_prices(
+        mechanism, weights=mechanism.looks_list.weights[-1:], units=mechanism.looks_list.units[:1]
+    ), claim
 
 
 @pytest.mark.parametrize(
@@ -277,9 +285,11 @@ def test_prices_that_stop_at_a_finite_tail_are_found() -> None:
     logs = [noise.log_upper_tail(margins - moved) for moved in (weight, 0)]
     misses = [noise.log_upper_tail(1 - margins + moved) for moved in (weight, 0)]
     finite = float(np.max(divergence(np.array([logs[0], misses[0]]), np.array([logs[1], misses[1]]), order)))
-    claim = NamesClaim(2.0, 1e-9, 0.9, 1e-9, order, finite, 1)
+    claim = NamesClaim(
+        epsilon=2.0, delta=1e-9, delta_looks=0.9, delta_open=1e-9, order=order, budget=finite, most_looks=1
+    )
     bounds = (10_000, 20_000)
-    mechanism = NamesMechanism(shape, scale, (weight,), (PURSE_UNITS,), PURSE_UNITS, bounds, bounds)
+    mechanism = NamesMechanism(shape, scale, PricesOfUser((weight,), (PURSE_UNITS,), PURSE_UNITS), bounds, bounds)
     audit = _audit(mechanism, claim)
     assert any(PRICE in text for text in audit.violations)
     assert audit.worst_price.ratio > 1.3

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.audit.names.exact import audit_names_exactly
-from dp_transforms.audit.names.exclusion import exclusion_p_values
-from dp_transforms.audit.names.look_law import LookLaw, static_delta
-from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
-from dp_transforms.audit.names.payments import audit_payments
-from dp_transforms.audit.names.sampled import FALSE_ALARM, design_names_sampling, sample_names
+from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.look_law import LookLaw, NoiseLaw, reach_of_prices, static_delta
+from dp_transforms.audit.payments import audit_payments
+from dp_transforms.audit.sampled_looks import design_names_sampling, sample_names
+from dp_transforms.audit.scenes import exclusion_trials
+from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor import purses
 from dp_transforms.monitor.user_budgets import UserBudgets
-from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
+from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET
 
 HITS = 2
@@ -82,7 +82,7 @@ def test_a_list_of_hits_without_a_floor_is_found() -> None:
 def _exclusion(runs: int = 100) -> dict[str, float]:
     plan = audited_plan(hits=HITS)
     mechanism, _ = mechanism_and_claim(plan)
-    return dict(exclusion_p_values(mechanism, run_settings(plan), law_of(mechanism), runs, SECRET))
+    return p_values_of(exclusion_trials(mechanism, law_of(mechanism), plan.hits_from, runs), run_settings(plan))
 
 
 def test_users_without_hits_left_do_not_count() -> None:

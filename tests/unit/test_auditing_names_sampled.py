@@ -13,18 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.audit.names import hand_over
-from dp_transforms.audit.names.payments import PaymentAudit, audit_payments
-from dp_transforms.audit.names.sampled import (
-    FALSE_ALARM,
-    NamesSampledAudit,
-    NamesSamplingDesign,
-    design_names_sampling,
-    other_scenes,
-    sample_names,
-    scene_of_design,
-)
-from dp_transforms.audit.names.scenes import SceneWeights, paced_weights
+from dp_transforms.audit import copies
+from dp_transforms.audit.payments import PaymentAudit, audit_payments
+from dp_transforms.audit.sampled_looks import LooksDesign, design_names_sampling, sample_names, scene_of_design
+from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
+from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import item_namer, purses, replay_weights
@@ -43,14 +36,14 @@ RUNS = 2_000
 
 
 @functools.cache
-def _design(runs: int = RUNS, *, domain: tuple[str, ...] = ()) -> NamesSamplingDesign:
+def _design(runs: int = RUNS, *, domain: tuple[str, ...] = ()) -> LooksDesign:
     mechanism, claim = mechanism_and_claim(audited_plan(domain=domain))
     return design_names_sampling(mechanism, claim, law_of(mechanism), runs, 3)
 
 
 def _sample(
     *, epsilon: float = 2.0, runs: int = RUNS, settings: NamingSettings | None = None, **options: Any
-) -> NamesSampledAudit:
+) -> SampledAudit:
     plan = audited_plan(**options)
     mechanism, claim = mechanism_and_claim(plan)
     design = _design(runs, domain=options.get("domain", ()))
@@ -115,7 +108,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     plan = audited_plan()
     mechanism, _ = mechanism_and_claim(plan)
     law = law_of(mechanism)
-    levels, replay, stream = other_scenes(mechanism, law, plan.forget_after, 3600)
+    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.forget_after, 3600)
     assert (replay.in_order, stream.in_order) == (False, True)
     for scene in (replay, stream):
         assert [cell.others > 0 for cell in scene.cells] == [True, False, True, False, False]
@@ -127,7 +120,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     assert levels.spacing == plan.spacing
     sums = [SceneWeights.of_scene(levels, mechanism, 3600).sum_of(cell, with_user=False) for cell in levels.cells]
     margins = [levels.threshold + n * plan.spacing - total for n, total in enumerate(sums)]
-    assert max(map(abs, margins)) <= mechanism.weights[-1]
+    assert max(map(abs, margins)) <= mechanism.looks_list.weights[-1]
     worst = scene_of_design(_design(), mechanism)
     others = SceneWeights.of_scene(worst, mechanism, 3600).sum_of(worst.cells[0], with_user=False)
     assert worst.threshold - others == _design().margin
@@ -276,10 +269,8 @@ def test_a_full_purse_where_a_worker_reads_its_state_is_found(monkeypatch: pytes
 def test_purses_that_are_lost_or_damaged_on_their_way_are_found(
     damage: Callable[[list[bytes]], list[bytes]], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = hand_over.join_cells
-    monkeypatch.setattr(
-        hand_over, "join_cells", lambda kind, cells, **options: damage(original(kind, cells, **options))
-    )
+    original = copies.join_cells
+    monkeypatch.setattr(copies, "join_cells", lambda kind, cells, **options: damage(original(kind, cells, **options)))
     _found(_pay(), "stream", sentence)
 
 
@@ -288,7 +279,7 @@ def test_purses_that_are_lost_or_damaged_on_their_way_are_found(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _assert_found(audit: NamesSampledAudit, test: str) -> None:
+def _assert_found(audit: SampledAudit, test: str) -> None:
     assert audit.p_value < FALSE_ALARM
     assert any("does not publish what its exact law says" in text for text in audit.violations)
     assert test in audit.worst_test
@@ -326,6 +317,19 @@ def test_items_of_users_with_empty_purses_that_are_drawn_for_are_found(monkeypat
         lambda self, sums, known, first, end: self._name_in_open_domain(sums, known, first, end),
     )
     _assert_found(_sample(), "empty purses")
+
+
+def test_an_item_that_is_named_when_the_purse_is_empty_is_found() -> None:
+    """In the window after the one for which the purse was spent, one item of one copy."""
+    mechanism, _ = mechanism_and_claim(audited_plan())
+    trials = {trial.scene.name: trial for trial in empty_purse_trials(mechanism, law_of(mechanism), RUNS)}
+    trial = trials["empty purses in a stream"]
+    levels = np.zeros((trial.copies, trial.scene.windows, trial.scene.items), dtype=np.int64)
+    name = "empty purses in a stream, next window"
+    assert dict(trial.p_values({True: levels}))[name] == 1
+    levels[-1, 1, -1] = 1
+    assert dict(trial.p_values({True: levels}))[name] == 0
+    assert trials["empty purses in a replay"].scene.windows == 1
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.audit.claim import Claim, Mechanism
+from dp_transforms.audit import sampled_hits
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
-from dp_transforms.audit.sampled import (
-    FALSE_ALARM,
+from dp_transforms.audit.sampled_hits import (
     VALUE_REACH,
     Observed,
-    SampledAudit,
-    SamplingDesign,
-    chunks_of,
+    StreamDesign,
     design_sampling,
-    judge,
-    run_chunk,
-    settings_for_sampling,
+    judge_stream,
+    run_stream,
+    sample_stream,
+    settings_of_stream,
 )
-from dp_transforms.audit.worst_streams import default_rounds
+from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.streams import default_rounds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
@@ -37,7 +38,7 @@ from tests.helpers.exact_monitor import settings_for
 
 RUNS = 3_000
 SECRET = bytes(range(40, 80))
-CLAIM = Claim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e-10)
+CLAIM = HitsClaim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e-10)
 
 
 def _law(settings: MonitorSettings) -> QueryLaw:
@@ -50,8 +51,12 @@ def _law(settings: MonitorSettings) -> QueryLaw:
     return ThresholdLaw(settings.epsilon_per_query, settings.zone_width)
 
 
-def _sampling(settings: MonitorSettings, runs: int = RUNS) -> SamplingDesign:
-    mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 10**6, 1)
+def _mechanism(settings: MonitorSettings) -> Mechanism:
+    return Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 10**6, 1)
+
+
+def _sampling(settings: MonitorSettings, runs: int = RUNS) -> StreamDesign:
+    mechanism = _mechanism(settings)
     return design_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
 
 
@@ -60,18 +65,17 @@ def _audit(
     *,
     real: MonitorSettings | None = None,
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
-    claim: Claim = CLAIM,
+    claim: HitsClaim = CLAIM,
     runs: int = RUNS,
 ) -> SampledAudit:
     """The law is that of the claimed settings, the code runs on the real ones."""
-    sampling = _sampling(claimed, runs)
-    seen: dict[bool, list[Observed]] = {True: [], False: []}
-    for chunk in chunks_of(real or claimed, _law(claimed), sampling, SECRET):
-        seen[chunk.with_user].append(run_chunk(chunk, monitor))
-    for world in seen.values():
-        for more in world[1:]:
-            world[0].add(more)
-    return judge(sampling, _law(claimed), claim, seen[False][0], seen[True][0])
+    mechanism = _mechanism(claimed)
+    return sample_stream(mechanism, claim, real or claimed, _sampling(claimed, runs), SECRET, monitor=monitor)
+
+
+def _run(settings: MonitorSettings, sampling: StreamDesign, with_user: bool, copies: int, name: str = "") -> Observed:
+    run = settings_of_stream(settings, sampling.stream, name)
+    return run_stream(sampling, _law(settings), run, copies, SECRET, with_user=with_user)
 
 
 def _settings(release: str, hits: int = 2, epsilon: float = 0.25) -> MonitorSettings:
@@ -103,12 +107,10 @@ def test_the_adaptive_stream_of_labels_is_run() -> None:
     settings = _settings("labels")
     sampling = _sampling(settings)
     assert not sampling.stream.is_static
-    chunk = chunks_of(settings, _law(settings), sampling, SECRET)[1]
-    assert chunk.with_user
-    observed = run_chunk(chunk)
+    observed = _run(settings, sampling, True, 2_500)
     assert observed.values.keys() == {-1, settings.zone_width - 1}
-    assert observed.ends.sum() == chunk.copies
-    small = settings_for_sampling(settings, sampling.stream)
+    assert observed.ends.sum() == 2_500
+    small = settings_of_stream(settings, sampling.stream, "run")
     assert small.threshold == 2  # so that one other user holds every item
     unchanged = ("release", "zone_width", "epsilon_per_query", "hits_per_user", "plan_fingerprint")
     assert all(getattr(small, name) == getattr(settings, name) for name in unchanged)
@@ -129,16 +131,29 @@ def test_a_bound_above_the_claim_is_a_violation() -> None:
     assert "99.9 %" in violation
 
 
-def test_chunks_are_independent_of_each_other() -> None:
-    """The same copies in another chunk, or in the other world, draw other noise; in the same chunk they repeat."""
+def test_parts_are_independent_of_each_other() -> None:
+    """The same copies in another part, or in the other world, draw other noise; in the same part they repeat."""
     settings = _settings("counts")
     sampling = _sampling(settings)
-    first, other_world, second, _ = chunks_of(settings, _law(settings), sampling, SECRET, copies=500)[:4]
-    assert [chunk.with_user for chunk in (first, other_world, second)] == [False, True, False]
-    assert sum(chunk.copies for chunk in chunks_of(settings, _law(settings), sampling, SECRET)) == 2 * RUNS
-    ends = [run_chunk(chunk).ends for chunk in (first, first, second)]
+    ends = [_run(settings, sampling, False, 500, name).ends for name in ("first", "first", "second")]
     assert (ends[0] == ends[1]).all()
     assert (ends[0] != ends[2]).any()
+
+
+def test_each_part_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And all of them together are the runs of the design."""
+    found = []
+    original = sampled_hits.run_stream
+
+    def run_stream(design: Any, law: Any, settings: MonitorSettings, copies: int, *rest: Any, **world: Any) -> Observed:
+        found.append((settings.run_id, copies, world["with_user"]))
+        return original(design, law, settings, copies, *rest, **world)
+
+    monkeypatch.setattr(sampled_hits, "run_stream", run_stream)
+    _audit(_settings("counts"))
+    assert [with_user for _, _, with_user in found] == [False, True, False, True]
+    assert len({name for name, _, _ in found}) == 4
+    assert sum(copies for _, copies, _ in found) == 2 * RUNS
 
 
 def _as_expected(masses: np.ndarray, runs: int) -> np.ndarray:
@@ -169,7 +184,7 @@ def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(release: str,
                 values[sampling.stream.distance] = _as_expected(of_values, shown)
             worlds.append(Observed(_as_expected(masses, RUNS), values, shown, round(shown * published)))
         worlds[0].excluded_published = excluded_published
-        return judge(sampling, law, CLAIM, *worlds)
+        return judge_stream(sampling, law, CLAIM, dict(enumerate(worlds)))
 
     assert judged(round(shown * published)).p_value == 1
     alarms = set()

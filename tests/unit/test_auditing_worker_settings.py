@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.audit.worker_settings import settings_violations
+from dp_transforms.audit.mechanism import settings_violations
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import settings_of_plan

@@ -8,18 +8,19 @@ been missed. docs/audit.md says which streams are tried and proves the ceiling.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 
-from dp_transforms.audit.attack_streams import AttackStream, StreamLaw, largest_argument
-from dp_transforms.audit.claim import Claim, Mechanism, violations_of_delta
-from dp_transforms.audit.worst_streams import (
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism, violations_of_delta
+from dp_transforms.audit.streams import (
     LARGEST_PASS,
+    AttackStream,
+    StreamLaw,
     adaptive_streams,
     best_deltas,
     default_rounds,
     fewest_items_per_window,
+    largest_argument,
     law_of,
     lone_delta,
     rounds_until_excluded,
@@ -100,7 +101,7 @@ class ExactAudit:
 
 def audit_exactly(
     mechanism: Mechanism,
-    claim: Claim,
+    claim: HitsClaim,
     *,
     rounds: int | None = None,
     on_step: OnStep = lambda step: None,
@@ -110,11 +111,10 @@ def audit_exactly(
     There is one item in a window, or several if the run is too short for that.
     """
     wanted = default_rounds(mechanism) if rounds is None else rounds
-    sides = []
-    for adds_user, name in ((True, "adding the user"), (False, "removing the user")):
-        on_step(name)
-        sides.append(_audit_charged(mechanism, claim, wanted, adds_user))
-    adding, removing = sides
+    on_step("adding the user")
+    adding = _audit_charged(mechanism, claim, wanted, True)
+    on_step("removing the user")
+    removing = _audit_charged(mechanism, claim, wanted, False)
     on_step("items of one user alone")
     lone = lone_delta(mechanism, mechanism.max_items_per_user * mechanism.horizon)
     together_delta, together_epsilon = _audit_together(mechanism, claim, adding, removing)
@@ -124,8 +124,7 @@ def audit_exactly(
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
-def _audit_charged(mechanism: Mechanism, claim: Claim, rounds: int, adds_user: bool) -> ChargedAudit:
-
+def _audit_charged(mechanism: Mechanism, claim: HitsClaim, rounds: int, adds_user: bool) -> ChargedAudit:
     def merit(tried: tuple[AttackStream, StreamLaw]) -> tuple[float, float]:
         law = tried[1]
         return law.delta(claim.epsilon, adds_user), law.epsilon(claim.delta_accounting, adds_user)
@@ -162,7 +161,7 @@ def _audit_charged(mechanism: Mechanism, claim: Claim, rounds: int, adds_user: b
 
 
 def _audit_together(
-    mechanism: Mechanism, claim: Claim, adding: ChargedAudit, removing: ChargedAudit
+    mechanism: Mechanism, claim: HitsClaim, adding: ChargedAudit, removing: ChargedAudit
 ) -> tuple[float, float]:
     """Lone items in the windows that the worst stream does not need, and then the stream.
 
@@ -174,33 +173,28 @@ def _audit_together(
     p = lone_delta(mechanism, items * (mechanism.horizon - adding.stream.windows))
     alone = lone_delta(mechanism, items * mechanism.horizon)
 
-    def delta(side: ChargedAudit, law: StreamLaw, epsilon: float) -> float:
-        if not side.stream.adds_user:
+    def delta(stream: AttackStream, epsilon: float) -> float:
+        law = law_of(mechanism, stream)
+        if not stream.adds_user:
             return law.delta(epsilon, False)
         return max(alone, p + (1 - p) * law.delta(epsilon - math.log1p(-p), True))
 
-    at_epsilon, at_delta = 0.0, 0.0
-    for side in (adding, removing):
-        law = law_of(mechanism, side.stream)
-        at_epsilon = max(at_epsilon, delta(side, law, claim.epsilon))
-        laws = [law]
-        if not side.stream.is_static:
-            tuned = dataclasses.replace(side.stream, switch_loss=side.epsilon)
-            laws.append(law_of(mechanism, tuned))
-        if side.stream.adds_user and alone > claim.delta:
-            at_delta = math.inf
-            continue
-        for each in laws:
-            highest = float(abs(each.log_ratio).max())
-            at_delta = max(at_delta, _epsilon_of(functools.partial(delta, side, each), claim.delta, highest))
-    return at_epsilon, at_delta
+    def epsilon_of(stream: AttackStream) -> float:
+        if stream.adds_user and alone > claim.delta:
+            return math.inf
+        highest = float(abs(law_of(mechanism, stream).log_ratio).max())
+        return largest_argument(lambda epsilon: delta(stream, epsilon) > claim.delta, highest)
+
+    streams = [side.stream for side in (adding, removing)]
+    tuned = [
+        dataclasses.replace(side.stream, switch_loss=side.epsilon)
+        for side in (adding, removing)
+        if not side.stream.is_static
+    ]
+    return max(delta(stream, claim.epsilon) for stream in streams), max(map(epsilon_of, (*streams, *tuned)))
 
 
-def _epsilon_of(delta_at: Callable[[float], float], delta: float, highest: float) -> float:
-    return largest_argument(lambda epsilon: delta_at(epsilon) > delta, highest)
-
-
-def _audit_running(mechanism: Mechanism, claim: Claim, rounds: int) -> tuple[RunningFigure, ...]:
+def _audit_running(mechanism: Mechanism, claim: HitsClaim, rounds: int) -> tuple[RunningFigure, ...]:
     """The figure that every report carries, for exclusions after fewer hits.
 
     Adaptive streams are tried with the user removed: in `labels` the other direction is their mirror image.
@@ -225,7 +219,7 @@ def _audit_running(mechanism: Mechanism, claim: Claim, rounds: int) -> tuple[Run
     return tuple(figures)
 
 
-def _violations(audit: ExactAudit, claim: Claim) -> list[str]:
+def _violations(audit: ExactAudit, claim: HitsClaim) -> list[str]:
     found = []
     for side, name in ((audit.adding, "adding"), (audit.removing, "removing")):
         if side.attained > claim.delta_accounting:

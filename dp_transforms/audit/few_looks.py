@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dp_transforms.audit.names.look_law import ROUNDING
-from dp_transforms.audit.names.mechanism import PricesOfUser
-from dp_transforms.audit.names.noise_law import NoiseLaw, Values, Whole
+from dp_transforms.audit.look_law import ROUNDING, NoiseLaw, Values, Whole
+from dp_transforms.audit.mechanism import PricesOfUser
 
 _WEIGHTS = 9  # the largest ones, as many as an adversary of so few looks can want
 _REACH = 3.5  # of margins, in scales: beyond it a look shows next to nothing to so few
@@ -38,19 +37,6 @@ class FewLooks:
     adds_user: bool
 
 
-def best_of_few(
-    law: NoiseLaw,
-    listed: PricesOfUser,
-    boundaries: Sequence[int],
-    looks: int,
-    epsilon: float,
-    *,
-    adds_user: bool,
-) -> FewLooks:
-    """boundaries: of new items. looks: at most 3 or so. adds_user: P is the run with the user."""
-    return _Adversary(law, listed, boundaries, epsilon, adds_user).play(looks)
-
-
 class _Outcome(NamedTuple):
     """``ln P`` and ``ln Q``: float64[n] each."""
 
@@ -59,9 +45,11 @@ class _Outcome(NamedTuple):
     is_hit: bool
 
 
-class _Adversary:
+class FewLooksAdversary:
+    """boundaries: of new items. adds_user: P is the run with the user."""
+
     def __init__(
-        self, law: NoiseLaw, listed: PricesOfUser, boundaries: Sequence[int], epsilon: float, adds_user: bool
+        self, law: NoiseLaw, listed: PricesOfUser, boundaries: Sequence[int], epsilon: float, *, adds_user: bool
     ) -> None:
         self._law, self._prices, self._boundaries = law, listed, boundaries
         self._epsilon, self._adds_user = epsilon, adds_user
@@ -77,22 +65,11 @@ class _Adversary:
         self._value = functools.cache(self._value)  # type: ignore[method-assign]
 
     def play(self, looks: int) -> FewLooks:
-        rest, hits = int(self._prices.purse_of(np.array(looks))), self._prices.hits
-        delta = self._attained(looks, rest, hits, 0.0) * (1 - ROUNDING)
-        weights, margins, log_ratio = [], [], 0.0
-        for left in range(looks, 0, -1):
-            chosen = self._choice(left, rest, hits, log_ratio)
-            if chosen is None:
-                break
-            place, margin = chosen
-            weights.append(self._prices.weights[place])
-            margins.append(margin)
-            rest -= self._prices.units[place]
-            miss = self._outcomes(place, np.array([margin]))[0]
-            if miss.log_p[0] == -math.inf:
-                break
-            log_ratio += float(miss.log_q[0] - miss.log_p[0])
-        return FewLooks(looks, delta, tuple(weights), tuple(margins), self._adds_user)
+        """The best that it can do. looks: at most 3 or so."""
+        rest = int(self._prices.purse_of(np.array(looks)))
+        delta, path = self._attained(looks, rest, self._prices.hits, 0.0)
+        weights, margins = (tuple(each[column] for each in path) for column in (0, 1))
+        return FewLooks(looks, delta * (1 - ROUNDING), weights, margins, self._adds_user)
 
     def _outcomes(self, place: int, margins: Whole) -> list[_Outcome]:
         """Not named; named; of a user who pays for hits, a hit and above."""
@@ -160,16 +137,20 @@ class _Adversary:
         finely = finely[finely <= self._boundaries[0]]
         return place, int(finely[np.argmax(self._after(looks, rest, hits, place, finely, at)[:, 0])])
 
-    def _attained(self, looks: int, rest: int, hits: int, log_ratio: float) -> float:
-        """What this adversary has in the end, per unit of P."""
+    def _attained(self, looks: int, rest: int, hits: int, log_ratio: float) -> tuple[float, list[tuple[int, int]]]:
+        """What this adversary has in the end, per unit of P; weight and margin of its looks until an item is named."""
         chosen = self._choice(looks, rest, hits, log_ratio) if looks else None
         if chosen is None:
-            return -math.expm1(min(0.0, self._epsilon + log_ratio))
+            return -math.expm1(min(0.0, self._epsilon + log_ratio)), []
         place, margin = chosen
-        total = 0.0
+        total, left = 0.0, rest - self._prices.units[place]
+        paths: list[list[tuple[int, int]]] = []
         for outcome in self._outcomes(place, np.array([margin])):
             p, q = float(outcome.log_p[0]), float(outcome.log_q[0])
-            if p > -math.inf:
-                left = rest - self._prices.units[place]
-                total += math.exp(p) * self._attained(looks - 1, left, hits - outcome.is_hit, log_ratio + q - p)
-        return total
+            if p == -math.inf:
+                paths.append([])
+                continue
+            value, path = self._attained(looks - 1, left, hits - outcome.is_hit, log_ratio + q - p)
+            total += math.exp(p) * value
+            paths.append(path)
+        return total, [(self._prices.weights[place], margin), *paths[0]]

@@ -7,22 +7,23 @@ a claim, the claim is wrong. docs/audit.md says what is tried.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.audit.claim import violations_of_delta
-from dp_transforms.audit.names.few_looks import FewLooks, best_of_few
-from dp_transforms.audit.names.look_law import (
+from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
+from dp_transforms.audit.look_law import (
     ROUNDING,
     LookLaw,
+    NoiseLaw,
     WorstLook,
     divergence,
+    reach_of_prices,
     static_delta,
 )
-from dp_transforms.audit.names.mechanism import NamesClaim, NamesMechanism, PricesOfUser
-from dp_transforms.audit.names.noise_law import NoiseLaw, reach_of_prices
+from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism, PricesOfUser, violations_of_delta
 
 MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
@@ -39,14 +40,13 @@ OnStep = Callable[[str], None]
 class AuditedPrice:
     """A look with this weight: what it costs in units, the divergence that these stand for, and what it attains.
 
-    distances: of the boundaries, from the first one. pays_hits: on the hits list, where a hit pays besides.
+    pays_hits: on the hits list, where a hit pays besides.
     """
 
     weight: int
     units: int
     claimed: float
     look: WorstLook
-    distances: tuple[int, ...]
     pays_hits: bool
 
     @property
@@ -101,7 +101,7 @@ def audit_names_exactly(
     mechanism: NamesMechanism, claim: NamesClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
 ) -> NamesExactAudit:
     """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
-    largest = mechanism.weights[-1]
+    largest = mechanism.looks_list.weights[-1]
     reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
     law = NoiseLaw(mechanism.shape, mechanism.scale, max(reach, mechanism.boundaries[0]) + largest + 1)
     on_step("prices")
@@ -120,15 +120,16 @@ def audit_names_exactly(
         most_looks=mechanism.most_looks,
         most_paid=mechanism.most_paid,
         count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
-        count_claimed=claim.price(mechanism.count_units, mechanism.purse),
+        count_claimed=claim.price(mechanism.looks_list.count_units, mechanism.purse),
         few=tuple(few),
         static=tuple(static),
         lone_delta=lone_delta,
         lone_looks=lone_looks,
-        together_delta=_together(law, mechanism, claim.epsilon),
+        together_delta=max(
+            [_together(law, mechanism, claim.epsilon), *(each.delta for each in few), *(each.delta for each in static)]
+        ),
         violations=(),
     )
-    audit = dataclasses.replace(audit, together_delta=max(audit.together_delta, audit.worst_delta))
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
@@ -136,27 +137,21 @@ def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, 
     """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
     found = []
     for listed in mechanism.lists:
-        hit_price = claim.price(listed.hit_units, mechanism.purse)
         for distances in mechanism.spacings:
-            look_law = LookLaw(law, distances)
-
-            def price(
-                place: int,
-                finely: bool,
-                listed: PricesOfUser = listed,
-                look_law: LookLaw = look_law,
-                hit_price: float = hit_price,
-            ) -> AuditedPrice:
-                weight, units = listed.weights[place], listed.units[place]
-                look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
-                claimed = claim.price(units, mechanism.purse)
-                return AuditedPrice(weight, units, claimed, look, look_law.distances, listed.hits > 0)
-
+            price = functools.partial(_price, LookLaw(law, distances), listed, mechanism.purse, claim, reach)
             places = range(len(listed.weights))
-            coarse = [price(place, False) for place in places]
+            coarse = [price(place, finely=False) for place in places]
             worst = sorted(places, key=lambda place: -coarse[place].ratio)[:_FINELY]
-            found += [*coarse, *(price(place, True) for place in sorted({0, *worst, places[-1]}))]
+            found += [*coarse, *(price(place, finely=True) for place in sorted({0, *worst, places[-1]}))]
     return max(found, key=lambda each: each.ratio)
+
+
+def _price(
+    look_law: LookLaw, listed: PricesOfUser, purse: int, claim: NamesClaim, reach: int, place: int, *, finely: bool
+) -> AuditedPrice:
+    weight, units, hit_price = listed.weights[place], listed.units[place], claim.price(listed.hit_units, purse)
+    look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
+    return AuditedPrice(weight, units, claim.price(units, purse), look, listed.hits > 0)
 
 
 def _count(mechanism: NamesMechanism, order: float) -> float:
@@ -171,22 +166,20 @@ def _count(mechanism: NamesMechanism, order: float) -> float:
 
 def _numbers(most: int) -> list[int]:
     """1, 3, 10, 30, ... and the last one."""
-    found = {most}
-    power = 1
-    while power <= most:
-        found |= {number for number in (power, 3 * power) if number <= most}
-        power *= 10
-    return sorted(found)
+    powers = [10**exponent for exponent in range(len(str(most)))]
+    return sorted({most, *(number for power in powers for number in (power, 3 * power) if number <= most)})
 
 
 def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> FewLooks:
     """The worst of both lists and directions."""
-    tried = [
-        best_of_few(law, listed, mechanism.boundaries, looks, epsilon, adds_user=side)
-        for listed in mechanism.lists
-        for side in (True, False)
-    ]
-    return max(tried, key=lambda each: each.delta)
+    return max(
+        (
+            FewLooksAdversary(law, listed, mechanism.boundaries, epsilon, adds_user=adds_user).play(looks)
+            for listed in mechanism.lists
+            for adds_user in (True, False)
+        ),
+        key=lambda each: each.delta,
+    )
 
 
 def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> StaticLooks:
@@ -225,16 +218,16 @@ def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float
     """
     if not mechanism.tests_lone_items:
         return 0.0
-    each = law.tail(mechanism.boundaries[0] - mechanism.weights[0])
+    each = law.tail(mechanism.boundaries[0] - mechanism.looks_list.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
         looks = mechanism.looks_list.most_paid * part // _SPLITS
         log_none = looks * math.log1p(-min(each, 1 - 1e-16))
         purse = int(mechanism.looks_list.purse_of(np.array(looks + 1)))
-        place = mechanism.looks_list.payable(purse - looks * mechanism.units[0])
+        place = mechanism.looks_list.payable(purse - looks * mechanism.looks_list.units[0])
         rest = 0.0
         if place is not None:
-            rest = _one_look(law, mechanism, mechanism.weights[place], epsilon - log_none)
+            rest = _one_look(law, mechanism, mechanism.looks_list.weights[place], epsilon - log_none)
         best = max(best, -math.expm1(log_none) + math.exp(log_none) * rest)
     return best * (1 - ROUNDING)
 

@@ -1,0 +1,213 @@
+"""What the real code lets users pay: no purse is overdrawn, and no weight follows another user's events.
+
+Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
+weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost, and all that
+counts can cost it: as if every item were counted. Then the same users again, without half of the others: no weight may
+change, and no count.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import secrets
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dp_transforms.audit.copies import (
+    Carried,
+    Rows,
+    all_counted,
+    item_pairs_of,
+    numbers_of,
+    paid_windows,
+    user_pairs_of,
+)
+from dp_transforms.audit.look_law import Whole
+from dp_transforms.audit.mechanism import NamesMechanism
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor import named_counts
+from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+_WINDOWS = 6
+_USERS = 120
+_ITEMS = 40  # which users share
+_MOST_PAIRS = 8  # of a usual user in a window
+
+Cells = collections.Counter[tuple[int, int]]  # numbers by window and item
+
+
+class Paid(NamedTuple):
+    """A look: its weight, and whether the user is on the hits list."""
+
+    weight: int
+    pays_hits: bool
+
+
+Weights = dict[tuple[int, int, int], Paid]  # by user, window and item
+
+
+@dataclasses.dataclass(frozen=True)
+class PaymentAudit:
+    """users: how many. looks: that they have. replay_share, stream_share: the largest share of a purse that one of
+    them spent. violations: a sentence for each rule that is broken."""
+
+    users: int
+    looks: int
+    replay_share: float
+    stream_share: float
+    violations: tuple[str, ...]
+
+
+def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: bytes) -> PaymentAudit:
+    """settings: of a real run. secret: fresh, at least 32 bytes."""
+    slide = settings.schedule.slide_seconds
+    run = dataclasses.replace(settings, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain_size=0)
+    code = _RealCode(run, run.stream_keys(secret))
+    rows = _random_rows(mechanism.most_looks)
+    fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))
+    counted = code.counted(rows)
+    replayed, (streamed, is_refused) = code.replay(rows), code.stream(rows)
+    shares, found = [], []
+    for name, weights, counts in (("replay", replayed, counted), ("stream", streamed, {})):
+        spent, unlisted = _spent(weights, mechanism)
+        for user, cells in counts.items():
+            spent[user] += cells.total() * mechanism.looks_list.count_units
+        shares.append(max(spent.values()) / mechanism.purse)
+        if unlisted:
+            found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
+        if shares[-1] > 1:
+            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
+    added_up = run.hits_per_user > 0 or code.sums(rows) == _added_up(replayed)
+    if _changed(replayed, code.replay(fewer)) or not added_up:
+        found.append("in a replay, weights of a user change with the events of others")
+    if is_refused and not found:
+        found.append("in a stream, what users have left is refused where it is read again")
+    if _changed(streamed, code.stream(fewer)[0]):
+        found.append("in a stream, weights of a user change with the events of others")
+    if run.counts_for:
+        found += _count_violations(counted, code.counts(rows), mechanism.looks_list.counts)
+    return PaymentAudit(len(np.unique(rows.users)), len(rows.users), shares[0], shares[1], tuple(found))
+
+
+def _random_rows(most_looks: int) -> Rows:
+    """Most users with a few looks in some windows, four with more than a purse pays for."""
+    found = []
+
+    def add(user: int, window: int, items: Whole) -> None:
+        found.append((np.full(len(items), user), np.full(len(items), window), items))
+
+    for user in range(1, _USERS + 1):
+        for window in range(_WINDOWS):
+            number = secrets.randbelow(_MOST_PAIRS + 1) * (user % 3 > 0 or window == secrets.randbelow(_WINDOWS))
+            add(user, window, np.array(sorted({secrets.randbelow(_ITEMS) for _ in range(number)}), dtype=np.int64))
+    many = np.arange(2 * most_looks)
+    for user, window in enumerate((0, _WINDOWS // 2, _WINDOWS - 1), start=_USERS + 1):
+        add(user, window, many)  # twice as many as its purse pays for, at once
+        for later in range(window + 1, _WINDOWS):
+            add(user, later, np.arange(secrets.randbelow(_ITEMS)))
+    for window in range(_WINDOWS):  # a part of them in each window
+        add(_USERS + 4, window, np.arange(1 + most_looks // 2))
+    users, windows, items = (np.concatenate(column) for column in zip(*found, strict=True))
+    return Rows(users.astype(np.uint64), windows, items)
+
+
+class _RealCode:
+    """What users get and pay, by the code that runs."""
+
+    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
+        self._settings, self._keys = settings, keys
+
+    def replay(self, rows: Rows) -> Weights:
+        """Each user by itself: then the sums are its weights. Where users pay for hits there are holders instead."""
+        if self._settings.hits_per_user:
+            cells = weigh_replay_with_hits(user_pairs_of(rows, self._keys), self._settings, self._keys)
+            assert cells.terms is not None
+            windows, items = np.repeat(cells.windows, cells.counts), np.repeat(cells.items, cells.counts)
+            return _weights(Rows(cells.holders, windows, numbers_of(cells.table, items)), cells.terms)
+        return {
+            (user, *cell): Paid(weight, False)
+            for user, own in _by_user(rows)
+            for cell, weight in self.sums(own).items()
+        }
+
+    def sums(self, rows: Rows) -> Cells:
+        return _cells(weigh_replay(user_pairs_of(rows, self._keys), self._settings, self._keys))
+
+    def stream(self, rows: Rows) -> tuple[Weights, bool]:
+        """And whether what was stored between two windows was refused."""
+        carried = Carried(self._settings, self._keys)
+        found: Weights = {}
+        for _, pairs, terms in paid_windows(user_pairs_of(rows, self._keys), carried, _WINDOWS):
+            numbers = numbers_of(pairs.table, pairs.items)
+            found |= _weights(Rows(pairs.users[pairs.user_codes()], pairs.windows, numbers), terms)
+        return found, carried.is_refused
+
+    def counts(self, rows: Rows) -> Cells:
+        """Of holders that count, if every item is counted."""
+        everything = all_counted(_WINDOWS, int(rows.numbers.max()) + 1, self._keys)
+        pairs = item_pairs_of(rows, self._keys)
+        return _cells(named_counts.count_holders(pairs, everything, self._settings, self._keys))
+
+    def counted(self, rows: Rows) -> dict[int, Cells]:
+        """What each user adds to counts, each by itself."""
+        return {user: self.counts(own) for user, own in _by_user(rows)} if self._settings.counts_for else {}
+
+
+def _by_user(rows: Rows) -> Iterator[tuple[int, Rows]]:
+    for user in np.unique(rows.users).tolist():
+        yield user, rows.take(rows.users == user)
+
+
+def _cells(sums: ItemSums) -> Cells:
+    cells = zip(sums.windows.tolist(), numbers_of(sums.table, sums.items).tolist(), strict=True)
+    return collections.Counter(dict(zip(cells, sums.sums.tolist(), strict=True)))
+
+
+def _weights(rows: Rows, terms: Whole) -> Weights:
+    places = zip(*(column.tolist() for column in rows), strict=True)
+    paid = map(Paid, weights_of(terms).tolist(), pays_hits_of(terms).tolist())
+    return {place: each for place, each in zip(places, paid, strict=True) if each.weight}
+
+
+def _count_violations(counted: dict[int, Cells], everybody: Cells, counts_per_user: int) -> Iterator[str]:
+    """counted: each user by itself. everybody: all users together."""
+    most = max((cells.total() for cells in counted.values()), default=0)
+    if most > counts_per_user:
+        yield f"in a replay, {most:,} pairs of a user are counted, but {counts_per_user:,} are paid"
+    if everybody != sum(counted.values(), Cells()):
+        yield "in a replay, who is counted changes with the events of others"
+
+
+def _added_up(weights: Weights) -> Cells:
+    found = Cells()
+    for (_, window, item), paid in weights.items():
+        found[window, item] += paid.weight
+    return found
+
+
+def _spent(weights: Weights, mechanism: NamesMechanism) -> tuple[dict[int, int], list[int]]:
+    """Units by user, at the prices of the lists, with all its hits if it pays for any; and weights that are on none."""
+    units = {
+        Paid(weight, listed.hits > 0): price
+        for listed in mechanism.lists
+        for weight, price in zip(listed.weights, listed.units, strict=True)
+    }
+    spent: dict[int, int] = collections.Counter()
+    for (user, _, _), paid in weights.items():
+        spent[user] += units.get(paid, mechanism.purse + 1)
+    if mechanism.hits_list is not None:
+        for user in {user for (user, _, _), paid in weights.items() if paid.pays_hits}:
+            spent[user] += mechanism.hits_list.hits * mechanism.hits_list.hit_units
+    return spent, [paid.weight for paid in weights.values() if paid not in units]
+
+
+def _changed(weights: Weights, fewer: Weights) -> bool:
+    users = {user for user, _, _ in fewer}
+    return {at: weight for at, weight in weights.items() if at[0] in users} != fewer

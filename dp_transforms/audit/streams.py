@@ -1,0 +1,345 @@
+"""Concrete input streams, simple enough to be run, the exact law of all that is published of them, and the worst ones.
+
+The user holds one item in each window, or several. The other holders of these items appear in no other window. The
+adversary decides only how many they are, that is, the distance of their number from the threshold. Nothing here is
+random or sampled. docs/audit.md says which streams are tried, and why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.audit.mechanism import Mechanism
+from dp_transforms.audit.query_law import QueryLaw, Result
+
+Values = npt.NDArray[np.float64]
+
+LARGEST_PASS = 1.5e8  # hits x rounds^2, the work for one stream: some seconds
+_ROUNDING = 1e-9  # relative; far above the rounding of the sums below
+_ROUNDING_OF_LONE_ITEMS = 1e-12
+_SLACK = 1e-9  # of a lattice step: a loss of exactly j steps must not be rounded to j - 1
+_ENOUGH = 12.0  # losses that exceed epsilon by more than this count as this: within 1e-5
+_TOLERANCE = 1e-9  # two losses that differ by less than this share are equal
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackStream:
+    """Events that an adversary makes: the user holds one item after the other, until it is excluded or all rounds are
+    over.
+
+    adds_user: which world is P, the one that the stream makes look bad: the one with the user, or the one without.
+    distance: others that hold the item, minus the threshold. later_distance: the same once the loss
+    ``ln P(published so far) / Q(published so far)`` exceeds switch_loss; equal to `distance` for a static stream.
+    rounds: items; each is tested once. items_per_window: the items of one window, at one distance, chosen before it.
+    They are tested one after the other, and the adversary knows the order (docs/audit.md).
+    """
+
+    adds_user: bool
+    distance: int
+    later_distance: int
+    switch_loss: float
+    rounds: int
+    items_per_window: int = 1
+
+    @classmethod
+    def static(cls, adds_user: bool, distance: int, rounds: int, items_per_window: int = 1) -> AttackStream:
+        return cls(adds_user, distance, distance, 0.0, rounds, items_per_window)
+
+    @property
+    def distances(self) -> tuple[int, ...]:
+        return (self.distance,) if self.is_static else (self.distance, self.later_distance)
+
+    @property
+    def is_static(self) -> bool:
+        return self.distance == self.later_distance
+
+    @property
+    def windows(self) -> int:
+        return math.ceil(self.rounds / self.items_per_window)
+
+    def is_late(self, log_ratio: Values) -> npt.NDArray[np.bool_]:
+        """Where the later distance is used. log_ratio: ``ln(with / without)`` of what was published so far."""
+        loss = log_ratio if self.adds_user else -log_ratio
+        return loss > self.switch_loss * (1 + _TOLERANCE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """How the privacy loss moves: up by one amount, or down by one, whatever the result was.
+
+    results: by distance. up, down: the two amounts. The loss ``ln(with / without)`` after some calls is then a
+    function of the hits paid and of the *level*, the number of moves up minus that of moves down.
+    """
+
+    results: dict[int, tuple[Result, ...]]
+    up: float
+    down: float
+
+    @classmethod
+    def of_law(cls, law: QueryLaw, distances: Iterable[int]) -> Steps:
+        """Raises ValueError if the loss is no such function at these distances."""
+        by_distance = {distance: law.results(distance) for distance in distances}
+        results = [result for found in by_distance.values() for result in found]
+        ups = [result.log_ratio for result in results if is_up(result)]
+        downs = [-result.log_ratio for result in results if not is_up(result)]
+        steps = cls(by_distance, ups[0], downs[0])
+        only_ups_are_charged = all(is_up(result) == bool(result.charged) for result in results)
+        if not all(
+            math.isclose(amount, amounts[0], rel_tol=_TOLERANCE) for amounts in (ups, downs) for amount in amounts
+        ) or not (steps.is_even or (only_ups_are_charged and len(by_distance) == 1)):
+            raise ValueError(f"at the distances {[*by_distance]} the loss does not move by one amount up and down.")
+        return steps
+
+    @property
+    def is_even(self) -> bool:
+        """Up and down by the same amount: the loss is a function of the level alone."""
+        return math.isclose(self.up, self.down, rel_tol=_TOLERANCE)
+
+    def log_ratio(self, paid: npt.NDArray[np.int64], levels: npt.NDArray[np.int64]) -> Values:
+        """``ln(with / without)`` by hits paid and level."""
+        if self.is_even:
+            return np.asarray(self.up * levels + 0.0 * paid)
+        return np.asarray(paid * self.up - (paid - levels) * self.down)
+
+
+def is_up(result: Result) -> bool:
+    """Whether it is likelier with the user."""
+    return result.log_ratio > 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamLaw:
+    """What the adversary has seen at the end, as (hits paid, level), with its probability in both worlds.
+
+    with_user, without_user, log_ratio: float[hits + 1, levels]. What is published in between shows no more, since the
+    loss is a function of the two.
+    """
+
+    with_user: Values
+    without_user: Values
+    log_ratio: Values
+
+    def delta(self, epsilon: float, adds_user: bool) -> float:
+        """``sup over S of P(S) - e^epsilon Q(S)``, exact except for a rounding down by one part in 10^9."""
+        mass, loss = (self.with_user, self.log_ratio) if adds_user else (self.without_user, -self.log_ratio)
+        return float(np.sum(mass * -np.expm1(np.minimum(0.0, epsilon - loss)))) * (1 - _ROUNDING)
+
+    def epsilon(self, delta: float, adds_user: bool) -> float:
+        """The smallest epsilon at which the two worlds are (epsilon, delta)-indistinguishable, rounded down."""
+        largest = float(np.abs(self.log_ratio).max())
+        return largest_argument(lambda epsilon: self.delta(epsilon, adds_user) > delta, largest)
+
+
+def largest_argument(holds: Callable[[float], bool], highest: float) -> float:
+    """The largest x in [0, highest] where a condition that fails from some x on still holds; 0 if it never does."""
+    if not holds(0.0):
+        return 0.0
+    if holds(highest):
+        return highest
+    low, high = 0.0, highest
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+@functools.lru_cache(maxsize=16)
+def law_of_stream(law: QueryLaw, hits_per_user: int, stream: AttackStream) -> StreamLaw:
+    """The exact law, by following both worlds from window to window."""
+    if stream.is_static and (not stream.adds_user or stream.items_per_window > 1):
+        # Both directions have one law, and a static stream does not depend on where a window ends.
+        return law_of_stream(law, hits_per_user, AttackStream.static(True, stream.distance, stream.rounds))
+    steps = Steps.of_law(law, stream.distances)
+    rounds, hits = stream.rounds, hits_per_user
+    ends = np.zeros((2, hits + 1, 2 * rounds + 1))
+    playing = np.zeros((2, hits, 1))  # by hits paid and number of moves up
+    playing[:, 0] = 1.0
+    for done in range(0, rounds, stream.items_per_window):
+        calls = min(stream.items_per_window, rounds - done)
+        following = np.zeros((2, hits, done + calls + 1))
+        for distance, ups in _split(stream, steps, done):
+            part = playing[:, :, ups]
+            for call in range(done, done + calls):
+                # In the ends, this is where the level of so few moves up is kept.
+                part = _after_call(part, steps.results[distance], ends, rounds - call - 1 + 2 * ups.start)
+            following[:, :, ups.start : ups.start + part.shape[2]] += part
+        playing = following
+    ends[:, :hits, ::2] += playing
+    levels = np.arange(-rounds, rounds + 1)
+    return StreamLaw(ends[0], ends[1], steps.log_ratio(np.arange(hits + 1)[:, None], levels))
+
+
+def _after_call(playing: Values, results: tuple[Result, ...], ends: Values, lowest: int) -> Values:
+    """Who still plays after one call, by number of moves up (one more is possible). Adds the excluded to the ends."""
+    width = playing.shape[2]
+    following = np.zeros((*playing.shape[:2], width + 1))
+    for result in results:
+        probabilities = np.array([result.with_user, result.without_user])[:, None, None]
+        up = is_up(result)
+        target = slice(int(up), width + up)
+        if not result.charged:
+            following[:, :, target] += probabilities * playing
+            continue
+        following[:, 1:, target] += probabilities * playing[:, :-1]
+        excluded = slice(lowest + 2 * target.start, lowest + 2 * target.stop, 2)
+        ends[:, -1, excluded] += probabilities[:, 0] * playing[:, -1]
+    return following
+
+
+def _split(stream: AttackStream, steps: Steps, done: int) -> list[tuple[int, slice]]:
+    """After `done` calls: each distance, and the numbers of moves up, of 0 .. done, at which it is used."""
+    if stream.is_static:
+        return [(stream.distance, slice(0, done + 1))]
+    ups = np.arange(done + 1)
+    # Not static, so the loss is a function of the level alone.
+    late = int(stream.is_late(steps.log_ratio(np.zeros_like(ups), 2 * ups - done)).sum())
+    if stream.adds_user:  # the loss grows with the number of moves up
+        below, cut, above = stream.distance, done + 1 - late, stream.later_distance
+    else:
+        below, cut, above = stream.later_distance, late, stream.distance
+    parts = [(below, slice(0, cut)), (above, slice(cut, done + 1))]
+    return [part for part in parts if part[1].start < part[1].stop]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The worst streams
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def rounds_until_excluded(mechanism: Mechanism) -> int:
+    """The number of items near the threshold that exclude the user, except with a probability far below any delta."""
+    charged = [result for result in mechanism.law.results(mechanism.law.near) if result.charged]
+    least = min(math.fsum(result.with_user for result in charged), math.fsum(result.without_user for result in charged))
+    hits = mechanism.hits_per_user
+    return math.ceil((hits + 10 * math.sqrt(hits) + 40) / least)
+
+
+def default_rounds(mechanism: Mechanism) -> int:
+    """The same, or fewer: what can be followed within a minute."""
+    return min(rounds_until_excluded(mechanism), math.isqrt(round(LARGEST_PASS / mechanism.hits_per_user)))
+
+
+def worst_stream(
+    mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool, *, items_per_window: int = 1
+) -> AttackStream:
+    """The worst stream at this epsilon among the adaptive ones, which look at what was published.
+
+    Until the loss exceeds epsilon, hits should fall only on results that lower it; from then on, on those that raise it
+    (docs/audit.md). With several items in a window it looks back less often, and need not be the worst.
+    """
+    near, far = mechanism.law.near, mechanism.law.far
+    items = min(rounds, mechanism.horizon * items_per_window)
+    if far is None:
+        return AttackStream.static(adds_user, near, items, items_per_window)
+    first, later = (far, near) if adds_user else (near, far)
+    return AttackStream(adds_user, first, later, epsilon, items, items_per_window)
+
+
+def law_of(mechanism: Mechanism, stream: AttackStream) -> StreamLaw:
+    """Its exact law, without rows for hits that cannot be reached in its rounds."""
+    return law_of_stream(mechanism.law, min(mechanism.hits_per_user, stream.rounds + 1), stream)
+
+
+def lone_delta(mechanism: Mechanism, items: int) -> float:
+    """The probability that one of `items` items is published although the user is its only holder, rounded down.
+
+    Without the user none of them can be, so this is the delta of such a stream at every epsilon.
+    """
+    if not mechanism.tests_lone_items or items <= 0:
+        return 0.0
+    each = mechanism.law.alone(mechanism.threshold)
+    return -math.expm1(items * math.log1p(-each)) * (1 - _ROUNDING_OF_LONE_ITEMS)
+
+
+def fewest_items_per_window(mechanism: Mechanism, rounds: int) -> tuple[int, int]:
+    """Windows, and items in each of them, for `rounds` items, or for all that the run has room for."""
+    windows = min(rounds, mechanism.horizon)
+    return windows, min(mechanism.max_items_per_user, math.ceil(rounds / windows))
+
+
+def static_streams(mechanism: Mechanism, rounds: int, adds_user: bool) -> list[AttackStream]:
+    """Streams that do not look back, so a window may contain as many items as the plan allows."""
+    per_window = mechanism.max_items_per_user
+    items = min(rounds, mechanism.horizon * per_window)
+    return [AttackStream.static(adds_user, distance, items, per_window) for distance in mechanism.law.distances]
+
+
+def adaptive_streams(mechanism: Mechanism, epsilon: float, rounds: int, adds_user: bool) -> list[AttackStream]:
+    """The worst adaptive stream with one item in a window, and with more if the run is short; none without a zone."""
+    if mechanism.law.far is None:
+        return []
+    most = fewest_items_per_window(mechanism, rounds)[1]
+    return [
+        worst_stream(mechanism, epsilon, rounds, adds_user, items_per_window=per_window)
+        for per_window in sorted({1, (1 + most) // 2, most})
+    ]
+
+
+def best_deltas(
+    mechanism: Mechanism, epsilon: float, windows: int, items_per_window: int, adds_user: bool
+) -> tuple[float, float] | None:
+    """What the best adversary attains, and in half the windows, by a dynamic program over (hits paid, privacy loss).
+
+    In each window it makes up to so many calls, all at one distance, and learns their results at its end. With one item
+    in each, no stream on as many items attains more, by the theorem of docs/audit.md. All rounding is downward.
+    None unless every loss is a whole step: otherwise rounding would leave nothing. The two directions of a zone are
+    mirror images, so both attain the same.
+    """
+    law = mechanism.law
+    hits = min(mechanism.hits_per_user, windows * items_per_window + 1)
+    return _best_of_law(law, hits, epsilon, windows, items_per_window, adds_user and law.far is None)
+
+
+@functools.lru_cache(maxsize=4)
+def _best_of_law(
+    law: QueryLaw, hits: int, epsilon: float, windows: int, items_per_window: int, adds_user: bool
+) -> tuple[float, float] | None:
+    by_distance = [law.results(distance) for distance in law.distances]
+    losses = [abs(result.log_ratio) for results in by_distance for result in results]
+    if not math.isclose(min(losses), max(losses), rel_tol=_TOLERANCE):
+        return None
+    step, calls = losses[0], windows * items_per_window
+    whole_steps = math.floor(epsilon / step + _SLACK)
+    # Losses less epsilon. Every call may have rounded up by _SLACK of a step: charge the adversary for all of them.
+    below = whole_steps + min(calls, math.ceil(6 * math.sqrt(calls)) + 20)
+    above = min(math.ceil(_ENOUGH / step), calls)
+    excess = step * np.arange(-below, above + 1) - (epsilon - step * whole_steps) - calls * _SLACK * step
+    stop = np.maximum(0.0, -np.expm1(np.minimum(0.0, -excess)))
+    values = half = np.tile(stop, (hits + 1, 1))
+    for done in range(windows):
+        best = np.tile(stop, (hits + 1, 1))
+        for results in by_distance:
+            of_window = values
+            for _ in range(items_per_window):
+                of_window = _before_call(of_window, results, adds_user)
+                np.maximum(best, of_window, out=best)
+        values = best
+        if done + 1 == (windows + 1) // 2:
+            half = values
+    shrink = 1 - 1e-15 * calls * 8  # the rounding of the sums
+    origin = below - whole_steps
+    return float(values[0, origin] * shrink), float(half[0, origin] * shrink)
+
+
+def _before_call(values: Values, results: Iterable[Result], adds_user: bool) -> Values:
+    """The value before a call, from the values after it: 0 below the lattice, that of its top above.
+
+    values: float64[hits + 1, losses]. A user that has paid all its hits changes nothing any more.
+    """
+    padded = np.concatenate([np.zeros((len(values), 1)), values, values[:, -1:]], axis=1)
+    total = values.copy()
+    total[:-1] = 0.0
+    for is_loss, moved in ((True, padded[:, 2:]), (False, padded[:, :-2])):
+        part = np.zeros_like(values[:-1])
+        for result in results:
+            if (is_up(result) == adds_user) == is_loss:
+                probability = result.with_user if adds_user else result.without_user
+                part += probability * (moved[1:] if result.charged else moved[:-1])
+        total[:-1] += part
+    return total

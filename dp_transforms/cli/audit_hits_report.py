@@ -1,0 +1,206 @@
+"""The result of a privacy audit of a plan in which users pay for hits."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from rich.table import Table
+
+from dp_transforms.audit.exact_hits import ChargedAudit, ExactAudit
+from dp_transforms.audit.mechanism import Mechanism
+from dp_transforms.audit.sampled_hits import StreamDesign
+from dp_transforms.audit.statistics import SampledAudit
+from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
+from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
+from dp_transforms.plan.charging_plan import ChargingPlan
+
+_NEVER_TRIED = (
+    "noise that does not follow the holders, and hits that one part of a run hands to the next: these have tests of "
+    "their own",
+    "reading logs, hashing ids, bounding contributions, Beam, retries and late events: these have tests of their own",
+    "delta for hash collisions and for the sampled noise: far below anything that can be observed",
+    "a log that shares users with other runs, a user that is several people, groups of users",
+    "the secrecy of the noise key, timing, and what only the operator sees",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HitsReport(AuditReport):
+    plan: ChargingPlan
+    exact: ExactAudit
+    sampled: SampledAudit[StreamDesign] | None = None
+
+    @property
+    def violations(self) -> list[str]:
+        return [*self.exact.violations, *(self.sampled.violations if self.sampled else ())]
+
+    @property
+    def _enough_items(self) -> int:
+        """So many exclude a user near the threshold, or are all that the plan has room for."""
+        return min(rounds_until_excluded(Mechanism.of_plan(self.plan)), self.plan.queries_per_user)
+
+    def plan_text(self) -> str:
+        plan = self.plan
+        zone = f" to {plan.threshold + plan.zone_width - 1:,} charged" if plan.zone_width else ""
+        return (
+            f"Plan {plan.fingerprint[:16]}: {plan.release}, noise of scale {plan.noise_scale:.4g}, threshold "
+            f"{plan.threshold:,}{zone}, {plan.hits_per_user:,} hits per user, {plan.max_items_per_user:,} items per "
+            f"user and window. Noise by the accountant {plan.accountant}."
+        )
+
+    def exact_table(self) -> Table:
+        plan, exact = self.plan, self.exact
+        title = f"Exact: delta at epsilon {plan.epsilon:g}, and epsilon at that share of delta"
+        table = table_of(title, ("claimed", "attained", "ratio", "epsilon"))
+
+        add = functools.partial(add_claim, table)
+        for name, side in (("added", exact.adding), ("removed", exact.removing)):
+            epsilon = f"{rounded_down(side.epsilon)} of {plan.epsilon:g}"
+            add(f"charged results, user {name}", plan.delta_accounting, side.attained, epsilon)
+        add("items the user holds alone", plan.delta_open, exact.lone_delta, "")
+        epsilon = f"{rounded_down(exact.together_epsilon)} of {plan.epsilon:g}"
+        add("both together", plan.delta, exact.together_delta, epsilon)
+        rest = f"{plan.delta_hash + plan.delta_sampling:.2g}"
+        table.add_row("hash collisions, sampled noise", rest, "not tried", "", "")
+        worst = max(exact.running, key=lambda figure: figure.delta)
+        name = f"running figure, cut at {worst.hits:,} hit{'s' if worst.hits > 1 else ''}"
+        add(name, plan.delta_accounting, worst.delta, f"at {worst.epsilon:.4f}")
+        return table
+
+    def worst_texts(self) -> list[str]:
+        worst = self.exact.worst
+        texts = [
+            f"The worst stream tried attains epsilon {rounded_down(worst.epsilon)} at delta "
+            f"{self.plan.delta_accounting:.4g}: {_stream_text(worst.stream, self.plan)}.",
+            _confidence_text(worst),
+        ]
+        if worst.items < self._enough_items:
+            enough = rounds_until_excluded(Mechanism.of_plan(self.plan))
+            texts.append(f"So few items do not exclude the user. --rounds {enough} would exclude it, and find more.")
+        return texts
+
+    def not_tried(self) -> list[str]:
+        limits = [self._untried_streams()]
+        if self.plan.domain_size:
+            limits.append(
+                "how items of the domain that nobody holds are drawn (draw_zero_items): every item of a sampled run "
+                "has holders; that draw has tests of its own"
+            )
+        return [*limits, *_NEVER_TRIED]
+
+    def _untried_streams(self) -> str:
+        """The ceilings hold by a theorem of docs/audit.md for so many items: no more is claimed than was computed."""
+        others = "streams in which other items of the user, or the budgets of others, change what is tested"
+        if self.plan.release == "kms21":
+            return (
+                f"{others}, and all except a few fixed numbers of holders: for kms21 nothing here shows that no other "
+                "stream is worse"
+            )
+        sides, worst = (self.exact.adding, self.exact.removing), self.exact.worst
+        limits = []
+        if worst.items < self._enough_items:
+            limits.append(f"streams that show the user on more than {worst.items:,} items")
+        if all(side.is_settled for side in sides):
+            limits.append(f"{others}: by the theorem in docs/audit.md none on {worst.items:,} items attains more")
+        else:
+            ceiling = max(side.ceiling_delta or 0.0 for side in sides)
+            limits.append(
+                f"{others} within a window: none on {worst.items:,} items attains a delta above {ceiling:.4g}, by the "
+                f"theorem in docs/audit.md; whether one attains more than the {worst.attained:.4g} above is open"
+            )
+        return "; ".join(limits)
+
+    def record_of_parts(self) -> dict[str, Any]:
+        plan, exact = self.plan, self.exact
+        fields = ("fingerprint", "release", "accountant", "noise_scale", "epsilon_per_query", "threshold", "zone_width")
+        shares = ("epsilon", "delta", "delta_accounting", "delta_open", "delta_sampling", "delta_hash")
+        return {
+            "plan": {
+                **{name: getattr(plan, name) for name in (*fields, "hits_per_user", "max_items_per_user")},
+                "horizon": plan.schedule.horizon,
+            },
+            "claimed": {name: getattr(plan, name) for name in shares},
+            "exact": {
+                "adding": self._side_record(exact.adding),
+                "removing": self._side_record(exact.removing),
+                "lone_items": {"delta": exact.lone_delta},
+                "together": {
+                    "delta_at_claimed_epsilon": exact.together_delta,
+                    "epsilon_at_claimed_delta": finite(exact.together_epsilon),
+                },
+                "running_figure": [dataclasses.asdict(figure) for figure in exact.running],
+            },
+        }
+
+    def _side_record(self, side: ChargedAudit) -> dict[str, Any]:
+        return {
+            "stream": self._stream_record(side.stream),
+            "delta_at_claimed_epsilon": side.delta,
+            "epsilon_at_delta_accounting": side.epsilon,
+            "best_adaptive_delta": side.best_delta,
+            "best_adaptive_delta_with_half_the_rounds": side.best_delta_of_half,
+            "no_adversary_exceeds": None
+            if side.ceiling_delta is None
+            else {"delta_at_claimed_epsilon": side.ceiling_delta, "items": side.items},
+            "best_static": {"distance": side.static_distance, "delta_at_claimed_epsilon": side.static_delta},
+            "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in side.curve],
+        }
+
+    def _stream_record(self, stream: AttackStream) -> dict[str, Any]:
+        return {**dataclasses.asdict(stream), "in_words": _stream_text(stream, self.plan)}
+
+    def sampled_parts(self, sampled: SampledAudit[StreamDesign]) -> SampledParts:
+        return SampledParts(
+            note="The runs have the noise, the zone and the hits of the plan; threshold and counts are smaller by the "
+            "same number, since only their difference matters. The user holds one item a window, in as many windows as "
+            "it takes or the plan has.",
+            event=f"loss >= {sampled.design.event_loss:.4f}",
+            agreement="agreement with the exact law",
+            adds_user=False,
+            stream=self._stream_record(sampled.design.stream),
+            of_event={"loss_at_least": sampled.design.event_loss},
+            of_tests={},
+        )
+
+
+def _stream_text(stream: AttackStream, plan: ChargingPlan) -> str:
+    """What the adversary does, in words."""
+    many = f"in up to {stream.rounds:,} windows"
+    if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
+        many = f"on up to {stream.rounds:,} items, {stream.items_per_window:,} of them in each window"
+    ending = f"{many}, until the user is excluded"
+    where = f"an item with {_distance_text(stream.distance, plan)}"
+    if stream.is_static:
+        return f"{where}, {ending}"
+    world = "with" if stream.adds_user else "without"
+    return (
+        f"{where}; once what was published is over e^{stream.switch_loss:.4g} times likelier {world} the user, "
+        f"{_distance_text(stream.later_distance, plan)} instead; {ending}"
+    )
+
+
+def _confidence_text(worst: ChargedAudit) -> str:
+    text = f"The worst that never changes its distance attains delta {worst.static_delta:.3g}"
+    if worst.best_delta is None or worst.best_delta_of_half is None or worst.ceiling_delta is None:
+        return text + "."
+    text += (
+        f"; the best adversary that chooses a distance for each window {worst.best_delta:.4g}, in half as many windows "
+        f"{worst.best_delta_of_half:.3g}. "
+    )
+    if worst.is_settled:
+        return text + f"No adversary at all attains more on {worst.items:,} items."
+    more = f", {100 * (worst.ceiling_delta / worst.attained - 1):.2g} % more" if worst.attained else ""
+    return text + f"No adversary attains more than {worst.ceiling_delta:.4g} on {worst.items:,} items{more}."
+
+
+def _distance_text(distance: int, plan: ChargingPlan) -> str:
+    """The number of other holders, and how far that is from the threshold."""
+    count = plan.threshold + distance
+    others = f"{count:,} other holder{'' if count == 1 else 's'}"
+    if distance == plan.zone_width - 1 and plan.zone_width:
+        return f"{others}, one fewer than the upper edge of the zone"
+    if distance == -1:
+        return f"{others}, one fewer than the threshold"
+    return f"{others}, {abs(distance):,} {'more' if distance >= 0 else 'fewer'} than the threshold"
