@@ -4,35 +4,29 @@
 - plan, audit, audit_report, audit_tables: ``shh plan``; ``shh audit`` and how its result is shown.
 - plan_from_log: ``shh plan --from-log``, how active users are.
 - replay, replay_run, replay_progress: ``shh replay``, its pipeline, its progress bar.
-- replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,
-  dataflow_replay: what each cluster has of its own. noise_key_secret: a key that workers fetch.
+- replay_engine, flink_replay: where a replay runs; one on Flink.
 - show, show_pictures: ``shh show``, its pages and charts. explain: ``shh explain``. What is shown:
   `dp_transforms.views`.
 - doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
   the user, and in words.
-- serve, listening, operator_numbers: ``shh serve``, a live page of the same parts; the server; the engine's numbers.
+- serve, listening: ``shh serve``, a live page of the same parts; the server.
 - load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
-- stream: ``shh stream``, by the modules of the next two groups.
+- stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.
 
-What a stream needs before it runs:
+What a stream needs:
 
-- stream_options: its options. stream_rules, engine_choice: which ones need or exclude each other; which engine runs it.
-- stream_request: from the options to all that a run needs. stop_file: where its stop file is.
-- stream_ports: a check of the ports that others can reach.
-- stream_pubsub: Pub/Sub as input.
-
-A stream that runs:
-
-- stream_run: builds the stream pipeline (`build_pipeline`), starts it, watches it or leaves it.
-- stream_engine: starts the engine. stream_job: the job in a thread, and how it is cancelled.
-- stream_watch: watches a run to its end, by flink_watch (what Flink says) and sink_watch (what the output holds).
-- stream_metrics: the numbers for the operator, for Prometheus.
-- stream_status: what a person sees of a run. stop_signals: Ctrl-C and SIGTERM, counted.
+- stream_options: its options. stream_rules: which ones need or exclude each other. stream_request: from the options to
+  all that a run needs. stop_file: where its stop file is.
+- stream_state: a stream with ``--state``, as a part of a run.
+- stream_watch: watches a run to its end. stream_status: what a person sees of it. stream_metrics: numbers for
+  Prometheus.
 
 What several share:
 
-- engine_options: the options of an engine.
+- engine_choice: which engine runs a command, its options, and a check of the ports that others can reach. stream_job:
+  starts the engine, and runs the job in a thread. flink_jobs: what Flink is asked about it.
+- noise_key_secret: a key that workers fetch.
 - grouped_options: options in groups, for the short help and for ``--help-all``.
 - options, plan_options, event_options, ledger_options: types of parameters; the options that define a plan; the fields
   of events; where a run is accounted for.

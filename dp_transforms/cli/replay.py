@@ -149,7 +149,7 @@ def _replay(
 ) -> tuple[ReplaySummary | None, ReplayRequest]:
     """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
     try:
-        cluster = choose_replay_engine(logs, options, beam_words)
+        cluster = choose_replay_engine(options, beam_words)
         pool = pool_for(logs, options, beam_words)
         if pool is not None:
             started.enter_context(pool)
@@ -253,7 +253,6 @@ def _request(logs: tuple[str, ...], options: dict[str, Any], account: LedgerAcco
         max_bad_fraction=options["max_bad_fraction"],
         allow_empty=options["allow_empty"],
         noise_key_file=options["noise_key_file"],
-        noise_key_secret=options["noise_key_secret"],
         run_id=run_id,
         stream=options["stream"],
         table=table,

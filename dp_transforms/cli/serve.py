@@ -157,7 +157,7 @@ def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetim
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if flink_master is None:
             return live, None
-        from dp_transforms.cli.operator_numbers import OperatorNumbers
+        from dp_transforms.cli.flink_jobs import OperatorNumbers
 
         numbers = OperatorNumbers(flink_master)
         return live, lambda now: numbers.ask(live.header, now)

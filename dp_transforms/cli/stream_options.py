@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import click
 
-from dp_transforms.cli.engine_options import (
+from dp_transforms.cli.engine_choice import (
     ALLOW_OPEN_PORTS,
+    FLINK,
     FLINK_MASTER,
-    NOISE_KEY_SECRET,
+    IN_PROCESS,
+    JOB_SERVICE,
     PARALLELISM,
+    PRISM,
     WORKER_POOL,
+    EngineName,
 )
 from dp_transforms.cli.grouped_options import (
     ADVANCED,
@@ -27,11 +31,6 @@ from dp_transforms.cli.plan_options import plan_options
 from dp_transforms.cli.state_options import state_options
 from dp_transforms.cli.stream_metrics import METRICS_PORT
 from dp_transforms.cli.table_output import OUTPUT_TABLE
-
-# Only in this process the noise key can be drawn and forgotten: no other process needs it.
-IN_PROCESS = "in-process"
-FLINK, PRISM, JOB_SERVICE, DATAFLOW = "flink", "prism", "job-service", "dataflow"
-ENGINES = (PRISM, FLINK, DATAFLOW, JOB_SERVICE, IN_PROCESS)
 
 _INPUT = (
     option(
@@ -54,13 +53,6 @@ _INPUT = (
         needed="or another input",
         metavar="PATH",
         help="Read a folder of log files, and those that are moved into it later.",
-    ),
-    option(
-        INPUT,
-        "--pubsub-subscription",
-        needed="or another input",
-        metavar="SUBSCRIPTION",
-        help="Read JSON messages of a Pub/Sub subscription, projects/P/subscriptions/S. Only on Dataflow.",
     ),
     option(
         INPUT,
@@ -213,7 +205,12 @@ _RUN = (
         help="The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
         "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
     ),
-    NOISE_KEY_SECRET,
+    option(
+        BUDGET,
+        "--noise-key-secret",
+        metavar="VERSION",
+        help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
+    ),
     option(
         ADVANCED,
         "--run-id",
@@ -241,11 +238,11 @@ _RUN = (
     option(
         ENGINE,
         "--engine",
-        brief="prism (default), flink, dataflow, in-process.",
-        type=click.Choice(ENGINES),
-        help="What runs the pipeline. prism: a stream on this machine. flink, dataflow: a cluster. job-service, "
-        "in-process: for trials; they show nothing until all windows are closed, which --once does now. Default: flink "
-        "with --flink-master, dataflow with --pubsub-subscription, else prism.",
+        brief="prism (default), flink, in-process.",
+        type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
+        help="What runs the pipeline. prism: a stream on this machine. flink: a cluster. job-service, in-process: for "
+        "trials; they show nothing until all windows are closed, which --once does now. Default: flink with "
+        "--flink-master, else prism.",
     ),
     FLINK_MASTER,
     option(
@@ -268,7 +265,7 @@ _RUN = (
         ENGINE,
         "--detach",
         is_flag=True,
-        help="Print the job's id and leave the job running; on a Flink cluster and Dataflow.",
+        help="Print the job's id and leave the job running; on a Flink cluster.",
     ),
     METRICS_PORT,
     option(ADVANCED, "--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),

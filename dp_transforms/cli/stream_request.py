@@ -12,15 +12,13 @@ import apache_beam as beam
 
 from dp_transforms.beam.load_noise_key import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.engine_choice import EngineChoice, choose_engine
+from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, EngineChoice, choose_engine
 from dp_transforms.cli.event_options import event_fields
 from dp_transforms.cli.noise_key_secret import noise_key_secret
 from dp_transforms.cli.options import MAKE_A_KEY
 from dp_transforms.cli.plan_options import flag, plan_of_command
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.cli.stop_file import stop_file_of_run
-from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS
-from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, with_absolute_paths
 from dp_transforms.cli.table_output import output_table, shown_output
 from dp_transforms.errors import StreamError, UserError
@@ -42,7 +40,7 @@ class StreamRequest:
     """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
     can request a stop. once: request it at once. state: for a run that is taken in parts; else None."""
 
-    source: StreamSource | PubSubSubscription
+    source: StreamSource
     plan: ReleasePlan
     domain_file: str | None
     clock: StreamClock
@@ -118,7 +116,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     return request
 
 
-def _shown_within_seconds(options: dict[str, Any], source: StreamSource | PubSubSubscription) -> float | None:
+def _shown_within_seconds(options: dict[str, Any], source: StreamSource) -> float | None:
     """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
     longer. Of another log nothing is known: None is the idle timeout."""
     given: float | None = options["shown_within"]
@@ -127,9 +125,7 @@ def _shown_within_seconds(options: dict[str, Any], source: StreamSource | PubSub
     return given
 
 
-def _source(options: dict[str, Any], fields: EventFields) -> StreamSource | PubSubSubscription:
-    if options["pubsub_subscription"] is not None:
-        return PubSubSubscription(options["pubsub_subscription"], fields)
+def _source(options: dict[str, Any], fields: EventFields) -> StreamSource:
     if options["folder"] is not None:
         return LogFolder(options["folder"], fields)
     return KafkaTopic(
@@ -170,8 +166,10 @@ def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | N
     if path is None:
         if engine.name == IN_PROCESS:
             return None
-        remedy = "--noise-key-secret VERSION" if engine.name == DATAFLOW else f"--noise-key-file FILE. {MAKE_A_KEY}"
-        raise UserError(f"--engine {engine.name} has workers outside this process, which need one noise key: {remedy}.")
+        raise UserError(
+            f"--engine {engine.name} has workers outside this process, which need one noise key: --noise-key-file FILE."
+            f" {MAKE_A_KEY}."
+        )
     if not engine.is_local and not os.path.exists(path):
         return KeyFile(path)  # a mount of the workers, who check it
     key = KeyFile(path)
@@ -221,11 +219,6 @@ def _check_release(request: StreamRequest) -> None:
         raise UserError(
             "--counts-for cannot be used with a stream: counts are paid for when all names of the run are known. Leave"
             " it out, or use `shh replay`."
-        )
-    if request.plan.release == "names" and isinstance(request.source, PubSubSubscription):
-        raise UserError(
-            "--release names cannot read --pubsub-subscription: it was not tried where Dataflow closes windows. Give"
-            " --kafka or --folder, or a plan of --release labels, counts or kms21."
         )
 
 

@@ -8,13 +8,10 @@ from collections.abc import Collection
 from typing import Any
 
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import READING_OPTIONS
 from dp_transforms.cli.plan_options import flag
 from dp_transforms.cli.state_options import check_state_options
-from dp_transforms.cli.stream_options import DATAFLOW
 from dp_transforms.cli.table_output import check_table, check_table_for_workers, output_table
 from dp_transforms.errors import UserError
-from dp_transforms.reports import ReportTable
 from dp_transforms.stores.local_files import open_regular
 
 CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
@@ -29,14 +26,6 @@ _PATHS = (
     "noise_key_file",
     "stop_file",
     "state",
-)
-_NOT_ON_DATAFLOW = (
-    ("folder", "Give --kafka or --pubsub-subscription"),
-    ("output", "Give --output-topic"),
-    ("dead_letter", "Leave it out; the job's metrics count such records"),
-    ("stop_file", "Leave it out, and cancel the job to stop it"),
-    ("noise_key_file", "Give --noise-key-secret"),
-    ("state", "Leave it out: on Dataflow a stream is a whole run. Or use --engine flink"),
 )
 
 
@@ -61,13 +50,9 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
     _check_output(options, given)
     table = output_table(options)
     if table is not None:
-        _check_table(table, engine)
+        check_table_for_workers(table, is_local=engine.is_local)
+        check_table(table)
     _check_folders({**options, "output": options["output"] if table is None else None}, engine)
-    _check_pubsub(options, given, engine)
-    if engine.name == DATAFLOW:
-        for name, remedy in _NOT_ON_DATAFLOW:
-            if options[name] is not None:
-                raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     _check_files(options, engine)
     check_state_options(options)
     if options["metrics_port"] is not None and options["detach"]:
@@ -85,9 +70,8 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
 
 
 def _check_input(options: dict[str, Any]) -> None:
-    inputs = [name for name in ("kafka", "folder", "pubsub_subscription") if options[name] is not None]
-    if len(inputs) != 1:
-        raise UserError("give one input: --kafka HOST:PORT --topic TOPIC, --folder PATH or --pubsub-subscription NAME.")
+    if (options["kafka"] is None) == (options["folder"] is None):
+        raise UserError("give one input: --kafka HOST:PORT --topic TOPIC or --folder PATH.")
     for name in _OF_KAFKA:
         if options[name] is not None and options["kafka"] is None:
             raise UserError(f"{flag(name)} belongs to --kafka. Leave it out, or give --kafka.")
@@ -121,13 +105,6 @@ def _check_output(options: dict[str, Any], given: Collection[str]) -> None:
         raise UserError("--output-topic needs --output-kafka HOST:PORT: the servers that have the topic.")
 
 
-def _check_table(table: ReportTable, engine: EngineChoice) -> None:
-    if engine.name == DATAFLOW:
-        raise UserError("--output as a database was not tried with workers of Dataflow. Give --output-topic.")
-    check_table_for_workers(table, is_local=engine.is_local)
-    check_table(table)
-
-
 def _check_folders(options: dict[str, Any], engine: EngineChoice) -> None:
     for name in ("output", "dead_letter"):
         if options[name] is not None and engine.is_local:
@@ -150,25 +127,6 @@ def _check_can_be_written(path: str, option: str) -> None:
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"{option} {path} cannot be written: Permission denied. Name another folder.")
-
-
-def _check_pubsub(options: dict[str, Any], given: Collection[str], engine: EngineChoice) -> None:
-    """Pub/Sub and Dataflow decide when a window closes; no option may be ignored in silence."""
-    if options["pubsub_subscription"] is None:
-        return
-    if engine.name != DATAFLOW:
-        raise UserError("--pubsub-subscription runs only on Dataflow. Give --engine dataflow, or another input.")
-    if options["clock"] != "arrival":
-        raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
-    if options["time_field"] != "timestamp" or any(options[name] for name in READING_OPTIONS):
-        flags = ", ".join(map(flag, ("time_field", *READING_OPTIONS)))
-        raise UserError(
-            f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out."
-        )
-    if unused := [flag(name) for name in CLOCK_OPTIONS if name in given]:
-        raise UserError(
-            f"with --pubsub-subscription Dataflow's watermark closes windows. Leave {', '.join(unused)} out."
-        )
 
 
 def _check_files(options: dict[str, Any], engine: EngineChoice) -> None:

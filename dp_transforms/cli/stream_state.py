@@ -24,7 +24,6 @@ import pathlib
 
 from dp_transforms.cli.run_account import CONTINUES, NEW, RESUMES, PartFacts, RunAccount
 from dp_transforms.cli.state_part import StatePart, open_part
-from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError
 from dp_transforms.logs.streams.log_folder import LogFolder
@@ -141,7 +140,6 @@ class StreamPart(StatePart):
 def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
     """Decides what this command is to its run, and reserves it. Raises UserError, StateError or StreamError."""
     assert request.state is not None
-    assert not isinstance(request.source, PubSubSubscription)
     source = request.source
     found: StreamContents = (None, [], None)
 
@@ -165,12 +163,6 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
         check=check,
     )
     return StreamPart(facts, found, resumes_engine=request.engine.resume_from is not None)
-
-
-def source_of_part(request: StreamRequest, part: StreamPart) -> StreamSource:
-    """See `StreamPart.source`."""
-    assert not isinstance(request.source, PubSubSubscription)
-    return part.source(request.source)
 
 
 def no_window_was_over(facts: PartFacts) -> str:
@@ -223,7 +215,6 @@ def _fingerprint_of_input(request: StreamRequest) -> str:
     """Of what decides which records there are, which events they hold and which of them count. The records are still to
     come."""
     source = request.source
-    assert not isinstance(source, PubSubSubscription)
     parts = [source.fingerprint(), dataclasses.asdict(request.clock)]
     if isinstance(source, LogFolder):
         parts.append(os.path.realpath(source.path))

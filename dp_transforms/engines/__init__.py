@@ -3,10 +3,9 @@
 - local: Beam's FnApiRunner, which works on this machine, for replays. `direct` and `DirectRunner` mean it too.
 - flink, flink_cluster, flink_rest: flags, job server and worker pool; a cluster of two processes; its REST interface.
 - prism: Beam's engine for one machine, the binary of ``make prism``.
-- dataflow: checks of a job for Google Cloud before it is sent.
 - job_service: Beam's job service, which is the local runner in a process of its own.
-- portable: the Beam flags that every engine with a job service understands.
-- submitted: what a job needs that is submitted by Beam's own runners (pipelines/*.py).
+- portable: the Beam flags that every engine with a job service understands, and the name of a job.
+- submitted: what a job needs that is submitted by Beam's own runners (pipelines/*.py), with checks for Dataflow.
 - engine_process: the programs of engines: where they are, how they start, and that they always end.
 - kafka_server: a Kafka broker of one node, for demos, benchmarks and tests.
 - on_loopback: makes Beam's servers listen on the loopback address alone. open_ports: which ports others can reach.

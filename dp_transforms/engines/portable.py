@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+from typing import Protocol
+
 from dp_transforms.engines.on_loopback import listen_on_loopback
 
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
@@ -42,3 +47,20 @@ def portable_options(
     if job_name is not None:
         flags.append(f"--job_name={job_name}")
     return flags
+
+
+class NamedRun(Protocol):
+    """A run by the names that tell it from all others."""
+
+    @property
+    def stream(self) -> str: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+
+def job_name(request: NamedRun) -> str:
+    """What the engine shows, within the rules of Dataflow. Each run has its own: a run cancels the job of its name."""
+    name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower())
+    digest = hashlib.sha256(json.dumps([request.stream, request.run_id]).encode()).hexdigest()
+    return f"{name[:50].rstrip('-')}-{digest[:12]}"

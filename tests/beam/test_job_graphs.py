@@ -11,7 +11,7 @@ from apache_beam.testing import test_stream
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines import dataflow, flink, job_service, prism
+from dp_transforms.engines import flink, job_service, prism, submitted
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -22,7 +22,7 @@ from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 VERSION = "projects/project-one/secrets/noise/versions/1"
 IMAGE = "europe-docker.pkg.dev/project-one/images/monitor:1"
 CLOUD = [
-    *dataflow.options(job_name="monitor"),
+    *submitted.dataflow_options(job_name="monitor", streaming=True),
     *("--project=project-one", "--region=europe-west1", "--temp_location=gs://bucket-one/temp"),
     f"--sdk_container_image={IMAGE}",
 ]
@@ -91,7 +91,9 @@ def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states=STATES) -
 def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
     pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
     flags = [*CLOUD, "--dry_run=true"]
-    job = dataflow.build_job(_pipeline(tmp_path, flags, beam.GcpSecret(VERSION)))
+    pipeline = _pipeline(tmp_path, flags, beam.GcpSecret(VERSION))
+    pipeline.run()
+    job = pipeline.runner.proto_pipeline
     _assert_good(job, SECRET)
     assert any(VERSION.encode() in part for part in texts_within(job.SerializeToString()))
     images = [
@@ -169,25 +171,16 @@ def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
         ("--temp_location", "--temp_location=gs://BUCKET/FOLDER"),
         ("--streaming", "--streaming"),
         ("--sdk_container_image", "--sdk_container_image=IMAGE"),
-        ("--runner", "--runner=DataflowRunner"),
     ],
 )
 def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
     monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
-    dataflow.check_options(PipelineOptions(CLOUD))
+    submitted.check_dataflow(PipelineOptions(CLOUD), streaming=True)
+    options = PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out])
     with pytest.raises(ValueError, match=message):
-        dataflow.check_options(PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out]))
+        submitted.check_dataflow(options, streaming=True)
 
 
 def test_the_session_is_not_sent_to_dataflow():
     with pytest.raises(ValueError, match="no --pickle_library=dill"):
-        dataflow.check_options(PipelineOptions([*CLOUD, "--pickle_library=dill"]))
-
-
-def test_building_a_dataflow_job_never_starts_it(tmp_path):
-    class NeverRun(beam.Pipeline):
-        def run(self, *args, **kwargs):
-            raise AssertionError("this would have started the job")
-
-    with pytest.raises(ValueError, match="--dry_run=true"):
-        dataflow.build_job(NeverRun(options=PipelineOptions(CLOUD), runner="FnApiRunner"))
+        submitted.check_dataflow(PipelineOptions([*CLOUD, "--pickle_library=dill"]), streaming=True)

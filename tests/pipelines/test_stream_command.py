@@ -26,7 +26,7 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_reports import WriteReports
-from dp_transforms.cli.stream_job import job_name
+from dp_transforms.engines.portable import job_name
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
@@ -35,7 +35,7 @@ from tests.helpers.beam_pipelines import plain
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights
-from tests.pipelines.stream_words import DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
+from tests.pipelines.stream_words import HOURS, PLAN, SECRET, START, run
 
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
@@ -89,7 +89,7 @@ IN_PROCESS = ["--engine", "in-process"]
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
-        ([*OUT, *KEY], ["one input", "--kafka", "--folder", "--pubsub-subscription"]),
+        ([*OUT, *KEY], ["one input", "--kafka", "--folder"]),
         ([*FOLDER, *KAFKA, *OUT, *KEY], ["one input"]),
         ([*FOLDER, *KEY], ["one output", "--output FOLDER"]),
         ([*FOLDER, *OUT, "--output-topic", "t", *KEY], ["one output"]),
@@ -119,6 +119,7 @@ IN_PROCESS = ["--engine", "in-process"]
         ([*FOLDER, *OUT, *KEY, *FLINK, "--resume-from", "/sp"], ["--resume-from", "--run-id"]),
         ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
         ([*FOLDER, *OUT, *KEY, "--flink-master", "jobs:8081"], ["--worker-pool", "docs/deploy.md"]),
+        ([*KAFKA, *SECRET, "--engine", "dataflow"], ["python pipelines/live_stream.py --runner=DataflowRunner"]),
         ([*FOLDER, *OUT, *KEY, "--detach"], ["--detach", "--flink-master"]),
         ([*FOLDER, *OUT, *KEY, "--until", "2020-01-01T02:00:00Z"], ["--until belongs to --state"]),
         ([*FOLDER, *OUT, *IN_PROCESS, "--state", "run.state"], ["--state needs --noise-key-file", "head -c 32"]),
@@ -126,23 +127,10 @@ IN_PROCESS = ["--engine", "in-process"]
         ([*FOLDER, *OUT, *KEY, "--state", "noise.key"], ["--state and --noise-key-file", "same file"]),
         ([*FOLDER, *OUT, *KEY, "--state", "nowhere/run.state"], ["--state", "its folder does not exist"]),
         ([*KAFKA, *OUT, *KEY, *CLUSTER, "--state", "run.state", "--detach"], ["--detach", "puts the new state"]),
-        ([*KAFKA, "--output-topic", "r", *SECRET, *DATAFLOW, "--state", "run.state"], ["--state", "Dataflow share no"]),
-        ([*PUBSUB, "--state", "run.state"], ["--state", "Dataflow share no disk"]),
-        ([*FOLDER, *OUT, *SECRET, *DATAFLOW], ["--folder", "--kafka"]),
-        ([*KAFKA, *OUT, *SECRET, *DATAFLOW], ["--output", "--output-topic"]),
-        ([*KAFKA, "--output-topic", "r", *KEY, *DATAFLOW], ["--noise-key-file", "--noise-key-secret"]),
-        (["--pubsub-subscription", SUBSCRIPTION, *OUT, *KEY, "--engine", "prism"], ["--engine dataflow"]),
-        ([*PUBSUB, "--time-zone", "Europe/Berlin"], ["when it was published", "--time-zone"]),
         ([*KAFKA, *OUT, *KEY, "--csv-separator", ";"], ["--csv-separator", "files of --folder"]),
         ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
-        ([*PUBSUB, "--allowed-lateness", "1m"], ["--allowed-lateness", "watermark"]),
-        ([*PUBSUB, "--out-of-order", "1s", "--max-ahead", "5m"], ["--out-of-order, --max-ahead", "Leave"]),
-        ([*PUBSUB, "--idle-timeout", "1m"], ["--idle-timeout", "Leave"]),
-        ([*PUBSUB, "--shown-within", "1m"], ["--shown-within", "Leave"]),
-        ([*PUBSUB, "--stop-file", "other"], ["--stop-file", "cancel the job"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
-        (["--pubsub-subscription", "s", "--output-topic", "r", "--output-kafka", "h:1", *SECRET], ["projects/P"]),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.beam.count_for_operator import NAMESPACE
-from dp_transforms.cli.flink_watch import FlinkWatch
+from dp_transforms.cli.flink_jobs import FlinkWatch
 from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
 from dp_transforms.monitor.operator_counts import STREAM_GAUGES
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
