@@ -9,15 +9,15 @@
   `dp_transforms.views`.
 - doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
   the user, and in words.
-- serve, listening: ``shh serve``, a live page of the same parts; the server.
+- serve: ``shh serve``, a live page of the same parts.
 - load: ``shh load``. table_output: tables of databases as outputs.
 - simulate, simulated_log: ``shh simulate`` and the log that it makes.
 - stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.
 
 What a stream needs:
 
-- stream_options: its options. stream_rules: which ones need or exclude each other. stream_request: from the options to
-  all that a run needs. stop_file: where its stop file is.
+- stream_options: its options. stream_rules: which ones need or exclude each other, and where its stop file is.
+  stream_request: from the options to all that a run needs.
 - stream_state: a stream with ``--state``, as a part of a run.
 - stream_watch: watches a run to its end. stream_status: what a person sees of it. stream_metrics: numbers for
   Prometheus.

@@ -15,8 +15,8 @@ import click
 from dp_transforms.cli.grouped_options import ENGINE, option
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.plan_options import flag
-from dp_transforms.engines.addresses import LOCAL as LOCAL_FLINK
-from dp_transforms.engines.open_ports import addresses_of, is_loopback, is_open_here, open_ports
+from dp_transforms.engines.engine_process import LOCAL as LOCAL_FLINK
+from dp_transforms.engines.this_machine import addresses_of, is_loopback, is_open_here, open_ports
 from dp_transforms.errors import UserError
 
 # Only in this process the noise key can be drawn and forgotten: no other process needs it.

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
 import click
+import numpy as np
 from click.core import ParameterSource
 
 from dp_transforms.beam.monitor_stream import MonitorStream
@@ -27,6 +30,7 @@ from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
 from dp_transforms.cli.grouped_options import GroupedCommand
 from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.ledger_options import account_of_options
+from dp_transforms.cli.options import NothingFoundError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.quiet_workers import quiet_workers
 from dp_transforms.cli.run_account import DONE, RunAccount
@@ -40,7 +44,10 @@ from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import watch_stream
 from dp_transforms.engines.portable import job_name
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
+from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.state_lock import hold_state
 
@@ -82,6 +89,8 @@ def run_stream_part(
     keeper = account or RunAccount()
     with state_errors(), hold_state(request.state.path):
         with errors_in_one_line(_NOTHING_STARTED):
+            if account is not None and not os.path.lexists(request.state.path):
+                _check_that_something_counts(request, is_part=True)
             part = part_of_stream(request, keeper)
         if part.facts.how == DONE:
             keeper.finish(part.facts, part.facts.state_fingerprint)
@@ -114,6 +123,8 @@ def run_stream(
     """
     with errors_in_one_line(_NOTHING_STARTED):
         _check_clock(request, status)
+        if part is None:
+            _check_that_something_counts(request)
         _announce(request, status)
     with (
         quiet_workers(),
@@ -174,6 +185,35 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
     _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
     if request.dead_letter is not None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.dead_letter)
+
+
+def _check_that_something_counts(request: StreamRequest, *, is_part: bool = False) -> None:
+    """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
+    event counts. Raises NothingFoundError if none does. is_part: a log without any event is one of a quiet night."""
+    if not request.once or request.allow_empty or request.engine.resume_from is not None:
+        return
+    schedule, clock, now_micros = request.plan.schedule, request.clock, time.time_ns() // 1000
+    events = outside = rejected = 0
+    for partition in request.source.partitions():
+        progress, is_at_end = PartitionProgress(schedule, clock, shards=1), False
+        with contextlib.closing(partition.open(clock.first_arrival_micros(schedule))) as reader:
+            while not (is_at_end or progress.has_arrived_after(now_micros)):
+                polled = reader.poll(progress.position, max_records=MAX_RECORDS, max_seconds=MAX_SECONDS)
+                taken = progress.take(polled, now_micros)
+                first = schedule.first_window(taken.batch.time_micros)
+                last_end = np.minimum(first + schedule.windows_per_event, schedule.horizon)
+                if ((first >= 0) & (last_end > taken.first_open)).any():
+                    return
+                events, outside, is_at_end = events + len(polled.batch), outside + taken.outside, polled.is_at_end
+                rejected += polled.records - len(polled.batch)
+    if events or not is_part:
+        start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+        raise NothingFoundError(
+            f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
+            f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was"
+            " published, and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock"
+            " event), or give --allow-empty, which spends the whole budget."
+        )
 
 
 def _labels(request: StreamRequest) -> dict[str, str]:

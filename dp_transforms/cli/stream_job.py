@@ -13,13 +13,12 @@ from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.count_for_operator import operator_counts, operator_gauges
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, check_ports
-from dp_transforms.engines import flink, job_service, prism
-from dp_transforms.engines.addresses import LOCAL
-from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines import flink, prism
+from dp_transforms.engines.engine_process import LOCAL, EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.local import LOCAL_RUNNER
 from dp_transforms.engines.on_loopback import listen_on_loopback
-from dp_transforms.engines.portable import WATCH_FOREVER
+from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
 from dp_transforms.errors import UserError
 
 _SECONDS_TO_CANCEL = 30.0
@@ -78,7 +77,7 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
     if choice.name == PRISM:
         engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
         return prism.options(engine.endpoint, job_name=job_name), None
-    return job_service.options(stack.enter_context(job_service.JobService()).endpoint, job_name=job_name), None
+    return portable_options(stack.enter_context(JobService()).endpoint, streaming=False, job_name=job_name), None
 
 
 class StreamJob:

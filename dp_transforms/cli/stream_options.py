@@ -233,7 +233,15 @@ _RUN = (
         is_flag=True,
         help="Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
         "by then counts and all windows close, also those that are not over; with --state only those that are. It "
-        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka.",
+        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka. If "
+        "no event that is there counts, nothing is published or spent (exit code 4).",
+    ),
+    option(
+        OUTPUT,
+        "--allow-empty",
+        is_flag=True,
+        help="With --once: publish also if no event that is there counts. Give it where others see whether a run "
+        "publishes.",
     ),
     option(
         ENGINE,

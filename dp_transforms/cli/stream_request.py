@@ -18,8 +18,7 @@ from dp_transforms.cli.noise_key_secret import noise_key_secret
 from dp_transforms.cli.options import MAKE_A_KEY
 from dp_transforms.cli.plan_options import flag, plan_of_command
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.stop_file import stop_file_of_run
-from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, with_absolute_paths
+from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, stop_file_of_run, with_absolute_paths
 from dp_transforms.cli.table_output import output_table, shown_output
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
@@ -38,7 +37,8 @@ from dp_transforms.runs.state_file import StateFile
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
-    can request a stop. once: request it at once. state: for a run that is taken in parts; else None."""
+    can request a stop. once: request it at once. allow_empty: also if nothing counts that is there then. state: for a
+    run that is taken in parts; else None."""
 
     source: StreamSource
     plan: ReleasePlan
@@ -56,6 +56,7 @@ class StreamRequest:
     state: StateOptions | None = None
     metrics_port: int | None = None
     once: bool = False
+    allow_empty: bool = False
 
     @property
     def header(self) -> ReportHeader:
@@ -105,6 +106,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             state=_state(options, run_id),
             metrics_port=options["metrics_port"],
             once=options["once"],
+            allow_empty=options["allow_empty"],
         )
         _check_release(request)
         if request.once and request.stop_file is None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
+LOCAL = "[local]"  # in the place of an address: an engine that is started here
 # The group also ends when this process is killed (SIGKILL): then its end of the pipe closes.
 _WITH_WATCH = 'exec 3<&0; (read -r _ <&3; kill -s KILL -- -$$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 _LOG_TAIL_BYTES = 2000

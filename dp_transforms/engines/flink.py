@@ -17,8 +17,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from dp_transforms.engines.addresses import LOCAL
-from dp_transforms.engines.engine_process import Engine, engine_file, free_port, is_port_open, java
+from dp_transforms.engines.engine_process import LOCAL, Engine, engine_file, free_port, is_port_open, java
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import portable_options
 

@@ -23,7 +23,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from dp_transforms.engines import flink, prism
-from dp_transforms.engines.addresses import LOCAL
+from dp_transforms.engines.engine_process import LOCAL
 from dp_transforms.engines.local import is_local, pipeline_options
 from dp_transforms.engines.portable import WATCH_FOREVER
 

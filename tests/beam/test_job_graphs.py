@@ -11,7 +11,7 @@ from apache_beam.testing import test_stream
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines import flink, job_service, prism, submitted
+from dp_transforms.engines import flink, portable, prism, submitted
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -107,7 +107,7 @@ ENGINES = {
     "flink": lambda: flink.options("localhost:1"),
     "flink with a pool": lambda: flink.options("localhost:1", environment="EXTERNAL", worker_address="localhost:2"),
     "prism": lambda: prism.options("localhost:1"),
-    "job service": lambda: job_service.options("localhost:1"),
+    "job service": lambda: portable.portable_options("localhost:1", streaming=False),
 }
 
 

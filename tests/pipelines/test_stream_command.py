@@ -302,13 +302,40 @@ def test_once_reads_what_is_there_and_ends(
     """Also a folder without files, of a run whose range goes on for decades."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    logs = ["--folder", "empty" if is_empty else "logs", "--time-unit", "s"]
+    logs = ["--folder", "empty", "--allow-empty"] if is_empty else ["--folder", "logs", "--time-unit", "s"]
     code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *IN_PROCESS, *clock, "--once"], capsys)
     assert code == 0, err
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)
     assert "A stop was asked for: all 8 windows are closed" in err
     assert (not out) == is_empty
     assert not (folder / "reports.stop").exists()
+
+
+LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9", "--max-delta", "1e-5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--folder", "empty", *PLAN], "0 are outside, 0 come too late or too early by --clock event, 0 records"),
+        ([*FOLDER, *PLAN, "--time-unit", "ms"], "1,218 are outside, 0 come"),
+        ([*FOLDER, *PLAN, "--user-field", "name"], "1,218 records cannot be read"),
+        ([*FOLDER, *PLAN, "--clock", "arrival"], "0 are outside, 1,218 come too late or too early by --clock arrival"),
+        ([*FOLDER, *PLAN, "--time-unit", "ms", "--state", "run.state"], "1,218 are outside"),
+    ],
+)
+def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(
+    folder: pathlib.Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
+    code, out, err = run([*clock, *words, *KEY, *OUT, *IN_PROCESS, *LEDGER, "--once"], capsys)
+    assert (code, out) == (4, "")
+    assert says in err
+    assert "2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z" in err
+    assert not {"reports", "reports.stop", "run.state"} & {path.name for path in folder.iterdir()}
+    code, out, err = run(["--ledger", "ledger.db", "--json", "--runs"], capsys, "ledger")
+    assert json.loads(out) == {"populations": []}, err
 
 
 def test_an_engine_that_shows_nothing_before_the_end_says_when_that_is(folder: pathlib.Path) -> None:
