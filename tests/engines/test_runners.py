@@ -15,6 +15,7 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from dp_transforms.engines import flink, portable, prism
 from tests.engines import looping, skip_reason
+from tests.engines.flink_questions import latest_checkpoint, wait_for_checkpoints
 
 LIMIT = 40
 # The threads of a worker end with an error when their engine goes away.
@@ -55,8 +56,8 @@ def test_embedded_flink_runs_loops_and_takes_checkpoints(tmp_path):
         def see_checkpoints() -> None:
             (job,) = server.rest.jobs()
             assert job.state == "RUNNING"
-            server.rest.wait_for_checkpoints(job.job_id)
-            latest = server.rest.latest_checkpoint(job.job_id)
+            wait_for_checkpoints(server.rest, job.job_id)
+            latest = latest_checkpoint(server.rest, job.job_id)
             assert latest is not None
             assert latest.startswith(checkpoints.as_uri().replace("file:///", "file:/"))
 

@@ -54,7 +54,7 @@ class _Answers(FlinkAnswers):
             return overview([*jobs, ("left", "ended", "RUNNING"), ("last", "ended", "FINISHED")])
         if parts[0] == "jobs" and len(parts) == 2:
             assert parts[1] == "job-1"
-            return {"vertices": [{"id": vertex, "name": vertex} for vertex in VERTICES]}
+            return {"vertices": [{"id": vertex, "name": vertex, "status": "RUNNING"} for vertex in VERTICES]}
         if parts[2] == "checkpoints":
             assert parts[1] == "job-1"
             return {"counts": CHECKPOINTS}
