@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
@@ -218,9 +217,7 @@ class FlinkProgress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -75,11 +75,6 @@ class ClusterReplay:
 def choose_replay_engine(options: dict[str, Any], beam_words: Sequence[str]) -> ClusterReplay | None:
     """None for a replay in this process. Raises UserError for options that contradict or need each other."""
     name = options["engine"] or (FLINK if options["flink_master"] else IN_PROCESS)
-    if options["detach"] and (name == IN_PROCESS or (name == FLINK and options["flink_master"] is None)):
-        raise UserError(
-            "--detach needs an engine that runs on after this command. Give --flink-master HOST:PORT, or leave"
-            " --detach out."
-        )
     choice = choose_engine({**dict.fromkeys(_FOR_STREAMS), **options, "engine": name})
     if name == IN_PROCESS:
         if options["worker_memory"] is not None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.engines.kafka_server import KafkaServer
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented
@@ -16,6 +15,7 @@ from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Ran, quoting_library, run_apart
 from tests.engines import skip_reason
+from tests.engines.kafka_server import KafkaServer
 from tests.engines.stream_case import AVRO_SCHEMA, Row
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
