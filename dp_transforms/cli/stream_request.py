@@ -63,6 +63,12 @@ class StreamRequest:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
     @property
+    def place(self) -> str:
+        """The option that names the output."""
+        places: dict[type, str] = {ReportFolder: "--output", ReportTable: "--output-table"}
+        return places.get(type(self.sink), "--output-topic")
+
+    @property
     def log_decides(self) -> bool:
         """Whether what a window holds is decided by the log alone, so that another attempt gives the same answers: its
         clock is that of arrivals, and the log itself sets it (docs/guarantee.md, section 6)."""
@@ -226,19 +232,14 @@ def _check_release(request: StreamRequest) -> None:
 
 def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
-    sink = request.sink
+    sink, place = request.sink, request.place
     if isinstance(sink, ReportFolder):
         if not os.path.isdir(sink.path):
             return  # still to be made, or a mount of the workers, who check it
-        place = "--output"
         header, _, ended = sink.read()
         if header is None and os.listdir(sink.path):
             raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
-    elif isinstance(sink, ReportTable):
-        place = "--output-table"
-        header, _, ended = sink.read(request.run_id)
-    elif request.is_named:
-        place = "--output-topic"
+    elif isinstance(sink, ReportTable) or request.is_named:
         header, _, ended = sink.read(request.run_id)
     else:
         return  # a topic can hold many runs, but none of this fresh name

@@ -30,7 +30,7 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.logs.streams.taken_files import TakenFiles
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder, ReportTable
+from dp_transforms.reports import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile
@@ -172,10 +172,8 @@ def no_window_was_over(facts: PartFacts) -> str:
 
 def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents) -> None:
     """Raises UserError if the output is another part's, or the part cannot be resumed."""
-    header, _, _ = found
+    header, place = found[0], request.place
     folder = request.sink.path if isinstance(request.sink, ReportFolder) else None
-    other = "--output-table" if isinstance(request.sink, ReportTable) else "--output-topic"
-    place = other if folder is None else "--output"
     if facts.how != RESUMES:
         if request.engine.resume_from is not None:
             raise UserError(
