@@ -31,10 +31,9 @@ from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.stream_job import job_name
-from dp_transforms.engines import dataflow
 from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.submitted import can_loop, recovers, submitted_options
+from dp_transforms.engines.portable import job_name
+from dp_transforms.engines.submitted import DATAFLOW, can_loop, recovers, submitted_options
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
 from dp_transforms.monitor.run_settings import fresh_run_id
@@ -117,7 +116,7 @@ def check_paths(ours: argparse.Namespace, options: PipelineOptions) -> None:
     if (ours.kafka is None) != (ours.topic is None) or (ours.output_topic is not None and ours.kafka is None):
         raise UserError("--kafka and --topic belong together, and --output-topic is a topic of --kafka.")
     paths = [name for name in _PATHS if getattr(ours, name) is not None]
-    if paths and options.view_as(StandardOptions).runner == dataflow.RUNNER:
+    if paths and options.view_as(StandardOptions).runner == DATAFLOW:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in paths)
         raise UserError(f"workers of Dataflow share no disk: give topics and --noise-key-secret, not {flags}.")
     for name in paths:

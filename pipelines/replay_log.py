@@ -23,17 +23,16 @@ import sys
 from collections.abc import Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TestOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from dp_transforms import ReadEvents, ReportHeader, ShiftingHeavyHitters, find_log_chunks
 from dp_transforms.beam.write_files import PublishReport, WriteRejected, WriteReports, new_draft
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
 from dp_transforms.cli.output_file import check_output, is_taken
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.stream_job import job_name
-from dp_transforms.engines import dataflow
 from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.submitted import submitted_options
+from dp_transforms.engines.portable import job_name
+from dp_transforms.engines.submitted import DATAFLOW, is_sent, submitted_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.run_settings import fresh_run_id
 from dp_transforms.stores.remote_files import full_name, is_remote
@@ -75,7 +74,7 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace, draft: str) -> None
 def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     """Before anything is read. Raises UserError."""
     files = {name: getattr(ours, name) for name in ("output", "dead_letter", "domain_file", "noise_key_file")}
-    if options.view_as(StandardOptions).runner == dataflow.RUNNER:
+    if options.view_as(StandardOptions).runner == DATAFLOW:
         if ours.noise_key_secret is None:
             raise UserError("workers of Dataflow share no disk: give --noise-key-secret, and no --noise-key-file.")
         for path in filter(None, [*ours.log, *files.values()]):
@@ -105,7 +104,7 @@ def run(arguments: Sequence[str]) -> None:
         pipeline.run().wait_until_finish()
     finally:
         _remove(draft)
-    if not options.view_as(TestOptions).dry_run and not is_taken(ours.output):
+    if is_sent(options) and not is_taken(ours.output):
         sys.exit("replay_log: more rows than --max-bad-fraction could not be read, so nothing was published.")
 
 

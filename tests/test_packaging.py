@@ -59,7 +59,7 @@ def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_
     (call,) = [node for node in ast.walk(ast.parse((ROOT / "setup.py").read_text())) if isinstance(node, ast.Call)]
     assert not call.args + call.keywords, "setup.py maps nothing"
     assert not {"mypy_path", "explicit_package_bases"} & set(declared["tool"]["mypy"])
-    assert set(declared["tool"]["mypy"]["files"]) == {"dp_transforms", "pipelines", "runners"}
+    assert set(declared["tool"]["mypy"]["files"]) == {"dp_transforms", "pipelines"}
     assert re.search(r"^\t\$\(BIN\)/mypy$", (ROOT / "Makefile").read_text(), re.MULTILINE), "mypy runs plainly"
 
 
@@ -70,7 +70,7 @@ def test_messages_name_extras_that_there_are_and_no_package_of_an_index() -> Non
         text = path.read_text()
         assert "shifting-heavy-hitters[" not in text, path
         named |= set(re.findall(r"""how_to_install\(["'](\w+)["']\)""", text))
-    assert {"charts", "gcp", "kafka", "metrics", "serve"} <= named <= set(extras)
+    assert {"charts", "kafka", "metrics", "serve"} <= named <= set(extras)
 
 
 EACH_MODULE = """
@@ -86,7 +86,7 @@ print(count)
 
 def test_every_module_can_be_imported() -> None:
     """With these versions of what the package requires: `make test-versions` asks the oldest and the newest."""
-    files = [path for folder in ("dp_transforms", "pipelines", "runners") for path in (ROOT / folder).rglob("*.py")]
+    files = [path for folder in ("dp_transforms", "pipelines") for path in (ROOT / folder).rglob("*.py")]
     assert int(run(sys.executable, "-c", EACH_MODULE, cwd=ROOT)) > 0.9 * len(files) > 100
 
 

@@ -5,33 +5,27 @@
 - audit: ``shh audit``. audit_report, audit_hits_report, audit_looks_report: how its result is shown.
 - replay: ``shh replay``. replay_request: all that it is asked for. replay_runs: its runs, with their progress.
   replay_run: its pipeline. home_workers: its worker processes and its memory.
-- replay_engine, cluster_replay: where a replay runs; one on a cluster. flink_replay, flink_start, flink_progress,
-  dataflow_replay: what each cluster has of its own.
+- replay_engine, flink_replay: where a replay runs; one on Flink.
 - show: ``shh show``, its pages and charts. explain: ``shh explain``. load: ``shh load``. What is shown:
   `dp_transforms.views`.
 - doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
   the user, and in words.
 - ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
-- serve, listening, operator_numbers: ``shh serve``, a live page of the same parts; the server; the engine's numbers.
-- stream: ``shh stream``, by the modules of the next two groups.
+- serve: ``shh serve``, a live page of the same parts.
+- stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.
 
-What a stream needs before it runs:
+What a stream needs:
 
-- stream_options: its options. stream_rules, engine_choice: which ones need or exclude each other; which engine runs it.
-- stream_request: from the options to all that a run needs. stop_file: where its stop file is.
-- stream_ports: a check of the ports that others can reach.
-- stream_pubsub: Pub/Sub as input.
-
-A stream that runs:
-
-- stream_run: builds the stream pipeline (`build_pipeline`), starts it, watches it or leaves it.
-- stream_engine: starts the engine. stream_job: the job in a thread, and how it is cancelled.
-- stream_watch: watches a run to its end, by flink_watch (what Flink says) and sink_watch (what the output holds).
-- stream_metrics: the numbers for the operator, for Prometheus.
-- stream_status: what a person sees of a run. stop_signals: Ctrl-C and SIGTERM, counted.
+- stream_options: its options. stream_rules: which ones need or exclude each other, and where its stop file is.
+  stream_request: from the options to all that a run needs.
+- stream_state: a stream with ``--state``, as a part of a run.
+- stream_watch: watches a run to its end. stream_status: what a person sees of it. stream_metrics: numbers for
+  Prometheus.
 
 What several share:
 
+- engine_choice: which engine runs a command, its options, and a check of the ports that others can reach. stream_job:
+  starts the engine, and runs the job in a thread. flink_jobs: what Flink is asked about it.
 - options, plan_options, state_options: what options are made of, and those of several commands; those that define a
   plan; those of a part of a run, and where a run is accounted for.
 - state_part, ledger_account: a part of a run, and what an account of runs hears of it; that of a ledger.

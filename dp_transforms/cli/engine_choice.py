@@ -1,17 +1,26 @@
-"""Which engine runs a stream: the choice that the options of ``shh stream`` make, and the rules for these options."""
+"""Which engine runs a command: the options that choose it, in every command that has engines, and their rules.
+
+A run whose ports other machines can reach is refused: Beam runs the code that they send, and needs no password.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 from typing import Any
 
-from dp_transforms.cli.options import flag
-from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS, JOB_SERVICE, PRISM
-from dp_transforms.cli.stream_ports import check_worker_pool
-from dp_transforms.engines.addresses import LOCAL as LOCAL_FLINK
+import click
+
+from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.options import ENGINE, flag, option
+from dp_transforms.engines.engine_process import LOCAL as LOCAL_FLINK
+from dp_transforms.engines.this_machine import addresses_of, is_loopback, is_open_here, open_ports
 from dp_transforms.errors import UserError
 
+# Only in this process the noise key can be drawn and forgotten: no other process needs it.
+IN_PROCESS = "in-process"
+FLINK, PRISM, JOB_SERVICE = "flink", "prism", "job-service"
 _FLINK_OPTIONS = (
     "flink_master",
     "checkpoint_dir",
@@ -21,6 +30,52 @@ _FLINK_OPTIONS = (
     "resume_from",
 )
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
+_WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"
+_ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"
+_REMEDIES = {
+    PRISM: "Build one that listens only on this machine with: make prism; or",
+    FLINK: "Build a job server that listens only on this machine with: make flink; or",
+}
+
+
+class EngineName(click.Choice[str]):
+    """The name of an engine that `shh` starts or asks. It says what to do for one that takes jobs of pipelines/*.py."""
+
+    def __init__(self, *names: str, job: str) -> None:
+        super().__init__(names)
+        self._job = job
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "dataflow":
+            raise UserError(
+                f"--engine dataflow is not an engine of shh. Dataflow takes the job of python pipelines/{self._job}.py"
+                " --runner=DataflowRunner ..., or a flex template of it (runners/dataflow/README.md)."
+            )
+        return super().convert(value, param, ctx)
+
+
+FLINK_MASTER = option(
+    ENGINE,
+    "--flink-master",
+    metavar="HOST:PORT",
+    help="REST address of the Flink cluster. Default: [local], a Flink that is started here.",
+)
+PARALLELISM = option(ENGINE, "--parallelism", type=click.IntRange(min=1), help="Parallel parts on Flink. Default: 1.")
+WORKER_POOL = option(
+    ENGINE,
+    "--worker-pool",
+    metavar="HOST:PORT",
+    help="Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
+    "with --flink-master [local].",
+)
+ALLOW_OPEN_PORTS = option(
+    ENGINE,
+    "--allow-open-ports",
+    is_flag=True,
+    default=False,
+    help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
+    "of --worker-pool. First close it off by other means (docs/deploy.md).",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +99,7 @@ class EngineChoice:
     @property
     def is_local(self) -> bool:
         """Whether all workers are processes of this machine, and end with this command."""
-        return self.name != DATAFLOW and not (self.name == FLINK and self.flink_master != LOCAL_FLINK)
+        return self.name != FLINK or self.flink_master == LOCAL_FLINK
 
     @property
     def reads_once(self) -> bool:
@@ -54,7 +109,7 @@ class EngineChoice:
     @property
     def recovers(self) -> bool:
         """Whether a worker that died is replaced by one that continues its work."""
-        return self.name in (FLINK, DATAFLOW)
+        return self.name == FLINK
 
     @property
     def can_go_on(self) -> bool:
@@ -64,9 +119,7 @@ class EngineChoice:
 
 def choose_engine(options: dict[str, Any]) -> EngineChoice:
     """Raises UserError for options that contradict or need each other."""
-    name = options["engine"]
-    if name is None:
-        name = FLINK if options["flink_master"] else DATAFLOW if options["pubsub_subscription"] else PRISM
+    name = options["engine"] or (FLINK if options["flink_master"] else PRISM)
     given = [flag(option) for option in _FLINK_OPTIONS if options[option] is not None]
     if given and name != FLINK:
         verb = "belongs" if len(given) == 1 else "belong"
@@ -87,7 +140,7 @@ def choose_engine(options: dict[str, Any]) -> EngineChoice:
         raise UserError(f"--worker-pool must be HOST:PORT, got {engine.worker_pool!r}.")
     if engine.worker_pool is not None and not engine.allow_open_ports:
         check_worker_pool(engine.worker_pool, engine.flink_master)
-    if not engine.is_local and name == FLINK and engine.worker_pool is None:
+    if not engine.is_local and engine.worker_pool is None:
         raise UserError(
             f"a Flink at {engine.flink_master} needs Python workers that it can reach. Start Beam's worker pool beside"
             " its task managers and name it with --worker-pool HOST:PORT (docs/deploy.md)."
@@ -95,8 +148,50 @@ def choose_engine(options: dict[str, Any]) -> EngineChoice:
     if options["detach"] and engine.is_local:
         raise UserError(
             f"--detach needs an engine that runs on after this command, got --engine {name} on this machine."
-            " Give --flink-master HOST:PORT or --engine dataflow, or leave --detach out."
+            " Give --flink-master HOST:PORT, or leave --detach out."
         )
     if engine.resume_from is not None and options["run_id"] is None and options["state"] is None:
         raise UserError("--resume-from resumes a run: give its name with --run-id (the run printed it).")
     return engine
+
+
+def check_ports(engine: str, *, allow: bool) -> None:
+    """Raises UserError if other machines can now reach a process of this command.
+
+    engine: the name of the engine. allow: print a warning on stderr, and go on.
+    """
+    found = open_ports()
+    if allow:
+        for port in found:
+            tell(f"--allow-open-ports: other machines may reach {port}.")
+        return
+    if not found:
+        return
+    remedy = _REMEDIES.get(engine, "Leave out the options after --, or")
+    raise UserError(f"--engine {engine} listens beyond this machine: {found[0]}. {_WHY}. {remedy} {_ALLOW}.")
+
+
+def check_worker_pool(pool: str, flink_master: str) -> None:
+    """Raises UserError if strangers can reach the pool, as far as this machine can know.
+
+    pool, flink_master: "host:port", the latter also "[local]". Names are looked up here; a name that only the cluster
+    knows is taken for a private one.
+    """
+    addresses = addresses_of(pool.rpartition(":")[0])
+    if any(ipaddress.ip_address(address).is_global for address in addresses):
+        raise UserError(
+            f"--worker-pool {pool} has an address of the internet. {_WHY}. Start the pool where task managers reach it"
+            f" by localhost or on a private network, or {_ALLOW}."
+        )
+    port = int(pool.rpartition(":")[2])
+    is_flink_here = flink_master == LOCAL_FLINK or _is_here(addresses_of(flink_master.rpartition(":")[0]))
+    if is_flink_here and _is_here(addresses) and is_open_here(port):
+        raise UserError(
+            f"--worker-pool {pool} listens beyond this machine. {_WHY}. Start it with python -m"
+            " dp_transforms.engines.on_loopback apache_beam.runners.worker.worker_pool_main"
+            f" --service_port={port}, or {_ALLOW}."
+        )
+
+
+def _is_here(addresses: list[str]) -> bool:
+    return bool(addresses) and all(is_loopback(address) for address in addresses)

@@ -1,6 +1,6 @@
 """The words that pipelines/replay_log.py and pipelines/live_stream.py share: options of `shh` beside Beam's own.
 
-Ours are written as `shh` writes them, with hyphens; those of Beam have underscores.
+Ours are written as `shh` writes them, with hyphens; those of Beam have underscores, and ours may.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ def job_parser(description: str) -> argparse.ArgumentParser:
 
 
 def parse_words(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of the parser, and the words that are left for Beam: it would drop one of ours that is written as its
-    own are, and say so in its log alone. Ends the process as argparse does."""
-    ours, beam_words = parser.parse_known_args(words)
-    for word in beam_words:
-        if (name := word.partition("=")[0].removeprefix("--").replace("-", "_")) in vars(ours):
-            parser.error(f"write --{name.replace('_', '-')}, not {word.partition('=')[0]}: those of Beam have _.")
-    return ours, beam_words
+    """The options of the parser, and the words that are left for Beam. Ours may have underscores too, as the parameters
+    of a flex template have: else Beam would drop them, and say so in its log alone. Ends the process as argparse does.
+    """
+    return parser.parse_known_args([_with_hyphens(parser, word) for word in words])
+
+
+def _with_hyphens(parser: argparse.ArgumentParser, word: str) -> str:
+    name, equals, value = word.partition("=")
+    ours = name.replace("_", "-")
+    return f"{ours}{equals}{value}" if ours in parser._option_string_actions else word
 
 
 def fields_of(ours: argparse.Namespace) -> EventFields:

@@ -71,9 +71,7 @@ if TYPE_CHECKING:
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12
 # Fields of a request that are options.
-_AS_GIVEN = (
-    *("domain_file", "dead_letter", "max_bad_fraction", "allow_empty", "noise_key_file", "noise_key_secret", "stream"),
-)
+_AS_GIVEN = (*("domain_file", "dead_letter", "max_bad_fraction", "allow_empty", "noise_key_file", "stream"),)
 
 
 @click.command(name="replay", cls=GroupedCommand)
@@ -170,7 +168,7 @@ def _replay(
 ) -> tuple[ReplaySummary | None, ReplayRequest]:
     """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
     with user_errors(ValueError):  # of a file, the plan, or an option
-        cluster = choose_replay_engine(logs, options, beam_words)
+        cluster = choose_replay_engine(options, beam_words)
         pool = pool_for(logs, options, beam_words)
         if pool is not None:
             started.enter_context(pool)

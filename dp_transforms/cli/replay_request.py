@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from dp_transforms.cli.options import noise_key_secret
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportHeader, ReportTable
-
-if TYPE_CHECKING:
-    from apache_beam import Secret
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +18,7 @@ class ReplayRequest:
     logs: as they were named. chunks: of them. hint: for the operator, why most rows may be unreadable (`hint_of_log`).
     shards: into how many parts users and items are cut; None for the number that suits this machine. Results do not
         depend on it.
-    noise_key_secret: of ``--noise-key-secret``, in the place of a file. table: where the report goes instead of a file;
+    table: where the report goes instead of a file;
         `output` is then its name for people. workers: so many of a cluster read the log at once.
     allow_empty: whether there is a report if no event is inside the range. is_named: the operator chose the run id;
         else it was drawn. state: of the part that is taken; None for all of a run at once.
@@ -41,18 +36,12 @@ class ReplayRequest:
     stream: str
     hint: str | None = None
     shards: int | None = None
-    noise_key_secret: str | None = None
     table: ReportTable | None = None
     workers: int = 1
     allow_empty: bool = False
     logs: tuple[str, ...] = ()
     is_named: bool = False
     state: StateOptions | None = None
-
-    @property
-    def noise_key(self) -> str | Secret | None:
-        """The key file, or the secret that workers fetch. Raises UserError."""
-        return self.noise_key_file if self.noise_key_secret is None else noise_key_secret(self.noise_key_secret)
 
     @property
     def header(self) -> ReportHeader:

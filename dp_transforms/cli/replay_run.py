@@ -194,7 +194,7 @@ def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCo
     """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
         request.plan,
-        noise_key=request.noise_key,
+        noise_key=request.noise_key_file,
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,

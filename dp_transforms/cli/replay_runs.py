@@ -158,9 +158,9 @@ def _run(
     elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
     if isinstance(where, ClusterReplay):
-        from dp_transforms.cli.cluster_replay import replay_on_cluster  # loads all engines
+        from dp_transforms.cli.flink_replay import replay_on_flink  # loads all engines
 
-        return replay_on_cluster(request, where)
+        return replay_on_flink(request, where)
     progress = ReadProgress()
     # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
     stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()

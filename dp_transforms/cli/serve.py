@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import errno
 import importlib.util
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,16 +19,20 @@ from click.core import ParameterSource
 from dp_transforms.checks import how_to_install
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import TIME_ZONE_OPTION, TITLES_OPTION
+from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
 from dp_transforms.stores.sql_urls import is_database
 
 if TYPE_CHECKING:
+    from dp_transforms.views.serving.access import Access
     from dp_transforms.views.serving.web_app import AskOperator, Followed
 
     Shown = Callable[[], tuple[Followed, AskOperator | None]]  # reads it for the first time; raises UserError
 
 _LATEST_WINDOWS = 10_000
 _SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
+_MOST_CONNECTIONS = 1000  # at once; further ones are told to come later
+_BACKLOG = 1024
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
@@ -101,11 +107,10 @@ def command(
     file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
-    from dp_transforms.cli.listening import BACKLOG, bound, is_loopback_host, run_server
     from dp_transforms.views.serving.access import Access, new_token, read_token
     from dp_transforms.views.serving.web_app import LiveSite
 
-    is_local = is_loopback_host(host)
+    is_local = _is_loopback_host(host)
     open_by = f"--host {host}" if not is_local else f"--name {names[0]}" if names else None
     if bool(reports) == (ledger is not None):
         raise UserError("give one of both: REPORT, such as the --output folder of `shh stream`, or --ledger.")
@@ -119,12 +124,12 @@ def command(
     token = read_token(token_file) if token_file is not None else None if is_open else new_token()
     with bound(host, port) as listening:
         site = LiveSite(*shown())
-        listening.listen(BACKLOG)
+        listening.listen(_BACKLOG)
         port = listening.getsockname()[1]
         own = [host] if is_local else [host, socket.gethostname()]
         access = Access(site.application(), token=token, names=[*names, *own], port=port)
         _announce(host, port, token, token_file, is_local)
-        run_server(access, listening)
+        _run_server(access, listening)
 
 
 def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetime.tzinfo, open_by: str | None) -> Shown:
@@ -157,7 +162,7 @@ def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetim
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if flink_master is None:
             return live, None
-        from dp_transforms.cli.operator_numbers import OperatorNumbers
+        from dp_transforms.cli.flink_jobs import OperatorNumbers
 
         numbers = OperatorNumbers(flink_master)
         return live, lambda now: numbers.ask(live.header, now)
@@ -216,3 +221,59 @@ def _announce(host: str, port: int, token: str | None, token_file: str | None, i
     if not is_local:
         tell("What goes over the network is not encrypted: put a proxy with TLS before it where others may listen.")
     tell("Ctrl-C ends it.")
+
+
+def _is_loopback_host(host: str) -> bool:
+    """Whether only this machine reaches it. A name without an address is none."""
+    found = addresses_of(host)
+    return bool(found) and all(map(is_loopback, found))
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that is bound there. It must still listen, once there is a page: who comes before is refused, and does
+    not hang. port: 0 for any free one. Raises UserError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(f"--host {host} is not an address of this machine: {error.strerror}.") from error
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                f"--port {port} is taken: another program listens there. Give another one, or --port 0 for any that is"
+                " free."
+            ) from error
+        if error.errno == errno.EACCES:
+            raise UserError(f"--port {port} is not allowed to this user. Give one from 1024 on.") from error
+        raise UserError(f"--host {host} is not an address of this machine: {error.strerror}.") from error
+    return made
+
+
+def _run_server(application: Access, listening: socket.socket) -> None:
+    """Serves until a signal ends the process, by the handlers of `exit_signals`."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Leaves the handlers as they are: uvicorn's would wait for all browsers to leave."""
+            yield
+
+    config = uvicorn.Config(
+        application,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # a first request has the token in its address
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        backlog=_BACKLOG,
+    )
+    Server(config).run(sockets=[listening])

@@ -1,19 +1,54 @@
-"""``shh stream``: from a live stream to private reports, window by window, on a real engine."""
+"""``shh stream``: from a live stream to private reports, window by window, on a real engine.
+
+Builds the pipeline, starts it, and watches it, or leaves it running with ``--detach``. With a ledger it pays for its
+whole run when it starts, once for all its restarts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import apache_beam as beam
 import click
+import numpy as np
 from click.core import ParameterSource
 
+from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.write_files import WriteRejectedFolder
+from dp_transforms.beam.write_report_stream import WriteReportStream
+from dp_transforms.beam.write_state import WriteState
+from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
-from dp_transforms.cli.options import GroupedCommand
+from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
+from dp_transforms.cli.ledger_account import LedgerAccount
+from dp_transforms.cli.options import GroupedCommand, NothingFoundError
+from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.state_options import account_of_options
+from dp_transforms.cli.state_part import DONE, RunAccount, part_is_done, part_is_taken, state_errors
+from dp_transforms.cli.stream_job import StreamJob, started_engine
+from dp_transforms.cli.stream_metrics import LOOPBACK, served_metrics
 from dp_transforms.cli.stream_options import stream_options
-from dp_transforms.cli.stream_request import stream_request
-from dp_transforms.cli.stream_run import run_stream, run_stream_part
+from dp_transforms.cli.stream_request import StreamRequest, stream_request
+from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
 from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_watch import watch_stream
+from dp_transforms.engines.portable import job_name
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
+from dp_transforms.logs.streams.partition_progress import PartitionProgress
+from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.runs.fingerprints import key_fingerprint
+from dp_transforms.runs.state_lock import hold_state
+
+_NOTHING_STARTED = "nothing was started"
 
 
 @click.command(name="stream", cls=GroupedCommand)
@@ -23,7 +58,7 @@ def command(context: click.Context, /, **options: Any) -> None:
     """Watch a stream: which items are held by many users right now, window by window, under differential privacy for
     each user.
 
-    The input is a Kafka topic, a folder of log files that grows, or a Pub/Sub subscription. Ctrl-C drains the run: all
+    The input is a Kafka topic or a folder of log files that grows. Ctrl-C drains the run: all
     windows close, and it ends; twice ends it at once. Options for Beam follow after `--`.
 
     \b
@@ -38,3 +73,213 @@ def command(context: click.Context, /, **options: Any) -> None:
             run_stream(request, context.obj or [], StreamStatus(), account)
         else:
             run_stream_part(request, context.obj or [], StreamStatus("this part"), account)
+
+
+def run_stream_part(
+    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: LedgerAccount | None
+) -> None:
+    """One part of a run with a state. Returns when it has handed its state over, or was done before.
+
+    Raises UserError and SystemExit like `run_stream`.
+    """
+    assert request.state is not None
+    keeper = account or RunAccount()
+    with state_errors(), hold_state(request.state.path):
+        with errors_in_one_line(_NOTHING_STARTED):
+            if account is not None and not os.path.lexists(request.state.path):
+                _check_that_something_counts(request, is_part=True)
+            part = part_of_stream(request, keeper)
+        if part.facts.how == DONE:
+            keeper.finish(part.facts, part.facts.state_fingerprint)
+            status.tell(part_is_done(part.facts))
+            return
+        part.prepare()
+        with errors_in_one_line(_NOTHING_STARTED):
+            source = part.source(request.source)
+            request.sink.open(request.header).close()  # whose header shows later that the output is still there
+        request = dataclasses.replace(request, source=source)
+        if part.is_published:  # by a process that was killed then
+            with part.account_of(keeper):
+                part.publish(part.found_end)
+        else:
+            run_stream(request, beam_words, status, account, part)
+    status.tell(no_window_was_over(part.facts) if part.is_empty else part_is_taken(part.facts))
+
+
+def run_stream(
+    request: StreamRequest,
+    beam_words: Sequence[str],
+    status: StreamStatus,
+    account: LedgerAccount | None = None,
+    part: StreamPart | None = None,
+) -> None:
+    """Returns when the run has ended, was drained, or was left running with --detach. account: None without a ledger.
+    part: of a run with a state.
+
+    Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
+    """
+    with errors_in_one_line(_NOTHING_STARTED):
+        _check_clock(request, status)
+        if part is None:
+            _check_that_something_counts(request)
+        _announce(request, status)
+    with (
+        quiet_workers(),
+        served_metrics(request.metrics_port, _labels(request)) as served,
+        started_engine(request.engine, beam_words, job_name(request)) as (options, flink),
+    ):
+        if served is not None:
+            status.tell(f"Numbers for the operator, for Prometheus: http://{LOOPBACK}:{served[1]}/metrics")
+        with errors_in_one_line(_NOTHING_STARTED):
+            pipeline = beam.Pipeline(options=options)
+            build_pipeline(pipeline, request, part)
+        # Before anything is charged: a cluster that does not answer gets no job.
+        start = None if flink is None or request.engine.is_local else FlinkStart(flink, job_name(request))
+        with _accounted(request, account) if part is None else part.account_of(account or RunAccount()):
+            if request.detach:
+                assert start is not None
+                with errors_in_one_line(_NOTHING_STARTED):
+                    result = pipeline.run()
+                job_id = start.wait_until_running(result)
+                status.tell(
+                    f"The job runs on without this command: see it at http://{request.engine.flink_master}, and cancel"
+                    " it there once its reports have an end record (docs/deploy.md)."
+                )
+                print(job_id)
+                return
+            watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
+            ended = watch_stream(StreamJob(pipeline), request, status, watch, part, served and served[0])
+            if part is not None:
+                part.publish(ended)
+
+
+def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: StreamPart | None = None) -> None:
+    """Input, monitor, outputs; of a part also its state. Raises StreamError and ValueError."""
+    stream = MonitorStream(
+        request.source,
+        request.plan,
+        clock=request.clock,
+        noise_key=request.noise_key if part is None else part.facts.noise_key,
+        run_id=request.run_id,
+        stream=request.stream,
+        domain=request.domain_file,
+        driver="loop" if request.engine.reads_once else "timers",
+        confirm=request.engine.recovers,
+        stop_file=request.stop_file,
+        part=None if part is None else part.run_part,
+    )
+    reports, ended, rejected, *states = pipeline | "MonitorStream" >> stream
+    if part is not None:
+        _ = states[0] | "WriteState" >> WriteState(
+            part.draft,
+            part.begun,
+            part.run_part,
+            part.forget_after,
+            part.facts.state_path,
+            part.facts.noise_key,
+            stream.state_senders,
+        )
+    _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
+    if request.dead_letter is not None:
+        _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.dead_letter)
+
+
+def _check_that_something_counts(request: StreamRequest, *, is_part: bool = False) -> None:
+    """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
+    event counts. Raises NothingFoundError if none does. is_part: a log without any event is one of a quiet night."""
+    if not request.once or request.allow_empty or request.engine.resume_from is not None:
+        return
+    schedule, clock, now_micros = request.plan.schedule, request.clock, time.time_ns() // 1000
+    events = outside = rejected = 0
+    for partition in request.source.partitions():
+        progress, is_at_end = PartitionProgress(schedule, clock, shards=1), False
+        with contextlib.closing(partition.open(clock.first_arrival_micros(schedule))) as reader:
+            while not (is_at_end or progress.has_arrived_after(now_micros)):
+                polled = reader.poll(progress.position, max_records=MAX_RECORDS, max_seconds=MAX_SECONDS)
+                taken = progress.take(polled, now_micros)
+                first = schedule.first_window(taken.batch.time_micros)
+                last_end = np.minimum(first + schedule.windows_per_event, schedule.horizon)
+                if ((first >= 0) & (last_end > taken.first_open)).any():
+                    return
+                events, outside, is_at_end = events + len(polled.batch), outside + taken.outside, polled.is_at_end
+                rejected += polled.records - len(polled.batch)
+    if events or not is_part:
+        start, end = (format_utc(MICROS_PER_SECOND * at) for at in (schedule.start_seconds, schedule.end_seconds))
+        raise NothingFoundError(
+            f"no event that is there now counts in {start} .. {end}: {outside:,} are outside, {events - outside:,} come"
+            f" too late or too early by --clock {clock.kind}, {rejected:,} records cannot be read. Nothing was"
+            " published, and nothing is spent. Check --start, --end, --time-unit and --clock (history needs --clock"
+            " event), or give --allow-empty, which spends the whole budget."
+        )
+
+
+def _labels(request: StreamRequest) -> dict[str, str]:
+    return {"run_id": request.run_id, "stream": request.stream, "engine": request.engine.name}
+
+
+def _announce(request: StreamRequest, status: StreamStatus) -> None:
+    status.announce(request.plan.guarantee)
+    keep = " Keep this name and the noise key: both are needed to resume it." if request.engine.name == FLINK else ""
+    status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
+    if (
+        request.is_named
+        and request.state is None
+        and request.noise_key is not None
+        and request.engine.resume_from is None
+    ):
+        status.tell(
+            f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
+            " Then both runs draw the same noise, and together they show what changed: stop, and leave --run-id out."
+        )
+    if request.stop_file is not None and request.detach:
+        status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
+
+
+def _check_clock(request: StreamRequest, status: StreamStatus) -> None:
+    check_clock(request.clock, status.tell)
+    if isinstance(request.source, KafkaTopic):
+        check_topic(request.source, request.clock, status.tell, allow="--producer-times")
+
+
+@contextlib.contextmanager
+def _accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator[None]:
+    """Runs the block, in which the engine runs the stream, or starts it with --detach.
+
+    Raises UserError if the run does not fit into what is left, and for a run id that was used before, unless the run is
+    resumed from what its engine stored: then its restarts draw the same noise for the same records.
+    """
+    if account is None:
+        yield
+        return
+    account.reserve_part(
+        request.plan,
+        stream=request.stream,
+        run_id=request.run_id,
+        input_fingerprint=_fingerprint_of_source(request),
+        key_fingerprint=_fingerprint_of_key(request.noise_key),
+        draws_once=request.engine.resume_from is None,
+    )
+    account.start_whole()
+    try:
+        yield
+    except BaseException:
+        account.fail()  # what it has published so far stays
+        raise
+    if not request.detach:  # else the engine runs on, and nobody tells when it has ended
+        account.finish()
+
+
+def _fingerprint_of_source(request: StreamRequest) -> str:
+    """What decides which events the records are. The records themselves are still to come."""
+    return hashlib.sha256(request.source.fingerprint().encode()).hexdigest()
+
+
+def _fingerprint_of_key(key: beam.Secret | None) -> str:
+    """Of the key itself where this process can read it, else of the place where it is."""
+    if key is None:
+        return secrets.token_hex(32)  # it is drawn for this process and forgotten
+    path = getattr(key, "path", None)
+    if path is not None:
+        with contextlib.suppress(ValueError):
+            return key_fingerprint(key.get_secret_bytes())
+    return hashlib.sha256(f"noise key at {path or key}".encode()).hexdigest()

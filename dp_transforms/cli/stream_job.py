@@ -1,42 +1,83 @@
-"""The job of a run: a pipeline in a thread, its name on the engine, and how it is cancelled there."""
+"""The job of a run: starts its engine, and runs its pipeline in a thread."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import re
 import threading
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.set_up_workers import operator_counts, operator_gauges
-from dp_transforms.cli.stream_options import FLINK
-from dp_transforms.cli.stream_request import StreamRequest
-from dp_transforms.cli.stream_status import StreamStatus
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink_rest import ENDED, FlinkRest
+from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, check_ports
+from dp_transforms.engines import flink, prism
+from dp_transforms.engines.engine_process import LOCAL, EngineError
+from dp_transforms.engines.flink_rest import FlinkRest
+from dp_transforms.engines.local import LOCAL_RUNNER
+from dp_transforms.engines.on_loopback import listen_on_loopback
+from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
+from dp_transforms.errors import UserError
 
 _SECONDS_TO_CANCEL = 30.0
+# Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
+_STAGE_NOTHING = "--experiments=disable_logging_submission_environment"
 
 
-class NamedRun(Protocol):
-    """A run by the names that tell it from all others."""
+class StartedEngine(NamedTuple):
+    """options: Beam's, with the engine's address. flink: the Flink that the job runs on; None for other engines."""
 
-    @property
-    def stream(self) -> str: ...
-
-    @property
-    def run_id(self) -> str: ...
+    options: PipelineOptions
+    flink: FlinkRest | None
 
 
-def job_name(request: NamedRun) -> str:
-    """What the engine shows, within the rules of Dataflow. Each run has its own: a run cancels the job of its name."""
-    name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower())
-    digest = hashlib.sha256(json.dumps([request.stream, request.run_id]).encode()).hexdigest()
-    return f"{name[:50].rstrip('-')}-{digest[:12]}"
+@contextlib.contextmanager
+def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: str) -> Iterator[StartedEngine]:
+    """While the block runs, the engine is there: one of this machine is started, and stopped at the end.
+
+    beam_words: further options of Beam. Raises UserError, also if other machines can reach the engine.
+    """
+    listen_on_loopback()
+    with contextlib.ExitStack() as stack:
+        try:
+            words, flink_rest = _start(choice, stack, job_name)
+        except EngineError as error:
+            what = f"--engine {choice.name}: {' '.join(str(error).split())}"
+            if choice.name == PRISM:
+                what += f" To read what is there now, once, give --engine {IN_PROCESS}."
+            raise UserError(what) from None
+        check_ports(choice.name, allow=choice.allow_open_ports)
+        if choice.name != IN_PROCESS:
+            words.append(WATCH_FOREVER)
+        yield StartedEngine(PipelineOptions([*words, *beam_words]), flink_rest)
+
+
+def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> tuple[list[str], FlinkRest | None]:
+    if choice.name == FLINK:
+        server = stack.enter_context(flink.JobServer(choice.flink_master))
+        workers = choice.worker_pool
+        if workers is None and choice.flink_master == LOCAL:
+            workers = stack.enter_context(flink.WorkerPool()).address
+        words = flink.options(
+            server.endpoint,
+            checkpointing_interval_seconds=choice.checkpoint_seconds,
+            checkpoint_dir=choice.checkpoint_dir,
+            parallelism=choice.parallelism,
+            environment="EXTERNAL",
+            worker_address=workers,
+            savepoint=choice.resume_from,
+            streaming=not choice.is_batch,
+            job_name=job_name,
+        )
+        return [*words, _STAGE_NOTHING], server.rest
+    if choice.name == IN_PROCESS:
+        return [f"--runner={LOCAL_RUNNER}"], None
+    if choice.name == PRISM:
+        engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
+        return prism.options(engine.endpoint, job_name=job_name), None
+    return portable_options(stack.enter_context(JobService()).endpoint, streaming=False, job_name=job_name), None
 
 
 class StreamJob:
@@ -88,17 +129,3 @@ class StreamJob:
             with contextlib.suppress(Exception):  # it may end at this moment
                 self._result.cancel()
         self._thread.join(_SECONDS_TO_CANCEL)
-
-
-def cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
-    """Ends the job on a Flink cluster: a job server that is cancelled leaves it there."""
-    if request.engine.name != FLINK or request.engine.is_local:
-        return
-    cluster = FlinkRest(request.engine.flink_master)
-    try:
-        for job in cluster.jobs():
-            if job.name == job_name(request) and job.state not in ENDED:
-                cluster.cancel(job.job_id)
-                cluster.wait_for_state(job.job_id, ENDED, _SECONDS_TO_CANCEL)
-    except EngineError:
-        status.tell(f"The job {job_name(request)} may still be there: cancel it at http://{cluster.address}.")

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import click
 
+from dp_transforms.cli.engine_choice import (
+    ALLOW_OPEN_PORTS,
+    FLINK,
+    FLINK_MASTER,
+    IN_PROCESS,
+    JOB_SERVICE,
+    PARALLELISM,
+    PRISM,
+    WORKER_POOL,
+    EngineName,
+)
 from dp_transforms.cli.options import (
     ADVANCED,
-    ALLOW_OPEN_PORTS,
     BUDGET,
     DURATION,
     DURATION_OR_ZERO,
     ENGINE,
-    FLINK_MASTER,
     INPUT,
-    NOISE_KEY_SECRET,
     OUTPUT,
-    PARALLELISM,
-    WORKER_POOL,
     AnyFunction,
     add_options,
     field_options,
@@ -26,11 +32,6 @@ from dp_transforms.cli.plan_options import plan_options
 from dp_transforms.cli.state_options import ledger_options, state_options
 from dp_transforms.cli.stream_metrics import METRICS_PORT
 from dp_transforms.cli.table_output import OUTPUT_TABLE
-
-# Only in this process the noise key can be drawn and forgotten: no other process needs it.
-IN_PROCESS = "in-process"
-FLINK, PRISM, JOB_SERVICE, DATAFLOW = "flink", "prism", "job-service", "dataflow"
-ENGINES = (PRISM, FLINK, DATAFLOW, JOB_SERVICE, IN_PROCESS)
 
 _INPUT = (
     option(
@@ -53,13 +54,6 @@ _INPUT = (
         needed="or another input",
         metavar="PATH",
         help="Read a folder of log files, and those that are moved into it later.",
-    ),
-    option(
-        INPUT,
-        "--pubsub-subscription",
-        needed="or another input",
-        metavar="SUBSCRIPTION",
-        help="Read JSON messages of a Pub/Sub subscription, projects/P/subscriptions/S. Only on Dataflow.",
     ),
     option(
         INPUT,
@@ -212,7 +206,12 @@ _RUN = (
         help="The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
         "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
     ),
-    NOISE_KEY_SECRET,
+    option(
+        BUDGET,
+        "--noise-key-secret",
+        metavar="VERSION",
+        help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
+    ),
     option(
         ADVANCED,
         "--run-id",
@@ -235,16 +234,24 @@ _RUN = (
         is_flag=True,
         help="Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
         "by then counts and all windows close, also those that are not over; with --state only those that are. It "
-        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka.",
+        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka. If "
+        "no event that is there counts, nothing is published or spent (exit code 4).",
+    ),
+    option(
+        OUTPUT,
+        "--allow-empty",
+        is_flag=True,
+        help="With --once: publish also if no event that is there counts. Give it where others see whether a run "
+        "publishes.",
     ),
     option(
         ENGINE,
         "--engine",
-        brief="prism (default), flink, dataflow, in-process.",
-        type=click.Choice(ENGINES),
-        help="What runs the pipeline. prism: a stream on this machine. flink, dataflow: a cluster. job-service, "
-        "in-process: for trials; they show nothing until all windows are closed, which --once does now. Default: flink "
-        "with --flink-master, dataflow with --pubsub-subscription, else prism.",
+        brief="prism (default), flink, in-process.",
+        type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
+        help="What runs the pipeline. prism: a stream on this machine. flink: a cluster. job-service, in-process: for "
+        "trials; they show nothing until all windows are closed, which --once does now. Default: flink with "
+        "--flink-master, else prism.",
     ),
     FLINK_MASTER,
     option(
@@ -267,7 +274,7 @@ _RUN = (
         ENGINE,
         "--detach",
         is_flag=True,
-        help="Print the job's id and leave the job running; on a Flink cluster and Dataflow.",
+        help="Print the job's id and leave the job running; on a Flink cluster.",
     ),
     METRICS_PORT,
     option(ADVANCED, "--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),

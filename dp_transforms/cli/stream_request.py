@@ -12,14 +12,11 @@ import apache_beam as beam
 
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.engine_choice import EngineChoice, choose_engine
+from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, event_fields, flag, noise_key_secret
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.stop_file import stop_file_of_run
-from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS
-from dp_transforms.cli.stream_pubsub import PubSubSubscription
-from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, with_absolute_paths
+from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, stop_file_of_run, with_absolute_paths
 from dp_transforms.cli.table_output import output_table, shown_output
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
@@ -38,9 +35,10 @@ from dp_transforms.runs.state_file import StateFile
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
     """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
-    can request a stop. once: request it at once. state: for a run that is taken in parts; else None."""
+    can request a stop. once: request it at once. allow_empty: also if nothing counts that is there then. state: for a
+    run that is taken in parts; else None."""
 
-    source: StreamSource | PubSubSubscription
+    source: StreamSource
     plan: ReleasePlan
     domain_file: str | None
     clock: StreamClock
@@ -56,10 +54,17 @@ class StreamRequest:
     state: StateOptions | None = None
     metrics_port: int | None = None
     once: bool = False
+    allow_empty: bool = False
 
     @property
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
+
+    @property
+    def place(self) -> str:
+        """The option that names the output."""
+        places: dict[type, str] = {ReportFolder: "--output", ReportTable: "--output-table"}
+        return places.get(type(self.sink), "--output-topic")
 
     @property
     def log_decides(self) -> bool:
@@ -105,6 +110,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
             state=_state(options, run_id),
             metrics_port=options["metrics_port"],
             once=options["once"],
+            allow_empty=options["allow_empty"],
         )
         _check_release(request)
         if request.once and request.stop_file is None:
@@ -116,7 +122,7 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     return request
 
 
-def _shown_within_seconds(options: dict[str, Any], source: StreamSource | PubSubSubscription) -> float | None:
+def _shown_within_seconds(options: dict[str, Any], source: StreamSource) -> float | None:
     """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
     longer. Of another log nothing is known: None is the idle timeout."""
     given: float | None = options["shown_within"]
@@ -125,9 +131,7 @@ def _shown_within_seconds(options: dict[str, Any], source: StreamSource | PubSub
     return given
 
 
-def _source(options: dict[str, Any], fields: EventFields) -> StreamSource | PubSubSubscription:
-    if options["pubsub_subscription"] is not None:
-        return PubSubSubscription(options["pubsub_subscription"], fields)
+def _source(options: dict[str, Any], fields: EventFields) -> StreamSource:
     if options["folder"] is not None:
         return LogFolder(options["folder"], fields)
     return KafkaTopic(
@@ -168,8 +172,10 @@ def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | N
     if path is None:
         if engine.name == IN_PROCESS:
             return None
-        remedy = "--noise-key-secret VERSION" if engine.name == DATAFLOW else f"--noise-key-file FILE. {MAKE_A_KEY}"
-        raise UserError(f"--engine {engine.name} has workers outside this process, which need one noise key: {remedy}.")
+        raise UserError(
+            f"--engine {engine.name} has workers outside this process, which need one noise key: --noise-key-file FILE."
+            f" {MAKE_A_KEY}."
+        )
     if not engine.is_local and not os.path.exists(path):
         return KeyFile(path)  # a mount of the workers, who check it
     key = KeyFile(path)
@@ -220,28 +226,18 @@ def _check_release(request: StreamRequest) -> None:
             "--counts-for cannot be used with a stream: counts are paid for when all names of the run are known. Leave"
             " it out, or use `shh replay`."
         )
-    if request.plan.release == "names" and isinstance(request.source, PubSubSubscription):
-        raise UserError(
-            "--release names cannot read --pubsub-subscription: it was not tried where Dataflow closes windows. Give"
-            " --kafka or --folder, or a plan of --release labels, counts or kms21."
-        )
 
 
 def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
-    sink = request.sink
+    sink, place = request.sink, request.place
     if isinstance(sink, ReportFolder):
         if not os.path.isdir(sink.path):
             return  # still to be made, or a mount of the workers, who check it
-        place = "--output"
         header, _, ended = sink.read()
         if header is None and os.listdir(sink.path):
             raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
-    elif isinstance(sink, ReportTable):
-        place = "--output-table"
-        header, _, ended = sink.read(request.run_id)
-    elif request.is_named:
-        place = "--output-topic"
+    elif isinstance(sink, ReportTable) or request.is_named:
         header, _, ended = sink.read(request.run_id)
     else:
         return  # a topic can hold many runs, but none of this fresh name

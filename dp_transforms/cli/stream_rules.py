@@ -1,23 +1,26 @@
-"""Which options of ``shh stream`` need or exclude each other, and which folders and files must be there beforehand."""
+"""Which options of ``shh stream`` need or exclude each other, what must be there before, and where its stop file is."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
+import re
+import stat
+import tempfile
 from collections.abc import Collection
 from typing import Any
 
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.options import READING_OPTIONS, flag
+from dp_transforms.cli.options import flag
 from dp_transforms.cli.state_options import check_state_options
-from dp_transforms.cli.stream_options import DATAFLOW
 from dp_transforms.cli.table_output import check_table, check_table_for_workers, output_table
 from dp_transforms.errors import UserError
-from dp_transforms.reports import ReportTable
 from dp_transforms.stores.local_files import open_regular
 
 CLOCK_OPTIONS = ("allowed_lateness", "out_of_order", "max_ahead", "idle_timeout", "shown_within")
 _OF_KAFKA = ("topic", "kafka_config", "avro_schema", "avro_framing", "avro_schema_id", "producer_times")
+_LONGEST_NAME = 80
 _FILES_READ_HERE = ("avro_schema", "kafka_config")
 _PATHS = (
     "folder",
@@ -28,14 +31,6 @@ _PATHS = (
     "noise_key_file",
     "stop_file",
     "state",
-)
-_NOT_ON_DATAFLOW = (
-    ("folder", "Give --kafka or --pubsub-subscription"),
-    ("output", "Give --output-topic"),
-    ("dead_letter", "Leave it out; the job's metrics count such records"),
-    ("stop_file", "Leave it out, and cancel the job to stop it"),
-    ("noise_key_file", "Give --noise-key-secret"),
-    ("state", "Leave it out: on Dataflow a stream is a whole run. Or use --engine flink"),
 )
 
 
@@ -60,13 +55,9 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
     _check_output(options, given)
     table = output_table(options)
     if table is not None:
-        _check_table(table, engine)
+        check_table_for_workers(table, is_local=engine.is_local)
+        check_table(table)
     _check_folders({**options, "output": options["output"] if table is None else None}, engine)
-    _check_pubsub(options, given, engine)
-    if engine.name == DATAFLOW:
-        for name, remedy in _NOT_ON_DATAFLOW:
-            if options[name] is not None:
-                raise UserError(f"{flag(name)} is a path, and workers of Dataflow share no disk. {remedy}.")
     _check_files(options, engine)
     check_state_options(options)
     if options["metrics_port"] is not None and options["detach"]:
@@ -74,6 +65,8 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
             "--metrics-port cannot be used with --detach: this command serves the numbers while it runs. Leave it out;"
             " the cluster's own reporter has them (docs/deploy.md, what to watch)."
         )
+    if options["allow_empty"] and not options["once"]:
+        raise UserError("--allow-empty belongs to --once: other runs wait for events. Leave it out.")
     if options["once"] and options["detach"]:
         raise UserError("--once cannot be used with --detach: this command drains the run. Leave one of them out.")
     if options["state"] is not None and options["detach"]:
@@ -84,9 +77,8 @@ def check_rules(options: dict[str, Any], given: Collection[str], engine: EngineC
 
 
 def _check_input(options: dict[str, Any]) -> None:
-    inputs = [name for name in ("kafka", "folder", "pubsub_subscription") if options[name] is not None]
-    if len(inputs) != 1:
-        raise UserError("give one input: --kafka HOST:PORT --topic TOPIC, --folder PATH or --pubsub-subscription NAME.")
+    if (options["kafka"] is None) == (options["folder"] is None):
+        raise UserError("give one input: --kafka HOST:PORT --topic TOPIC or --folder PATH.")
     for name in _OF_KAFKA:
         if options[name] is not None and options["kafka"] is None:
             raise UserError(f"{flag(name)} belongs to --kafka. Leave it out, or give --kafka.")
@@ -120,13 +112,6 @@ def _check_output(options: dict[str, Any], given: Collection[str]) -> None:
         raise UserError("--output-topic needs --output-kafka HOST:PORT: the servers that have the topic.")
 
 
-def _check_table(table: ReportTable, engine: EngineChoice) -> None:
-    if engine.name == DATAFLOW:
-        raise UserError("--output as a database was not tried with workers of Dataflow. Give --output-topic.")
-    check_table_for_workers(table, is_local=engine.is_local)
-    check_table(table)
-
-
 def _check_folders(options: dict[str, Any], engine: EngineChoice) -> None:
     for name in ("output", "dead_letter"):
         if options[name] is not None and engine.is_local:
@@ -151,25 +136,6 @@ def _check_can_be_written(path: str, option: str) -> None:
         raise UserError(f"{option} {path} cannot be written: Permission denied. Name another folder.")
 
 
-def _check_pubsub(options: dict[str, Any], given: Collection[str], engine: EngineChoice) -> None:
-    """Pub/Sub and Dataflow decide when a window closes; no option may be ignored in silence."""
-    if options["pubsub_subscription"] is None:
-        return
-    if engine.name != DATAFLOW:
-        raise UserError("--pubsub-subscription runs only on Dataflow. Give --engine dataflow, or another input.")
-    if options["clock"] != "arrival":
-        raise UserError("--pubsub-subscription has one clock: when a message was published. Leave --clock out.")
-    if options["time_field"] != "timestamp" or any(options[name] for name in READING_OPTIONS):
-        flags = ", ".join(map(flag, ("time_field", *READING_OPTIONS)))
-        raise UserError(
-            f"the time of a Pub/Sub message is when it was published, and it is not CSV. Leave {flags} out."
-        )
-    if unused := [flag(name) for name in CLOCK_OPTIONS if name in given]:
-        raise UserError(
-            f"with --pubsub-subscription Dataflow's watermark closes windows. Leave {', '.join(unused)} out."
-        )
-
-
 def _check_files(options: dict[str, Any], engine: EngineChoice) -> None:
     """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
     for name in (*_FILES_READ_HERE, "output_kafka_config"):
@@ -182,3 +148,42 @@ def _check_files(options: dict[str, Any], engine: EngineChoice) -> None:
             open_regular(path).close()
         except OSError as error:
             raise UserError(f"{flag(name)} {path} cannot be read: {error.strerror}. Name a regular file.") from None
+
+
+def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_local: bool) -> str | None:
+    """The path of --stop-file; else one beside the folder of reports; else one that only this user can make.
+
+    named, output: --stop-file and --output, None if not given. is_local: whether all workers run on this machine. None:
+    nobody can request a stop. Raises UserError if somebody else owns the folder of stop files.
+    """
+    if named is not None:
+        return named
+    if output is not None:
+        return f"{output}.stop"
+    return os.path.join(_private_folder(), f"{_file_name(run_id)}.stop") if is_local else None
+
+
+def _file_name(run_id: str) -> str:
+    """Readable, and different for each run id: a run must find its own file when it is resumed, and no other."""
+    readable = re.sub(r"[^A-Za-z0-9-]", "_", run_id)[:_LONGEST_NAME]
+    return f"{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
+
+
+def _private_folder() -> str:
+    """A folder of mode 0700 in the temporary folder, where others could make a file of a name that they guess."""
+    path = os.path.join(tempfile.gettempdir(), f"shh-{os.geteuid()}")
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UserError(
+            f"the folder {path} for the stop file cannot be made: {error.strerror}. Name --stop-file."
+        ) from None
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UserError(
+            f"{path} must be a folder of this user with mode 0700, for the stop file. Somebody else may have made it."
+            " Remove it, or name --stop-file."
+        )
+    return path

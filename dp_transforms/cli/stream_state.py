@@ -23,14 +23,13 @@ import os
 import pathlib
 
 from dp_transforms.cli.state_part import CONTINUES, NEW, RESUMES, PartFacts, RunAccount, StatePart, open_part
-from dp_transforms.cli.stream_pubsub import PubSubSubscription
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.logs.streams.taken_files import TakenFiles
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder, ReportTable
+from dp_transforms.reports import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile
@@ -140,7 +139,6 @@ class StreamPart(StatePart):
 def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
     """Decides what this command is to its run, and reserves it. Raises UserError, StateError or StreamError."""
     assert request.state is not None
-    assert not isinstance(request.source, PubSubSubscription)
     source = request.source
     found: StreamContents = (None, [], None)
 
@@ -166,12 +164,6 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
     return StreamPart(facts, found, resumes_engine=request.engine.resume_from is not None)
 
 
-def source_of_part(request: StreamRequest, part: StreamPart) -> StreamSource:
-    """See `StreamPart.source`."""
-    assert not isinstance(request.source, PubSubSubscription)
-    return part.source(request.source)
-
-
 def no_window_was_over(facts: PartFacts) -> str:
     """A sentence for the operator, of a part that has closed no window."""
     return f"No window was over, so nothing is published, and {facts.state_path} is as it was."
@@ -179,10 +171,8 @@ def no_window_was_over(facts: PartFacts) -> str:
 
 def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents) -> None:
     """Raises UserError if the output is another part's, or the part cannot be resumed."""
-    header, _, _ = found
+    header, place = found[0], request.place
     folder = request.sink.path if isinstance(request.sink, ReportFolder) else None
-    other = "--output-table" if isinstance(request.sink, ReportTable) else "--output-topic"
-    place = other if folder is None else "--output"
     if facts.how != RESUMES:
         if request.engine.resume_from is not None:
             raise UserError(
@@ -222,7 +212,6 @@ def _fingerprint_of_input(request: StreamRequest) -> str:
     """Of what decides which records there are, which events they hold and which of them count. The records are still to
     come."""
     source = request.source
-    assert not isinstance(source, PubSubSubscription)
     parts = [source.fingerprint(), dataclasses.asdict(request.clock)]
     if isinstance(source, LogFolder):
         parts.append(os.path.realpath(source.path))

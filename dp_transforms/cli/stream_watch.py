@@ -1,31 +1,43 @@
-"""Watches a run to its end: shows reports, drains it at a stop or ends it at once, and says how it ended."""
+"""Watches a run to its end: shows reports, drains it at a stop or ends it at once, and says how it ended.
+
+An output that cannot be read for a while does not end the run. Ctrl-C and SIGTERM are counted and not obeyed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pathlib
+import signal
 import time
+from collections.abc import Callable, Iterator, Sequence
 
-from dp_transforms.cli.flink_watch import FlinkWatch
+from dp_transforms.cli.engine_choice import IN_PROCESS, check_ports
+from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
+from dp_transforms.cli.flink_jobs import FlinkWatch, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
-from dp_transforms.cli.sink_watch import SinkWatch
-from dp_transforms.cli.stop_signals import caught_stops
-from dp_transforms.cli.stream_job import StreamJob, cancel_on_cluster, job_name
+from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_metrics import OperatorMetrics
-from dp_transforms.cli.stream_options import FLINK, IN_PROCESS
-from dp_transforms.cli.stream_ports import check_ports
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.table_output import show_command
-from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines.flink_rest import FlinkRest
+from dp_transforms.engines.portable import job_name
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFolder, ReportTable
+from dp_transforms.reports.report_writer import ReportSink
 
+PATIENCE_SECONDS = 120.0
 _SECONDS_BETWEEN_CHECKS = 1.0
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
+_SECONDS_BETWEEN_GLANCES = 0.05
 _METRICS_EVERY_SECONDS = 5.0
+_SECONDS_TO_CANCEL = 30.0
 _FAILED = "the windows that were reported before are valid and stay"
 
 
@@ -80,7 +92,7 @@ def watch_stream(
                 with errors_in_one_line(_FAILED):
                     job.raise_error()
                 ended = sink.check_until_read(lambda: stops.wait(_SECONDS_BETWEEN_CHECKS, asked))
-            cancel_on_cluster(request, status)
+            _cancel_on_cluster(request, status)
             job.cancel()
         stop_file = request.stop_file
         was_asked = made_stop_file or (stop_file is not None and os.path.lexists(stop_file))
@@ -128,11 +140,22 @@ def _drain_or_end(times: int, code: int, job: StreamJob, request: StreamRequest,
     if request.engine.name == IN_PROCESS:
         _remove_stop_file(request)
         os._exit(code)  # its threads cannot be cancelled
-    cancel_on_cluster(request, status)
+    _cancel_on_cluster(request, status)
     job.cancel()
     if not request.engine.can_go_on:
         _remove_stop_file(request)
     raise SystemExit(code)
+
+
+def _cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
+    """Ends the job on a Flink cluster: a job server that is cancelled leaves it there."""
+    if request.engine.is_local:
+        return
+    cluster = FlinkRest(request.engine.flink_master)
+    try:
+        cancel_job(cluster, job_name(request), _SECONDS_TO_CANCEL)
+    except EngineError:
+        status.tell(f"The job {job_name(request)} may still be there: cancel it at http://{cluster.address}.")
 
 
 def _ask_to_drain(request: StreamRequest, stop_file: str, status: StreamStatus) -> bool:
@@ -188,7 +211,7 @@ def _goes_on_words(request: StreamRequest) -> str:
     """Of a job that does not end with this command; empty for others."""
     if request.engine.is_local:
         return ""
-    place = f"http://{request.engine.flink_master}" if request.engine.name == FLINK else "the console of Dataflow"
+    place = f"http://{request.engine.flink_master}"
     return f"The job {job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
 
 
@@ -225,3 +248,108 @@ def _tell_end(
         show = show_command(request.sink, request.run_id)
     if show is not None:
         status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")
+
+
+class SinkWatch:
+    """Shows what is new in a sink each time that it is read. Close it at the end.
+
+    patience_seconds: how long to try again after a first failure. clock: in seconds.
+    """
+
+    def __init__(
+        self,
+        sink: ReportSink,
+        run_id: str,
+        status: StreamStatus,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._follower = sink.follow(run_id)
+        self._shown: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
+        self._reports = 0
+        self._status = status
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._failing_since: float | None = None
+
+    def check(self, given_up: str = "") -> RunEnded | None:
+        """The end of the run, once no report is missing; None before, and while the sink cannot be read.
+
+        Raises UserError if it cannot be read for too long. given_up: what to say of the run then.
+        """
+        try:
+            _, reports, ended, is_new = self._follower.read_new()
+        except StreamError as error:
+            self._tolerate(error, given_up)
+            return None
+        self._failing_since = None
+        self._reports = len(reports) + (0 if is_new else self._reports)
+        self._show(reports)
+        return ended if ended is not None and self._reports == ended.reports else None
+
+    def check_until_read(self, is_stopped: Callable[[], bool]) -> RunEnded | None:
+        """The last reading, when nothing more is written: tries again until the sink can be read.
+
+        is_stopped: waits a while, and returns whether the operator asked to stop. Raises UserError.
+        """
+        while True:
+            ended = self.check()
+            if self._failing_since is None:
+                return ended
+            if is_stopped():
+                raise UserError("the reports could not be read after the run was over; what was written stays.")
+
+    def close(self) -> None:
+        self._follower.close()
+
+    def _show(self, reports: Sequence[WindowReport]) -> None:
+        new = [report for report in reports if (report.stream, report.window_start) not in self._shown]
+        self._shown.update((report.stream, report.window_start) for report in new)
+        self._status.show_reports(new)
+
+    def _tolerate(self, error: StreamError, given_up: str) -> None:
+        now = self._clock()
+        if self._failing_since is None:
+            self._failing_since = now
+            self._status.tell(
+                f"The reports cannot be read just now, trying again for {self._patience_seconds:.0f} s: {error}"
+            )
+        elif now - self._failing_since >= self._patience_seconds:
+            words = f"the reports could not be read for {now - self._failing_since:.0f} s: {error}"
+            raise UserError(f"{words} {given_up}".rstrip()) from None
+
+
+class StopSignals:
+    """How often the operator asked to stop, and the exit code for the last signal.
+
+    The handler takes no lock, so it cannot wake a waiting thread. It interrupts the main thread, which may hold that
+    lock (it does while it waits for a `threading.Event`), and would then wait for itself forever.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.code = INTERRUPTED
+
+    def __call__(self, number: int, frame: object) -> None:
+        self.count += 1
+        self.code = INTERRUPTED if number == signal.SIGINT else TERMINATED
+
+    def wait(self, seconds: float, seen: int) -> bool:
+        """Waits so long, or until the operator has asked more than ``seen`` times; returns whether that happened."""
+        deadline = time.monotonic() + seconds
+        while self.count <= seen and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, _SECONDS_BETWEEN_GLANCES))
+        return self.count > seen
+
+
+@contextlib.contextmanager
+def caught_stops() -> Iterator[StopSignals]:
+    """While the block runs, in the main thread, both signals are only counted."""
+    stops = StopSignals()
+    before = {number: signal.signal(number, stops) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

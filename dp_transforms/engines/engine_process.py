@@ -16,13 +16,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import TypeVar
+from typing import Self
 
+LOCAL = "[local]"  # in the place of an address: an engine that is started here
 # The group also ends when this process is killed (SIGKILL): then its end of the pipe closes.
 _WITH_WATCH = 'exec 3<&0; (read -r _ <&3; kill -s KILL -- -$$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 _LOG_TAIL_BYTES = 2000
-EngineT = TypeVar("EngineT", bound="Engine")
 
 
 class EngineError(RuntimeError):
@@ -166,10 +165,8 @@ class Engine:
         """Ends the program and its children; does nothing if it was stopped before."""
         self.process.stop()
 
-    def __enter__(self: EngineT) -> EngineT:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

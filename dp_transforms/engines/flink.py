@@ -17,8 +17,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from dp_transforms.engines.addresses import LOCAL
-from dp_transforms.engines.engine_process import Engine, engine_file, free_port, is_port_open, java
+from dp_transforms.engines.engine_process import LOCAL, Engine, engine_file, free_port, is_port_open, java
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import portable_options
 
@@ -69,10 +68,6 @@ def options(
     environment: str = "LOOPBACK",
     worker_address: str | None = None,
     savepoint: str | None = None,
-    restart_attempts: int = 1000,
-    restart_delay_seconds: float = 1.0,
-    max_bundle_milliseconds: int = 100,
-    max_bundle_size: int = 1000,
     streaming: bool = True,
     job_name: str | None = None,
 ) -> list[str]:
@@ -85,28 +80,20 @@ def options(
     savepoint: path of a savepoint or checkpoint of the same pipeline to resume from.
     streaming: False for input that ends. Then there are no checkpoints: after a failure Flink begins again, as often as
         the restart strategy of the cluster says.
-    restart_attempts: how often Flink restarts the job from its newest checkpoint before it gives up.
     Other arguments as in `portable_options`. Raises ValueError.
     """
     for name, value in (
         ("checkpointing_interval_seconds", checkpointing_interval_seconds),
         ("checkpoint_timeout_seconds", checkpoint_timeout_seconds),
         ("parallelism", parallelism),
-        ("max_bundle_milliseconds", max_bundle_milliseconds),
-        ("max_bundle_size", max_bundle_size),
     ):
         if not value > 0:
             raise ValueError(f"{name} must be > 0, got {value!r}.")
-    for name, value in (("restart_attempts", restart_attempts), ("restart_delay_seconds", restart_delay_seconds)):
-        if not value >= 0:
-            raise ValueError(f"{name} must be >= 0, got {value!r}.")
     flags = portable_options(
         endpoint, environment=environment, worker_address=worker_address, streaming=streaming, job_name=job_name
     )
-    flags.append(f"--parallelism={parallelism}")
     # By default a bundle stays open for up to 10 s, once at every hop.
-    flags.append(f"--max_bundle_time_mills={max_bundle_milliseconds}")
-    flags.append(f"--max_bundle_size={max_bundle_size}")
+    flags += [f"--parallelism={parallelism}", "--max_bundle_time_mills=100", "--max_bundle_size=1000"]
     if not streaming:
         return flags
     flags.append(f"--checkpointing_interval={max(10, round(checkpointing_interval_seconds * 1000))}")
@@ -115,10 +102,9 @@ def options(
     flags.append("--min_pause_between_checkpoints=200")
     # Without it, the last watermark can overtake the output of a bundle that a snapshot ended, and it is lost.
     flags.append("--finish_bundle_before_checkpointing")
-    flags.append("--externalized_checkpoints_enabled")
-    flags.append("--retain_externalized_checkpoints_on_cancellation")
-    flags.append(f"--number_of_execution_retries={restart_attempts}")
-    flags.append(f"--execution_retry_delay={round(restart_delay_seconds * 1000)}")
+    flags += ["--externalized_checkpoints_enabled", "--retain_externalized_checkpoints_on_cancellation"]
+    # How often Flink restarts the job from its newest checkpoint before it gives up, and after how many milliseconds.
+    flags += ["--number_of_execution_retries=1000", "--execution_retry_delay=1000"]
     if checkpoint_dir is not None:
         flags += ["--state_backend=filesystem", f"--state_backend_storage_path={_url(checkpoint_dir)}"]
     if savepoint is not None:
@@ -154,9 +140,7 @@ class JobServer(Engine):
     task managers: the jar has a class of its own for that (runners/flink).
 
     master: "[local]" runs Flink inside this server; "host:port" names the REST address of a cluster.
-    flink_config: configuration of Flink by its own keys, for all jobs of this server.
     folder: for log, configuration and staged files; None for a temporary folder that is removed at the end.
-    memory_megabytes: Java heap; None for 1024 if Flink runs inside, else 512.
     Raises EngineError if the jar or Java is missing, or if the server does not start.
     """
 
@@ -164,9 +148,7 @@ class JobServer(Engine):
         self,
         master: str = LOCAL,
         *,
-        flink_config: Mapping[str, str | int] | None = None,
         folder: str | os.PathLike[str] | None = None,
-        memory_megabytes: int | None = None,
     ) -> None:
         jar = engine_file(JOB_SERVER_JAR, "flink")
         program = java()
@@ -178,7 +160,6 @@ class JobServer(Engine):
             port = free_port()
             rest_address = f"localhost:{port}"
             config |= {"rest.bind-port": f"{port}-{port + _REST_PORTS}", **ON_LOOPBACK}
-        config.update(flink_config or {})
         self._owned_folder = folder is None
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-flink-") if folder is None else folder)
         for part in ("artifacts", "conf", "tmp"):
@@ -186,7 +167,7 @@ class JobServer(Engine):
         write_flink_config(self.folder / "conf", config)
         self.log_path = self.folder / "job_server.log"
         self.log_path.write_bytes(b"")
-        heap = memory_megabytes or (1024 if is_local else 512)
+        heap = 1024 if is_local else 512  # megabytes
         command = [program, f"-Xmx{heap}m", f"-Djava.io.tmpdir={self.folder / 'tmp'}", *JAVA_FLAGS]
         command += ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-jar", str(jar), f"--flink-master={master}"]
         command += ["--job-port=0", "--artifact-port=0", "--expansion-port=-1"]

@@ -1,12 +1,11 @@
-"""A Flink cluster of two real Java processes, whose task manager can be killed and started again."""
+"""A Flink cluster of two real Java processes."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-import time
 from collections.abc import Sequence
-from types import TracebackType
+from typing import Self
 
 from dp_transforms.engines import flink
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
@@ -131,23 +130,6 @@ class FlinkCluster:
         known = self.rest.task_managers()
         self._task_manager.wait_until(lambda: self.rest.task_managers() > known, _START_SECONDS)
 
-    def kill_task_manager(self) -> None:
-        """SIGKILL: its tasks and their state are gone at once."""
-        if self._task_manager is None:
-            raise EngineError("no task manager runs. Start it first.")
-        self._task_manager.kill()
-        self._task_manager = None
-
-    def wait_until_missed(self, timeout_seconds: float = 60.0) -> None:
-        """Returns when the job manager has noticed that no task manager is left."""
-        deadline = time.monotonic() + timeout_seconds
-        while self.rest.task_managers() > 0:
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"the job manager did not notice in {timeout_seconds:g} s that its task manager is gone."
-                )
-            time.sleep(0.2)
-
     def stop(self) -> None:
         """Ends both processes."""
         if self._task_manager is not None:
@@ -155,10 +137,8 @@ class FlinkCluster:
             self._task_manager = None
         self._job_manager.stop()
 
-    def __enter__(self) -> FlinkCluster:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -30,6 +30,7 @@ class FlinkJob(NamedTuple):
 class FlinkStage(NamedTuple):
     """A stage of a job, which Flink calls a vertex. `state`: CREATED, RUNNING, FINISHED and others."""
 
+    stage_id: str
     name: str
     state: str
 
@@ -62,18 +63,6 @@ class FlinkRest:
         """The newest job of exactly this name; None if there is none."""
         return next((job for job in self.jobs() if job.name == name), None)
 
-    def wait_for_job(self, name: str, timeout_seconds: float = 120.0) -> FlinkJob:
-        """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
-
-        Beam's `Pipeline.run` returns earlier than that. Raises EngineError after the timeout.
-        """
-        deadline = time.monotonic() + timeout_seconds
-        while (job := next((job for job in self.jobs() if name in job.name), None)) is None:
-            if time.monotonic() > deadline:
-                raise EngineError(f"Flink has no job named {name} after {timeout_seconds:g} s.")
-            time.sleep(_POLL_SECONDS)
-        return job
-
     def job_state(self, job_id: str) -> str:
         """RUNNING and so on."""
         return str(self.get(f"/jobs/{job_id}")["state"])
@@ -101,26 +90,6 @@ class FlinkRest:
         """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
         self._ask("PATCH", f"/jobs/{job_id}?mode=cancel")
 
-    def stop_with_savepoint(self, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
-        """Ends the job with a savepoint in `folder` and returns its path, for `savepoint=` of a later run.
-
-        Flink does not advance watermarks here: a drain by Flink would look like the end of the stream.
-        """
-        body = {"targetDirectory": folder, "drain": False}
-        trigger = self._ask("POST", f"/jobs/{job_id}/stop", body)["request-id"]
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            answer = self.get(f"/jobs/{job_id}/savepoints/{trigger}")
-            if answer["status"]["id"] == "COMPLETED":
-                operation = answer["operation"]
-                if "location" in operation:
-                    return str(operation["location"])
-                cause = str(operation.get("failure-cause", {}).get("stack-trace", "no cause given"))
-                raise EngineError(f"Flink took no savepoint: {cause[:_ERROR_CHARACTERS]}")
-            if time.monotonic() > deadline:
-                raise EngineError(f"Flink took no savepoint in {timeout_seconds:g} s.")
-            time.sleep(_POLL_SECONDS)
-
     def checkpoints(self, job_id: str) -> Any:
         """Flink's own answer: "counts", "summary", "latest", "history"."""
         return self.get(f"/jobs/{job_id}/checkpoints")
@@ -128,25 +97,6 @@ class FlinkRest:
     def completed_checkpoints(self, job_id: str) -> int:
         """How many checkpoints the job completed since it was submitted."""
         return int(self.checkpoints(job_id)["counts"]["completed"])
-
-    def latest_checkpoint(self, job_id: str) -> str | None:
-        """The path of the newest complete checkpoint, for `savepoint=` of a later run; None before the first."""
-        latest = self.checkpoints(job_id)["latest"]["completed"]
-        return None if latest is None else str(latest["external_path"])
-
-    def wait_for_checkpoints(self, job_id: str, more: int = 1, timeout_seconds: float = 120.0) -> int:
-        """Waits until `more` further checkpoints are complete; returns the number of all."""
-        wanted = self.completed_checkpoints(job_id) + more
-        deadline = time.monotonic() + timeout_seconds
-        while (count := self.completed_checkpoints(job_id)) < wanted:
-            if time.monotonic() > deadline:
-                raise EngineError(f"the Flink job {job_id} completed no {more} checkpoints in {timeout_seconds:g} s.")
-            time.sleep(_POLL_SECONDS)
-        return count
-
-    def vertices(self, job_id: str) -> dict[str, str]:
-        """Id of each stage -> its name."""
-        return {vertex["id"]: vertex["name"] for vertex in self.get(f"/jobs/{job_id}")["vertices"]}
 
     def vertex_metrics(self, job_id: str, vertex_id: str, names: Iterable[str] = ()) -> dict[str, str]:
         """Metric -> value for "<subtask>.<name>"; without `names`, the names that exist, each with value ""."""
@@ -158,7 +108,7 @@ class FlinkRest:
     def stages(self, job_id: str) -> list[FlinkStage]:
         """All stages of the job, in the order of the job's graph."""
         found = self.get(f"/jobs/{job_id}")["vertices"]
-        return [FlinkStage(str(each["name"]), str(each["status"])) for each in found]
+        return [FlinkStage(str(each["id"]), str(each["name"]), str(each["status"])) for each in found]
 
     def beam_metrics(
         self, job_id: str, namespace: str, gauges: Collection[str]
@@ -169,7 +119,7 @@ class FlinkRest:
         largest value. Both start again at 0 when Flink restarts the job.
         """
         values: dict[str, list[int]] = {}
-        for vertex in self.vertices(job_id):
+        for vertex in [stage.stage_id for stage in self.stages(job_id)]:
             short = {
                 name: found
                 for name in self.vertex_metrics(job_id, vertex)

@@ -6,8 +6,8 @@ import contextlib
 import pathlib
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
 
@@ -61,7 +61,7 @@ class KafkaServer:
     def bootstrap(self) -> str:
         return f"localhost:{self._port}"
 
-    def __enter__(self) -> KafkaServer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -102,17 +102,6 @@ class KafkaServer:
             self._process.stop()
         self._process = None
 
-    def kill(self) -> None:
-        """SIGKILL, as in a crash."""
-        if self._process is not None:
-            self._process.kill()
-        self._process = None
-
-    def restart(self) -> None:
-        """Starts it again on the same data: after `stop` or `kill`, or while it runs."""
-        self.stop()
-        self.start()
-
     def admin(self) -> Any:
         """A client; keep it until its answers are there."""
         from confluent_kafka.admin import AdminClient
@@ -147,32 +136,6 @@ class KafkaServer:
             if time.monotonic() > deadline:
                 raise EngineError(f"the broker does not show the topic {name} after {CALL_SECONDS:g} s.")
             time.sleep(0.02)
-
-    def produce(
-        self,
-        topic: str,
-        values: Iterable[bytes | None],
-        partition: int = 0,
-        timestamp_millis: int | None = None,
-        keys: Iterator[bytes] | None = None,
-    ) -> None:
-        """Returns when the broker has all of them, in this order. timestamp_millis: of all of them; None: now."""
-        from confluent_kafka import Producer
-
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "enable.idempotence": True,
-                "queue.buffering.max.messages": 1_000_000,
-                "linger.ms": 5,
-                "log_level": 0,
-            }
-        )
-        more = {} if timestamp_millis is None else {"timestamp": timestamp_millis}
-        for value in values:
-            producer.produce(topic, value, key=next(keys) if keys else None, partition=partition, **more)
-        if left := producer.flush(CALL_SECONDS):
-            raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
 
     def records(self, topic: str, *, committed: bool = True) -> list[StoredRecord]:
         """All that are there now, by partition. committed: False to include those of aborted transactions.

@@ -11,7 +11,7 @@ from apache_beam.testing import test_stream
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-from dp_transforms.engines import dataflow, flink, job_service, prism
+from dp_transforms.engines import flink, portable, prism, submitted
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -22,7 +22,7 @@ from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 VERSION = "projects/project-one/secrets/noise/versions/1"
 IMAGE = "europe-docker.pkg.dev/project-one/images/monitor:1"
 CLOUD = [
-    *dataflow.options(job_name="monitor"),
+    *submitted.dataflow_options(job_name="monitor", streaming=True),
     *("--project=project-one", "--region=europe-west1", "--temp_location=gs://bucket-one/temp"),
     f"--sdk_container_image={IMAGE}",
 ]
@@ -77,7 +77,7 @@ def _stored(job: beam_runner_api_pb2.Pipeline) -> dict[str, tuple[set[str], set[
     return found
 
 
-def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states) -> None:
+def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states=POLL | OF_HITS) -> None:
     text = job.SerializeToString()
     assert _stored(job) == states
     assert any(b"dp_transforms" in part for part in texts_within(text))  # the search reads pickles
@@ -89,8 +89,10 @@ def _assert_good(job: beam_runner_api_pb2.Pipeline, key: bytes, states) -> None:
 def test_dataflow_gets_states_and_the_name_of_the_key(tmp_path):
     pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
     flags = [*CLOUD, "--dry_run=true"]
-    job = dataflow.build_job(_pipeline(tmp_path, flags, beam.GcpSecret(VERSION)))
-    _assert_good(job, SECRET, POLL | OF_HITS)
+    pipeline = _pipeline(tmp_path, flags, beam.GcpSecret(VERSION))
+    pipeline.run()
+    job = pipeline.runner.proto_pipeline
+    _assert_good(job, SECRET)
     assert any(VERSION.encode() in part for part in texts_within(job.SerializeToString()))
     images = [
         beam_runner_api_pb2.DockerPayload.FromString(environment.payload).container_image
@@ -103,14 +105,14 @@ ENGINES = {
     "flink": lambda: flink.options("localhost:1"),
     "flink with a pool": lambda: flink.options("localhost:1", environment="EXTERNAL", worker_address="localhost:2"),
     "prism": lambda: prism.options("localhost:1"),
-    "job service": lambda: job_service.options("localhost:1"),
+    "job service": lambda: portable.portable_options("localhost:1", streaming=False),
 }
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
     job = _portable_job(_pipeline(tmp_path, ENGINES[engine](), key_file(tmp_path)))
-    _assert_good(job, SECRET, POLL | OF_HITS)
+    _assert_good(job, SECRET)
 
 
 def test_a_stream_of_names_has_states_of_its_own(tmp_path):
@@ -124,3 +126,38 @@ def test_a_stream_that_beam_reads_has_them_behind_one_timer(plan, states, tmp_pa
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])
     _ = pairs | ShiftingHeavyHitters(plan(), noise_key=key_file(tmp_path), run_id=RUN_ID)
     _assert_good(_portable_job(pipeline), SECRET, WATERMARK | states)
+
+
+def test_the_search_finds_a_key_in_a_job(tmp_path):
+    job = _portable_job(_pipeline(tmp_path, prism.options("localhost:1"), key_file(tmp_path), planted=SECRET))
+    with pytest.raises(AssertionError):
+        _assert_good(job, SECRET)
+
+
+@pytest.mark.parametrize("key", [SECRET, None])
+def test_no_engine_gets_a_key_that_would_travel(key, tmp_path):
+    with pytest.raises(ValueError, match=r"noise_key|noise key"):
+        _pipeline(tmp_path, flink.options("localhost:1"), key)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [
+        ("--project", "--project=PROJECT"),
+        ("--region", "--region=REGION"),
+        ("--temp_location", "--temp_location=gs://BUCKET/FOLDER"),
+        ("--streaming", "--streaming"),
+        ("--sdk_container_image", "--sdk_container_image=IMAGE"),
+    ],
+)
+def test_dataflow_options_that_miss_something_are_refused(left_out, message, monkeypatch):
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)
+    submitted.check_dataflow(PipelineOptions(CLOUD), streaming=True)
+    options = PipelineOptions([flag for flag in CLOUD if flag.partition("=")[0] != left_out])
+    with pytest.raises(ValueError, match=message):
+        submitted.check_dataflow(options, streaming=True)
+
+
+def test_the_session_is_not_sent_to_dataflow():
+    with pytest.raises(ValueError, match="no --pickle_library=dill"):
+        submitted.check_dataflow(PipelineOptions([*CLOUD, "--pickle_library=dill"]), streaming=True)

@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.cli.cluster_replay import build_detached
+from dp_transforms.cli.flink_replay import build_detached
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay

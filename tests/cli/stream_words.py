@@ -14,11 +14,7 @@ PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--release", "counts"),
 ]
-SUBSCRIPTION = "projects/project/subscriptions/clicks"
-CLOUD = ["--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
-DATAFLOW = ["--engine", "dataflow"]
-PUBSUB = ["--pubsub-subscription", SUBSCRIPTION, "--output-topic", "r", "--output-kafka", "h:1", *SECRET]
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str], command: str = "stream") -> tuple[int, str, str]:

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from dp_transforms.cli import show, stream_engine
+from dp_transforms.cli import show, stream_job
 from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET
 
@@ -97,7 +97,7 @@ def test_an_engine_that_fails_is_not_blamed_on_standard_output(
     def start(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(stream_engine, "_start", start)
+    monkeypatch.setattr(stream_job, "_start", start)
     ended = shh_here.shh(*STREAM, cwd=folder)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.cli import replay, replay_runs, state_part, stream_run
+from dp_transforms.cli import replay, replay_runs, state_part, stream
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.state_part import RunAccount
@@ -173,7 +173,7 @@ def test_a_stream_whose_key_is_exchanged_publishes_nothing(
             exchange_key(tmp_path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stream_run, "RunAccount", Account)
+        patch.setattr(stream, "RunAccount", Account)
         done = parts.run("stream", "out", *parts.until(3))
     assert (done.returncode, "another key than that of the run" in done.stderr) == (1, True), done.stderr
     assert not list((tmp_path / "out").glob("2*.jsonl"))

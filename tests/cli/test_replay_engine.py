@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.cli.replay_shards import events_that_fit, shards_for
+from dp_transforms.cli.flink_replay import events_that_fit, shards_for
 from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.names_plans import small_names_plan
@@ -33,7 +33,8 @@ def log(tmp_path: pathlib.Path) -> pathlib.Path:
         ([*POOL, "--engine", "in-process"], "--worker-pool belongs to --engine flink"),
         ([*CLUSTER, "--noise-key-file", "k"], "name it with --worker-pool HOST:PORT"),
         (["--flink-master", "jobs", *POOL, "--noise-key-file", "k"], "--flink-master must be HOST:PORT or [local]"),
-        (["--worker-memory", "4000"], "--worker-memory belongs to --engine flink and dataflow"),
+        (["--worker-memory", "4000"], "--worker-memory belongs to --engine flink. Leave"),
+        (["--engine", "dataflow"], "python pipelines/replay_log.py --runner=DataflowRunner"),
         (["--detach"], "--detach needs an engine that runs on after this command"),
         (["--detach", "--engine", "flink", "--noise-key-file", "k"], "Give --flink-master HOST:PORT"),
         (["--engine", "flink", "--noise-key-file", "k", "--state", "s"], "--state cannot be used with --engine flink"),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dp_transforms.cli.listening import bound
+from dp_transforms.cli.serve import bound
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportFolder, write_report_file
 from tests.helpers import shh_here

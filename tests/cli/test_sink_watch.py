@@ -15,7 +15,7 @@ import pytest
 
 from dp_transforms.cli import stream_watch
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.sink_watch import SinkWatch
+from dp_transforms.cli.stream_watch import SinkWatch
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
@@ -185,7 +185,7 @@ class Job:
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_watch, "_SECONDS_BETWEEN_CHECKS", 0.0)
-    monkeypatch.setattr(stream_watch, "cancel_on_cluster", lambda request, status: None)
+    monkeypatch.setattr(stream_watch, "_cancel_on_cluster", lambda request, status: None)
 
 
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
@@ -212,7 +212,6 @@ def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch:
     monkeypatch.setattr(stream_watch, "SinkWatch", functools.partial(SinkWatch, patience_seconds=0.0))
     for engine, said in (
         (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
-        (EngineChoice("dataflow"), r"still runs: see it at the console of Dataflow\."),
         (EngineChoice("flink"), r"Check the brokers\.$"),
         (EngineChoice("prism"), r"Check the brokers\.$"),
     ):

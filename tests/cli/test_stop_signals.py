@@ -10,14 +10,14 @@ import sys
 import threading
 import time
 
-from dp_transforms.cli.stop_signals import StopSignals, caught_stops
+from dp_transforms.cli.stream_watch import StopSignals, caught_stops
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SIGNALS = 1500
 # Another process sends them, so they meet this one anywhere, within the wait too.
 UNDER_FIRE = f"""
 import os, subprocess, sys
-from dp_transforms.cli.stop_signals import caught_stops
+from dp_transforms.cli.stream_watch import caught_stops
 send = "import os, sys, time\\nfor _ in range({SIGNALS}):\\n    os.kill(int(sys.argv[1]), 2)\\n    time.sleep(0.002)"
 with caught_stops() as stops:
     sender = subprocess.Popen([sys.executable, "-c", send, str(os.getpid())])

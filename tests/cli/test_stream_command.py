@@ -26,11 +26,11 @@ from dp_transforms import (
     find_log_chunks,
 )
 from dp_transforms.beam.write_files import WriteReports
-from dp_transforms.cli.stream_job import job_name
+from dp_transforms.engines.portable import job_name
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
-from tests.cli.stream_words import DATAFLOW, HOURS, PLAN, PUBSUB, SECRET, START, SUBSCRIPTION, run
+from tests.cli.stream_words import HOURS, PLAN, SECRET, START, run
 from tests.helpers import forked, shh_process
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.names_plans import names_plan_of
@@ -89,7 +89,7 @@ IN_PROCESS = ["--engine", "in-process"]
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
-        ([*OUT, *KEY], ["one input", "--kafka", "--folder", "--pubsub-subscription"]),
+        ([*OUT, *KEY], ["one input", "--kafka", "--folder"]),
         ([*FOLDER, *KAFKA, *OUT, *KEY], ["one input"]),
         ([*FOLDER, *KEY], ["one output", "--output FOLDER"]),
         ([*FOLDER, *OUT, "--output-topic", "t", *KEY], ["one output"]),
@@ -119,6 +119,7 @@ IN_PROCESS = ["--engine", "in-process"]
         ([*FOLDER, *OUT, *KEY, *FLINK, "--resume-from", "/sp"], ["--resume-from", "--run-id"]),
         ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
         ([*FOLDER, *OUT, *KEY, "--flink-master", "jobs:8081"], ["--worker-pool", "docs/deploy.md"]),
+        ([*KAFKA, *SECRET, "--engine", "dataflow"], ["python pipelines/live_stream.py --runner=DataflowRunner"]),
         ([*FOLDER, *OUT, *KEY, "--detach"], ["--detach", "--flink-master"]),
         ([*FOLDER, *OUT, *KEY, "--until", "2020-01-01T02:00:00Z"], ["--until belongs to --state"]),
         ([*FOLDER, *OUT, *IN_PROCESS, "--state", "run.state"], ["--state needs --noise-key-file", "head -c 32"]),
@@ -126,23 +127,10 @@ IN_PROCESS = ["--engine", "in-process"]
         ([*FOLDER, *OUT, *KEY, "--state", "noise.key"], ["--state and --noise-key-file", "same file"]),
         ([*FOLDER, *OUT, *KEY, "--state", "nowhere/run.state"], ["--state", "its folder does not exist"]),
         ([*KAFKA, *OUT, *KEY, *CLUSTER, "--state", "run.state", "--detach"], ["--detach", "puts the new state"]),
-        ([*KAFKA, "--output-topic", "r", *SECRET, *DATAFLOW, "--state", "run.state"], ["--state", "Dataflow share no"]),
-        ([*PUBSUB, "--state", "run.state"], ["--state", "Dataflow share no disk"]),
-        ([*FOLDER, *OUT, *SECRET, *DATAFLOW], ["--folder", "--kafka"]),
-        ([*KAFKA, *OUT, *SECRET, *DATAFLOW], ["--output", "--output-topic"]),
-        ([*KAFKA, "--output-topic", "r", *KEY, *DATAFLOW], ["--noise-key-file", "--noise-key-secret"]),
-        (["--pubsub-subscription", SUBSCRIPTION, *OUT, *KEY, "--engine", "prism"], ["--engine dataflow"]),
-        ([*PUBSUB, "--time-zone", "Europe/Berlin"], ["when it was published", "--time-zone"]),
         ([*KAFKA, *OUT, *KEY, "--csv-separator", ";"], ["--csv-separator", "files of --folder"]),
         ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
-        ([*PUBSUB, "--allowed-lateness", "1m"], ["--allowed-lateness", "watermark"]),
-        ([*PUBSUB, "--out-of-order", "1s", "--max-ahead", "5m"], ["--out-of-order, --max-ahead", "Leave"]),
-        ([*PUBSUB, "--idle-timeout", "1m"], ["--idle-timeout", "Leave"]),
-        ([*PUBSUB, "--shown-within", "1m"], ["--shown-within", "Leave"]),
-        ([*PUBSUB, "--stop-file", "other"], ["--stop-file", "cancel the job"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
-        (["--pubsub-subscription", "s", "--output-topic", "r", "--output-kafka", "h:1", *SECRET], ["projects/P"]),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(
@@ -314,13 +302,40 @@ def test_once_reads_what_is_there_and_ends(
     """Also a folder without files, of a run whose range goes on for decades."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    logs = ["--folder", "empty" if is_empty else "logs", "--time-unit", "s"]
+    logs = ["--folder", "empty", "--allow-empty"] if is_empty else ["--folder", "logs", "--time-unit", "s"]
     code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *IN_PROCESS, *clock, "--once"], capsys)
     assert code == 0, err
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)
     assert "A stop was asked for: all 8 windows are closed" in err
     assert (not out) == is_empty
     assert not (folder / "reports.stop").exists()
+
+
+LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9", "--max-delta", "1e-5"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--folder", "empty", *PLAN], "0 are outside, 0 come too late or too early by --clock event, 0 records"),
+        ([*FOLDER, *PLAN, "--time-unit", "ms"], "1,218 are outside, 0 come"),
+        ([*FOLDER, *PLAN, "--user-field", "name"], "1,218 records cannot be read"),
+        ([*FOLDER, *PLAN, "--clock", "arrival"], "0 are outside, 1,218 come too late or too early by --clock arrival"),
+        ([*FOLDER, *PLAN, "--time-unit", "ms", "--state", "run.state"], "1,218 are outside"),
+    ],
+)
+def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_nothing(
+    folder: pathlib.Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
+    code, out, err = run([*clock, *words, *KEY, *OUT, *IN_PROCESS, *LEDGER, "--once"], capsys)
+    assert (code, out) == (4, "")
+    assert says in err
+    assert "2020-01-01T00:00:00Z .. 2020-01-01T06:00:00Z" in err
+    assert not {"reports", "reports.stop", "run.state"} & {path.name for path in folder.iterdir()}
+    code, out, err = run(["--ledger", "ledger.db", "--json", "--runs"], capsys, "ledger")
+    assert json.loads(out) == {"populations": []}, err
 
 
 def test_an_engine_that_shows_nothing_before_the_end_says_when_that_is(folder: pathlib.Path) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.stream_engine import started_engine
-from dp_transforms.cli.stream_ports import check_ports, check_worker_pool
+from dp_transforms.cli.engine_choice import EngineChoice, check_ports, check_worker_pool
+from dp_transforms.cli.stream_job import started_engine
 from dp_transforms.engines.prism import ON_LOOPBACK_MARK
 from dp_transforms.errors import UserError
 from tests.helpers.forked import run_python

@@ -5,20 +5,58 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dp_transforms.engines import kafka_server
+from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.kafka_server import CALL_SECONDS
 
 
 class KafkaServer(kafka_server.KafkaServer):
-    """Topics and records can be taken away again, and transactions given up."""
+    """It can be killed, and be given records. Topics and records can be taken away, and transactions given up."""
 
     @property
     def data(self) -> pathlib.Path:
         """Where the broker keeps its records."""
         return self._data
+
+    def kill(self) -> None:
+        """SIGKILL, as in a crash."""
+        if self._process is not None:
+            self._process.kill()
+        self._process = None
+
+    def restart(self) -> None:
+        """Starts it again on the same data: after `stop` or `kill`, or while it runs."""
+        self.stop()
+        self.start()
+
+    def produce(
+        self,
+        topic: str,
+        values: Iterable[bytes | None],
+        partition: int = 0,
+        timestamp_millis: int | None = None,
+        keys: Iterator[bytes] | None = None,
+    ) -> None:
+        """Returns when the broker has all of them, in this order. timestamp_millis: of all of them; None: now."""
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "enable.idempotence": True,
+                "queue.buffering.max.messages": 1_000_000,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        more = {} if timestamp_millis is None else {"timestamp": timestamp_millis}
+        for value in values:
+            producer.produce(topic, value, key=next(keys) if keys else None, partition=partition, **more)
+        if left := producer.flush(CALL_SECONDS):
+            raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
 
     def delete_topic(self, name: str) -> None:
         admin = self.admin()

@@ -13,6 +13,7 @@ from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.reports import ReportTopic
 from tests.engines.answers import faults, raw_records, repeats
+from tests.engines.flink_questions import wait_for_checkpoints
 from tests.engines.stream_case import (
     Feeder,
     Row,
@@ -59,7 +60,7 @@ class Run:
                 return
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the job was not restarted in 180 s after the {what} was killed.")
-        self.cluster.flink.rest.wait_for_checkpoints(self.job)
+        wait_for_checkpoints(self.cluster.flink.rest, self.job)
 
     def assert_answers(self) -> int:
         """One distinct record per window, the oracle's; returns how many were written again."""
@@ -98,7 +99,7 @@ def running(
     result = submit(case, source, sink, flags, key_path, **arguments)
     job = cluster.newest_job(known)
     try:
-        cluster.flink.rest.wait_for_checkpoints(job)
+        wait_for_checkpoints(cluster.flink.rest, job)
     except BaseException:
         cluster.cancel(job)
         raise

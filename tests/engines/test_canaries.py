@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from dp_transforms.engines.kafka_server import KafkaServer
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, FORMATS, SHARED
 from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Ran, Shell, quoting_library, run_apart
+from tests.canaries.traces import Home, Ran, quoting_library, run_apart
 from tests.engines import skip_reason
+from tests.engines.kafka_server import KafkaServer
 from tests.engines.stream_case import AVRO_SCHEMA, Row
-from tests.helpers.leak_search import texts_within
 
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
-CLOUD = ("--", "--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i")
 
 
 def run_stream(home: Home, release: str, *words: object, checkpoints: bool = False) -> Ran:
@@ -148,18 +145,3 @@ def test_a_topic(
     found = list(found_in(search, disk))
     assert all("/canaries-" in name and "-out-" not in name for name, _ in found)
     assert_as_documented(BROKER, {kind for _, kind in found})
-
-
-def test_the_job_graph_for_dataflow(kafka: KafkaServer, shell: Shell, canaries: Canaries) -> None:
-    """As far as a job can be made without Google's cloud: --dry_run."""
-    pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
-    topic = "canaries-dataflow"
-    kafka.create_topic(topic)
-    kafka.produce(topic, records(canaries, "json"))
-    words: tuple[Any, ...] = ("stream", "--kafka", kafka.bootstrap, "--topic", topic, "--output-topic", "r", *BUDGET)
-    words += ("--engine", "dataflow", "--noise-key-secret", "projects/p/secrets/s/versions/1", "--time-unit", "us")
-    ran = shell.run_clean(*words, *CLOUD, "--dry_run=true")
-    assert ran.code == 0, ran.err
-    assert "Nothing was sent" in ran.err
-    graphs = [data for name, data in ran.places.items() if name.startswith("job graph")]
-    assert any(topic.encode() in text for data in graphs for text in texts_within(data))

@@ -13,6 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from dp_transforms.engines import flink
 from tests.engines import looping, skip_reason
 from tests.engines.flink_cluster import FlinkCluster
+from tests.engines.flink_questions import latest_checkpoint, stop_with_savepoint, wait_for_checkpoints, wait_for_job
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIMIT = 10_000
@@ -61,13 +62,13 @@ def test_killed_worker_killed_task_manager_and_savepoint(tmp_path):
             pipeline = beam.Pipeline(options=PipelineOptions(flags))
             looping.build(pipeline, out, LIMIT)
             pipeline.run()
-            job = cluster.rest.wait_for_job(name)
+            job = wait_for_job(cluster.rest, name)
             cluster.rest.wait_for_state(job.job_id, ["RUNNING"])
             return job.job_id
 
         def come_further(job: str) -> None:
             looping.wait_until_written(out, _reached(out) + 10, 240)
-            cluster.rest.wait_for_checkpoints(job)
+            wait_for_checkpoints(cluster.rest, job)
 
         job = run("first")
         come_further(job)
@@ -80,15 +81,15 @@ def test_killed_worker_killed_task_manager_and_savepoint(tmp_path):
         cluster.start_task_manager()
         come_further(job)
         assert len(cluster.rest.exceptions(job)) >= 2
-        assert cluster.rest.vertices(job)
-        path = cluster.rest.stop_with_savepoint(job, cluster.savepoints.as_uri())
+        assert cluster.rest.stages(job)
+        path = stop_with_savepoint(cluster.rest, job, cluster.savepoints.as_uri())
         cluster.rest.wait_for_state(job, ["FINISHED"])
         before = _reached(out)
         second = run("second", path)
         assert second != job
         come_further(second)
         assert _reached(out) > before
-        checkpoint = cluster.rest.latest_checkpoint(second)
+        checkpoint = latest_checkpoint(cluster.rest, second)
         cluster.rest.cancel(second)
         cluster.rest.wait_for_state(second, ["CANCELED"])
         third = run("third", checkpoint)

@@ -19,6 +19,7 @@ from dp_transforms.engines.engine_process import free_port, is_port_open
 from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.reports import ReportFolder
 from tests.engines import looping, skip_reason
+from tests.engines.flink_questions import wait_for_job
 from tests.engines.listening import (
     ROOT,
     Socket,
@@ -119,7 +120,7 @@ def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path: pathlib.P
         pipeline = beam.Pipeline(options=PipelineOptions(flags))
         looping.build(pipeline, tmp_path / "out.jsonl", 100)
         pipeline.run()
-        job = cluster.rest.wait_for_job("ports").job_id
+        job = wait_for_job(cluster.rest, "ports").job_id
         deadline = time.monotonic() + 240
         while len({row[1] for row in looping.written(tmp_path / "out.jsonl")}) < 50:
             assert time.monotonic() < deadline

@@ -14,6 +14,7 @@ from apache_beam.runners.runner import PipelineState
 from dp_transforms.engines import flink
 from dp_transforms.engines.flink_rest import ENDED
 from tests.engines.conftest import ROOT
+from tests.engines.flink_questions import stop_with_savepoint
 from tests.engines.running_jobs import TASK_MANAGER, WORKER, running
 from tests.engines.stream_case import (
     CLOCK,
@@ -73,7 +74,7 @@ def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path,
     with running(kafka, cluster, key_path, case, rows=case.rows[:half], seconds=6) as run:
         wait_for_reports(run.sink, 5)
         begin = time.monotonic()
-        savepoint = cluster.flink.rest.stop_with_savepoint(run.job, cluster.flink.savepoints.as_uri())
+        savepoint = stop_with_savepoint(cluster.flink.rest, run.job, cluster.flink.savepoints.as_uri())
         cluster.flink.rest.wait_for_state(run.job, ["FINISHED"])
         print(f"stopped with a savepoint in {time.monotonic() - begin:.1f} s")
         before = len(run.sink.read(run.case.header.run_id)[1])
@@ -104,7 +105,7 @@ def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_
     half = len(case.rows) // 2
     with running(kafka, cluster, key_path, case, rows=case.rows[:half], seconds=6) as run:
         wait_for_reports(run.sink, 5)
-        savepoint = cluster.flink.rest.stop_with_savepoint(run.job, cluster.flink.savepoints.as_uri())
+        savepoint = stop_with_savepoint(cluster.flink.rest, run.job, cluster.flink.savepoints.as_uri())
         cluster.flink.rest.wait_for_state(run.job, ["FINISHED"])
         refused = submit(case, run.source, run.sink, cluster.options(savepoint=savepoint, parallelism=1), key_path)
         with contextlib.suppress(RuntimeError):

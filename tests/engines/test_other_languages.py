@@ -9,7 +9,7 @@ import pytest
 
 from dp_transforms.engines.engine_process import Engine
 from dp_transforms.engines.flink import JobServer
-from dp_transforms.engines.job_service import JobService
+from dp_transforms.engines.portable import JobService
 from dp_transforms.engines.prism import Prism
 from tests.engines import skip_reason
 from tests.engines.language_examples import ExpansionService, run_go_example, run_java_example

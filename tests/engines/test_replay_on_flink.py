@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.cli.cluster_replay import replay_on_cluster
 from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.flink_replay import replay_on_flink
 from dp_transforms.cli.replay_engine import ClusterReplay
 from dp_transforms.cli.replay_request import ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
@@ -86,7 +86,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     assert len({part.path for part in parts if part.span}) == 3
     expected = run_replay(here, pipeline_options([]), ReadProgress())
     choice = EngineChoice(FLINK, parallelism=2, is_batch=True)
-    summary = replay_on_cluster(there, ClusterReplay(choice, (), detach=False))
+    summary = replay_on_flink(there, ClusterReplay(choice, (), detach=False))
     assert summary is not None
     assert _counts(summary) == _counts(expected)
     assert expected.events + expected.rejected == 100_000

@@ -13,8 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
-from dp_transforms.engines import flink, job_service, prism
+from dp_transforms.engines import flink, portable, prism
 from tests.engines import looping, skip_reason
+from tests.engines.flink_questions import latest_checkpoint, wait_for_checkpoints
 
 LIMIT = 40
 # The threads of a worker end with an error when their engine goes away.
@@ -55,8 +56,8 @@ def test_embedded_flink_runs_loops_and_takes_checkpoints(tmp_path):
         def see_checkpoints() -> None:
             (job,) = server.rest.jobs()
             assert job.state == "RUNNING"
-            server.rest.wait_for_checkpoints(job.job_id)
-            latest = server.rest.latest_checkpoint(job.job_id)
+            wait_for_checkpoints(server.rest, job.job_id)
+            latest = latest_checkpoint(server.rest, job.job_id)
             assert latest is not None
             assert latest.startswith(checkpoints.as_uri().replace("file:///", "file:/"))
 
@@ -102,8 +103,8 @@ def test_prism_gives_a_key_to_one_bundle_at_a_time():
 
 def test_job_service_runs_a_bounded_pipeline(tmp_path):
     out = tmp_path / "out.jsonl"
-    with job_service.JobService() as engine:
-        flags = job_service.options(engine.endpoint)
+    with portable.JobService() as engine:
+        flags = portable.portable_options(engine.endpoint, streaming=False)
         with beam.Pipeline(options=PipelineOptions(flags)) as pipeline:
             pairs = [(key, number) for key in looping.KEYS for number in range(3)]
             _ = pipeline | beam.Create(pairs) | beam.ParDo(looping.WriteWithTotal(str(out)))

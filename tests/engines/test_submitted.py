@@ -13,6 +13,7 @@ from dp_transforms.engines import submitted
 from dp_transforms.reports import ReportTopic
 from tests.engines import skip_reason
 from tests.engines.listening import ROOT, run_and_listen
+from tests.helpers.leak_search import texts_within
 from tests.helpers.replay_logs import HOURS, log_rows
 from tests.helpers.submitted_jobs import (
     HEAVY,
@@ -80,6 +81,9 @@ def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_store
             payload = beam_runner_api_pb2.ParDoPayload.FromString(transform.spec.payload)
             timers += [transform.unique_name] if payload.timer_family_specs else []
     assert any("PollPartitions" in name for name in timers)
+    parts = list(texts_within(job.SerializeToString()))
+    assert any(folder.name.encode() in part for part in parts)
+    assert not any(b"heavy-" in part for part in parts), "items of the topic"
     assert submitted.recovers(options)
 
 

@@ -12,7 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import EventFields, KafkaTopic
-from dp_transforms.engines import flink, job_service, prism
+from dp_transforms.engines import flink, portable, prism
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportFolder, ReportTopic
@@ -97,13 +97,13 @@ def test_folder_and_local_job_service(key_path, tmp_path, release):
         path.rename(inbox / path.name)
     sink = ReportFolder(str(tmp_path / "reports"))
     joined = dataclasses.replace(case, partitions=1)
-    with job_service.JobService() as engine:
+    with portable.JobService() as engine:
         begin = time.monotonic()
         result = submit(
             joined,
             LogFolder(str(inbox), FIELDS),
             sink,
-            job_service.options(engine.endpoint),
+            portable.portable_options(engine.endpoint, streaming=False),
             key_path,
             driver="loop",
             confirm=False,

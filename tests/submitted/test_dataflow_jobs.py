@@ -5,24 +5,44 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from apache_beam.options.pipeline_options import GoogleCloudOptions
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, WorkerOptions
+from apache_beam.portability.api import beam_runner_api_pb2
 
+from dp_transforms import ReleasePlan
+from dp_transforms.engines.submitted import dataflow_options, is_sent, submitted_options
 from dp_transforms.stores import remote_files
-from tests.helpers.submitted_jobs import REPLAY, made_job, make_folder
+from tests.helpers.names_plans import small_names_plan
+from tests.helpers.small_runs import small_plan
+from tests.helpers.submitted_jobs import REPLAY, made_job, make_folder, script
 
 pytest.importorskip("google.cloud.dataflow", reason="Google's client is missing: pip install -e '.[dev]'")
 pytestmark = pytest.mark.xdist_group("s3")
 
 
-def test_a_replay_is_a_batch_job_that_publishes_in_its_last_step(
-    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+CLOUD = [
+    "--runner=DataflowRunner",
+    "--project=project",
+    "--region=r",
+    "--temp_location=gs://bucket/tmp",
+    "--sdk_container_image=i",
+]
+
+
+@pytest.fixture
+def places(bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What stands in the command of the page for each name in capitals. The log is in the bucket."""
     make_folder(tmp_path)
     monkeypatch.chdir(tmp_path)
     remote_files.put_new(f"{bucket}/clicks/a.parquet", (tmp_path / "clicks" / "a.parquet").read_bytes())
+    urls = {"gs://BUCKET/clicks": f"{bucket}/clicks", "gs://BUCKET/report": f"{bucket}/report"}
+    return {**urls, "PROJECT": "project", "BUCKET": "bucket"}
+
+
+def test_a_replay_is_a_batch_job_that_publishes_in_its_last_step(
+    bucket: str, places: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = {path.name for path in tmp_path.iterdir()}
-    places = {"gs://BUCKET/clicks": f"{bucket}/clicks", "gs://BUCKET/report": f"{bucket}/report"}
-    job, options = made_job(REPLAY, {**places, "PROJECT": "project", "BUCKET": "bucket"}, monkeypatch)
+    job, options = made_job(REPLAY, places, monkeypatch)
     (last,) = (each for each in job.components.transforms.values() if each.unique_name.endswith("/PublishDraft"))
     assert not any(
         set(last.outputs.values()) & set(each.inputs.values()) for each in job.components.transforms.values()
@@ -32,3 +52,46 @@ def test_a_replay_is_a_batch_job_that_publishes_in_its_last_step(
     assert options.view_as(GoogleCloudOptions).job_name.startswith("shh-events-")
     assert not remote_files.exists(f"{bucket}/report.avro")
     assert {path.name for path in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("plan", [small_names_plan(), small_plan()], ids=["names", "counts"])
+def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
+    places: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, plan: ReleasePlan
+) -> None:
+    """Between each two steps that work is a shuffle by shards; what one worker gathers is counts and the report."""
+    (tmp_path / "plan.json").write_text(plan.to_json())
+    job, _ = made_job(REPLAY, places, monkeypatch)
+    steps = job.components.transforms.values()
+    shuffles = [each.unique_name for each in steps if each.spec.urn == "beam:transform:group_by_key:v1"]
+    reshuffles = [each.unique_name for each in steps if each.spec.urn == "beam:transform:reshuffle:v1"]
+    if plan.release == "names":
+        assert {"GroupByUserShard", "GroupByItemShard"} <= {name.rpartition("/")[2] for name in shuffles}
+    assert any("SpreadChunks" in name for name in shuffles + reshuffles)
+    for each in steps:
+        if each.spec.urn == "beam:transform:pardo:v1":
+            assert not beam_runner_api_pb2.ParDoPayload.FromString(each.spec.payload).state_specs, each.unique_name
+
+
+def test_the_operators_own_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = dataflow_options(job_name="j", streaming=False)
+    assert PipelineOptions(flags).view_as(WorkerOptions).disk_size_gb == 50  # runners/dataflow/README.md
+    options = submitted_options([*CLOUD, "--disk_size_gb=200"], job_name="j", streaming=False)
+    assert options.view_as(WorkerOptions).disk_size_gb == 200
+
+
+@pytest.mark.usefixtures("places")
+def test_what_the_launcher_of_a_template_starts_is_built_and_not_awaited(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes parameters with underscores, and where the job is to be put. A classic template would have one run id
+    for all its jobs."""
+    replay = script(REPLAY)
+    words = [f"--log={bucket}/clicks", "--plan=plan.json", f"--output={bucket}/report.avro", *CLOUD]
+    words += ["--noise_key_secret=projects/p/secrets/s/versions/1", "--user_field=user", "--dry_run=true"]
+    with pytest.raises(SystemExit, match="with the same noise"):
+        replay.run([*words, "--template_location=gs://bucket/job"])
+    monkeypatch.setenv("FLEX_TEMPLATE_PYTHON_PY_FILE", "/template/pipelines/replay_log.py")
+    replay.run([*words, "--template_location=gs://bucket/job"])
+    assert not is_sent(PipelineOptions(["--template_location=gs://bucket/job"])), "the launcher sends it"
+    assert is_sent(PipelineOptions([]))
+    assert not remote_files.exists(f"{bucket}/report.avro")

@@ -31,7 +31,7 @@ from dp_transforms import (
     read_report,
 )
 from dp_transforms.beam.set_up_workers import operator_counts
-from dp_transforms.cli.cluster_replay import replay_on_cluster
+from dp_transforms.cli import flink_replay
 from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.replay_engine import ClusterReplay
@@ -115,7 +115,7 @@ def replay_on_flink(run: Run, parallelism: int) -> Left:
     cluster = ClusterReplay(EngineChoice(FLINK, parallelism=parallelism, is_batch=True), (), detach=False)
 
     def on_flink(request: ReplayRequest) -> ReplaySummary:
-        summary = replay_on_cluster(request, cluster)
+        summary = flink_replay.replay_on_flink(request, cluster)
         assert summary is not None
         return summary
 

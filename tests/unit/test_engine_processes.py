@@ -90,7 +90,7 @@ def test_what_was_half_made_is_missing(tmp_path, monkeypatch, libraries, target)
         ({"worker_address": "localhost:1"}, "worker_address must be given"),
         ({"checkpointing_interval_seconds": 0.0}, "must be > 0, got 0.0"),
         ({"checkpointing_interval_seconds": float("nan")}, "must be > 0, got nan"),
-        ({"restart_attempts": -1}, "must be >= 0, got -1"),
+        ({"parallelism": 0}, "must be > 0, got 0"),
     ],
 )
 def test_impossible_flink_options_are_refused(arguments, message):

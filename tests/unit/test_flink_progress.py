@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.cli.flink_progress import FlinkProgress, JobProgress, ReplayWatch
+from dp_transforms.cli.flink_jobs import FlinkProgress, JobProgress, ReplayWatch
 from dp_transforms.engines.flink_rest import FlinkRest
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
 

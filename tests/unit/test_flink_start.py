@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
-from dp_transforms.cli import flink_start
-from dp_transforms.cli.flink_start import FlinkStart
+from dp_transforms.cli import flink_jobs
+from dp_transforms.cli.flink_jobs import FlinkStart
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.errors import UserError
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
@@ -34,7 +34,7 @@ def says() -> type[_Flink]:
 
 @pytest.fixture
 def flink(says: type[_Flink], monkeypatch: pytest.MonkeyPatch) -> Iterator[FlinkRest]:
-    monkeypatch.setattr(flink_start, "_SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(flink_jobs, "_SECONDS_BETWEEN_LOOKS", 0)
     with serving(says) as found:
         yield found
 
@@ -57,7 +57,7 @@ def test_a_job_that_ends_before_is_an_error(flink: FlinkRest, says: type[_Flink]
 
 
 def test_it_is_not_waited_for_without_end(flink: FlinkRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flink_start, "_SECONDS_TO_START", 0)
+    monkeypatch.setattr(flink_jobs, "_SECONDS_TO_START", 0)
     with pytest.raises(UserError, match="the job is RUNNING, and Flink does not run it"):
         FlinkStart(flink, "mine").wait_until_running(PipelineResult(PipelineState.RUNNING))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.beam.set_up_workers import NAMESPACE
-from dp_transforms.cli.flink_watch import FlinkWatch
+from dp_transforms.cli.flink_jobs import FlinkWatch
 from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
 from dp_transforms.monitor.operator_counts import STREAM_GAUGES
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
@@ -54,7 +54,7 @@ class _Answers(FlinkAnswers):
             return overview([*jobs, ("left", "ended", "RUNNING"), ("last", "ended", "FINISHED")])
         if parts[0] == "jobs" and len(parts) == 2:
             assert parts[1] == "job-1"
-            return {"vertices": [{"id": vertex, "name": vertex} for vertex in VERTICES]}
+            return {"vertices": [{"id": vertex, "name": vertex, "status": "RUNNING"} for vertex in VERTICES]}
         if parts[2] == "checkpoints":
             assert parts[1] == "job-1"
             return {"counts": CHECKPOINTS}

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.cli.operator_numbers import OperatorNumbers
-from dp_transforms.cli.stream_job import job_name
+from dp_transforms.cli.flink_jobs import OperatorNumbers
+from dp_transforms.engines.portable import job_name
 from dp_transforms.reports import write_report_file
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.serving.live_report import LiveReport

@@ -1,0 +1,262 @@
+"""What a command asks Flink about its job: whether it runs, how far it is, what its numbers are; and how it is ended.
+
+A question to Flink must not end a run, so most answers may be missing: then they are None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import Any, NamedTuple
+
+from apache_beam.runners.runner import PipelineResult, PipelineState
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dp_transforms.beam.set_up_workers import NAMESPACE
+from dp_transforms.cli.operator_log import operator_console, tell
+from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines.flink_rest import ENDED, FlinkJob, FlinkRest
+from dp_transforms.engines.portable import NamedRun, job_name
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.operator_counts import STREAM_GAUGES
+
+_SECONDS_TO_START = 300.0
+_SECONDS_BETWEEN_LOOKS = 0.5
+_TAKEN = ("RUNNING", "FINISHED")  # a small replay may be done before anybody looks
+_LEAST_PATIENCE_SECONDS = 60.0
+_PATIENCE_CHECKPOINTS = 10
+_CHECKPOINT_SECONDS = 10.0  # the default of --checkpoint-interval
+_SECONDS_TO_ANSWER = 5.0
+# A failure of the pipeline itself, or for want of memory, not of a machine: Flink would restart the job as often as the
+# cluster allows.
+_COMES_AGAIN = re.compile(
+    r"Error received from SDK harness.*Traceback \(most recent call last\)"
+    r"|java\.lang\.OutOfMemoryError|exceeds the maximum size of a sort buffer",
+    re.DOTALL,
+)
+_MOST_FAILURES = 3
+_MANY_FAILURES = 5  # of any kind, for a word to the operator
+_NO_ANSWER = (EngineError, LookupError, TypeError, ValueError)
+
+
+class FlinkStart:
+    """Made before a job is submitted: an earlier job of its name, which Flink still remembers, is not taken for it.
+
+    Raises UserError where Flink does not answer, as `wait_until_running` does.
+    """
+
+    def __init__(self, flink: FlinkRest, name: str) -> None:
+        self._flink = flink
+        self._name = name
+        try:
+            self._earlier = {job.job_id for job in flink.jobs()}
+        except EngineError as error:
+            raise UserError(f"{_one_line(error)} Nothing was started.") from None
+
+    def wait_until_running(self, result: PipelineResult) -> str:
+        """The id of the job. Beam says RUNNING before Flink has it, and the job server must stay until Flink has it.
+
+        Raises UserError if the job ends or takes minutes before that.
+        """
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while (job_id := self._taken()) is None:
+            if PipelineState.is_terminal(state := result.state) or time.monotonic() > deadline:
+                raise UserError(f"the job is {state}, and Flink does not run it. See the log of the Flink cluster.")
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        return job_id
+
+    def _taken(self) -> str | None:
+        try:
+            job = self._flink.newest(self._name)
+        except EngineError as error:
+            raise UserError(_one_line(error)) from None
+        is_taken = job is not None and job.job_id not in self._earlier and job.state in _TAKEN
+        return job.job_id if job is not None and is_taken else None
+
+
+def _one_line(error: EngineError) -> str:
+    return " ".join(str(error).split())
+
+
+class _RunningJob:
+    """The job of one name, while it runs. flink: the cluster."""
+
+    def __init__(self, flink: FlinkRest, name: str) -> None:
+        self._flink = flink
+        self._name = name
+
+    def _job(self) -> FlinkJob | None:
+        job = self._flink.newest(self._name)
+        return None if job is None or job.state in ENDED else job
+
+
+class FlinkWatch(_RunningJob):
+    """Watches a stream. checkpoint_seconds: between two checkpoints of the job."""
+
+    def __init__(self, flink: FlinkRest, name: str, checkpoint_seconds: float) -> None:
+        super().__init__(flink, name)
+        self._patience_seconds = _LEAST_PATIENCE_SECONDS + _PATIENCE_CHECKPOINTS * checkpoint_seconds
+        self._completed: tuple[str, int] | None = None  # by the job of this id
+        self._completed_at = 0.0  # or when the warning came last
+        self._changed_at: float | None = None
+
+    def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
+        """Counters and gauges from Flink itself, as Beam's job server has them only at the end; None if it has none."""
+        try:
+            job = self._job()
+            if job is None:
+                return None
+            counts, gauges = self._flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
+        except _NO_ANSWER:
+            return None
+        return (counts, gauges) if counts or gauges else None
+
+    def stuck(self, now: float) -> str | None:
+        """A warning if no checkpoint has completed for a long time; None while all is well, or Flink does not answer.
+
+        Flink waits forever for a worker that died before it was connected, and such a job seems to run.
+        now: seconds of a clock that never goes back. The warning comes once per interval.
+        """
+        try:
+            job = self._job()
+            completed = None if job is None else (job.job_id, self._flink.completed_checkpoints(job.job_id))
+        except _NO_ANSWER:
+            return None
+        if job is None or completed != self._completed:
+            self._completed, self._completed_at, self._changed_at = completed, now, None if job is None else now
+            return None
+        if now - self._completed_at < self._patience_seconds:
+            return None
+        self._completed_at = now
+        return (
+            f"Warning: Flink has completed no checkpoint for {self._patience_seconds:,.0f} s; its job is {job.state}."
+            f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and resume the"
+            " run from its newest checkpoint (docs/deploy.md, what happens when something dies)."
+        )
+
+    def seconds_without_checkpoint(self, now: float) -> float | None:
+        """How long ago `stuck` has seen another checkpoint completed, or the job begin; None while there is no job."""
+        return None if self._changed_at is None else now - self._changed_at
+
+
+class JobProgress(NamedTuple):
+    """job_id, address: of the job and of Flink. done, stages: how many stages of the job are done, and how many it has.
+    failures: that Flink remembers of it; it forgets old ones.
+
+    Beam's counters are no progress here: in batch mode they come when a stage is done.
+    """
+
+    job_id: str
+    address: str
+    done: int
+    stages: int
+    failures: int = 0
+
+
+class ReplayWatch(_RunningJob):
+    """Watches a replay."""
+
+    def look(self) -> JobProgress | None:
+        """Raises RuntimeError with Flink's text if the job fails by itself, and again when it is restarted."""
+        try:
+            job = self._job()
+            if job is None:
+                return None
+            states = [stage.state for stage in self._flink.stages(job.job_id)]
+            failures = self._flink.failures(job.job_id)
+        except _NO_ANSWER:
+            return None
+        again = [text for text in failures if _COMES_AGAIN.search(text)]
+        if len(again) >= _MOST_FAILURES:
+            raise RuntimeError(again[0])
+        return JobProgress(job.job_id, self._flink.address, states.count("FINISHED"), len(states), len(failures))
+
+    def cancel(self, seconds: float) -> None:
+        """Ends the job if Flink has it: a job server that ends leaves it on a cluster."""
+        with contextlib.suppress(*_NO_ANSWER):
+            cancel_job(self._flink, self._name, seconds)
+
+
+def _page(progress: JobProgress) -> str:
+    return f"http://{progress.address}/#/job/{progress.job_id}"
+
+
+class FlinkProgress:
+    """On stderr: where the job is, once; and on a terminal a bar of stages, while the block runs."""
+
+    def __init__(self) -> None:
+        console = operator_console()
+        self._bar: Progress | None = None
+        if console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stages]}"))
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+            self._task = self._bar.add_task("starting on Flink", total=None, stages="")
+        self._told = self._warned = False
+
+    def show(self, progress: JobProgress | None) -> None:
+        if progress is None:
+            return
+        if not self._told:
+            self._told = True
+            tell(f"Flink runs the job: {_page(progress)}")
+        if progress.failures >= _MANY_FAILURES and not self._warned:
+            self._warned = True
+            tell(f"Flink begins the job again and again. See why, in the tab Exceptions of {_page(progress)}.")
+        if self._bar is not None:
+            self._bar.update(
+                self._task,
+                description="on Flink",
+                total=max(1, progress.stages),
+                completed=progress.done,
+                stages=f"{progress.done} of {progress.stages} stages",
+            )
+
+    def __enter__(self) -> FlinkProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class OperatorNumbers:
+    """Numbers of one cluster beside a live page, for the operator: exact, and not covered by the guarantee. Other
+    engines tell nothing to other processes."""
+
+    def __init__(self, address: str) -> None:
+        self._flink = FlinkRest(address, _SECONDS_TO_ANSWER)
+        self._watch: tuple[str, FlinkWatch] | None = None
+
+    def ask(self, run: NamedRun, now: float) -> dict[str, Any]:
+        """rows: names and values, as text. warning: empty while all is well. Never raises for a cluster that is away.
+
+        now: seconds of a clock that never goes back.
+        """
+        name = job_name(run)
+        if self._watch is None or self._watch[0] != name:
+            self._watch = name, FlinkWatch(self._flink, name, _CHECKPOINT_SECONDS)
+        rows = [("Flink", self._flink.address)]
+        try:
+            managers = self._flink.task_managers()
+            job = self._flink.newest(name)
+            rows.append(("task managers", f"{managers:,}"))
+            if job is None:
+                return {"rows": rows, "warning": f"Flink has no job of this run: none is named {name}."}
+            rows.append(("job", f"{job.job_id}: {job.state}"))
+            rows.append(("completed checkpoints", f"{self._flink.completed_checkpoints(job.job_id):,}"))
+        except _NO_ANSWER:
+            return {"rows": rows, "warning": f"Flink at {self._flink.address} does not answer."}
+        counts, gauges = self._watch[1].metrics() or ({}, {})
+        rows += [(each.replace("_", " "), f"{value:,}") for each, value in sorted({**counts, **gauges}.items())]
+        return {"rows": rows, "warning": self._watch[1].stuck(now) or ""}
+
+
+def cancel_job(flink: FlinkRest, name: str, seconds: float) -> None:
+    """Ends the jobs of this name that run. Raises EngineError."""
+    for job in flink.jobs():
+        if job.name == name and job.state not in ENDED:
+            flink.cancel(job.job_id)
+            flink.wait_for_state(job.job_id, ENDED, seconds)

@@ -1,0 +1,113 @@
+"""The flex templates of Dataflow: parameters are options of pipelines/*.py, and the page launches them correctly."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from dp_transforms.cli.job_words import parse_words
+from tests.helpers.shh_process import ROOT
+from tests.helpers.submitted_jobs import REPLAY, STREAM, script
+
+FOLDER = ROOT / "runners" / "dataflow"
+METADATA = {
+    STREAM: json.loads((FOLDER / "metadata_stream.json").read_text()),
+    REPLAY: json.loads((FOLDER / "metadata_replay.json").read_text()),
+}
+ALL = {name: {parameter["name"]: parameter for parameter in found["parameters"]} for name, found in METADATA.items()}
+REQUIRED = {
+    STREAM: {"kafka", "topic", "plan", "output_topic", "noise_key_secret"},
+    REPLAY: {"log", "plan", "output", "noise_key_secret"},
+}
+# What a value of each parameter can look like, if it has no default; each must pass its regex.
+EXAMPLES = {
+    "kafka": "b-1.internal:9092,b-2.internal:9092",
+    "topic": "clicks",
+    "plan": "gs://bucket/plan.json",
+    "output_topic": "trends",
+    "noise_key_secret": "projects/p/secrets/s/versions/12",
+    "log": "gs://bucket/clicks/2026-*.parquet",
+    "domain_file": "gs://bucket/items.txt",
+    "output": "gs://bucket/reports/january.avro",
+    "dead_letter": "s3://bucket/bad.jsonl",
+}
+NAMES = pytest.mark.parametrize("name", [STREAM, REPLAY])
+
+
+def options(name: str) -> dict[str, argparse.Action]:
+    """Of the program, by the names that parameters have."""
+    parser: argparse.ArgumentParser = script(name).parser()
+    return {action.dest: action for action in parser._actions}
+
+
+@NAMES
+def test_the_metadata_has_the_form_that_dataflow_reads(name: str) -> None:
+    metadata = METADATA[name]
+    of_streams = ("supportsAtLeastOnce", "supportsExactlyOnce") if name == STREAM else ()
+    assert set(metadata) == {*("name", "description", "streaming", "parameters"), *of_streams}
+    assert metadata["streaming"] is (name == STREAM)
+    assert len(ALL[name]) == len(metadata["parameters"])
+    known = {"name", "label", "helpText", "isOptional", "paramType", "regexes", "enumOptions", "defaultValue"}
+    for called, parameter in ALL[name].items():
+        assert re.fullmatch(r"[a-z][a-z_]*", called)
+        assert {"name", "label", "helpText", "isOptional", "paramType"} <= set(parameter) <= known
+        assert parameter["paramType"] in ("TEXT", "ENUM")
+        assert ("enumOptions" in parameter) == (parameter["paramType"] == "ENUM")
+        assert ("regexes" in parameter) == (parameter["paramType"] == "TEXT")
+    assert {called for called, parameter in ALL[name].items() if not parameter["isOptional"]} == REQUIRED[name]
+
+
+@NAMES
+def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str) -> None:
+    for called, parameter in ALL[name].items():
+        action = options(name)[called]
+        if parameter["paramType"] == "ENUM":
+            assert [choice["value"] for choice in parameter["enumOptions"]] == list(action.choices or ()), called
+            continue
+        assert parameter.get("defaultValue") == action.default or called in REQUIRED[name], called
+        example = EXAMPLES.get(called, action.default)
+        for regex in parameter["regexes"]:
+            assert re.fullmatch(regex, example), called
+            assert not re.fullmatch(regex, ""), called
+            assert not re.fullmatch(regex, " x"), called
+
+
+@NAMES
+def test_the_launch_line_of_the_page_is_a_command_line(name: str) -> None:
+    """The launcher writes a parameter as --name=value, among options of Beam's."""
+    text = (FOLDER / "README.md").read_text().replace("\\\n", " ")
+    (line,) = re.findall(rf"^ *(gcloud dataflow flex-template run .*/{name}\.json.*)$", text, re.MULTILINE)
+    pairs = [word.partition("=")[2].split(",") for word in shlex.split(line) if word.startswith("--parameters=")]
+    parameters = dict(pair.split("=", 1) for each in pairs for pair in each)
+    assert REQUIRED[name] <= set(parameters) <= set(ALL[name])
+    for called, value in parameters.items():
+        for regex in ALL[name][called].get("regexes", ()):
+            assert re.fullmatch(regex, value), called
+    beams = ["--region=r", "--temp_location=gs://bucket/tmp", "--template_location=gs://bucket/job", "--job_name=j"]
+    ours, left = parse_words(
+        script(name).parser(), [*beams, *(f"--{called}={value}" for called, value in parameters.items())]
+    )
+    assert left == beams
+    for called, value in parameters.items():
+        assert vars(ours)[called] in (value, [value]), called
+
+
+def test_the_image_has_what_it_runs() -> None:
+    text = (FOLDER / "Containerfile").read_text()
+    (pipeline,) = re.findall(r"^ARG PIPELINE=(\w+)$", text, re.MULTILINE)
+    (program,) = re.findall(r"^ENV FLEX_TEMPLATE_PYTHON_PY_FILE=/template/(\S+)$", text, re.MULTILINE)
+    for each in (pipeline, STREAM, REPLAY):
+        assert (ROOT / program.replace("${PIPELINE}", each)).is_file()
+    copied = [name for line in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE) for name in line.split()]
+    assert {"pyproject.toml", "setup.py", "dp_transforms", "pipelines"} <= set(copied)
+    assert all((ROOT / name).exists() for name in copied)
+    # The Beam of the image is one that the package takes.
+    (version,) = re.findall(r"beam_python3\.11_sdk:(\d+\.\d+\.\d+)$", text, re.MULTILINE)
+    (taken,) = re.findall(r'^    "apache-beam([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version in SpecifierSet(taken)
+    assert 'ENTRYPOINT ["/opt/apache/beam/boot"]' in text
