@@ -12,9 +12,8 @@ from dp_transforms.beam.load_noise_key import stays_in_this_process
 from dp_transforms.beam.monitor_stream import MonitorStream, StreamOutput
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.release_rows import HeavyHitterRows
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
 from dp_transforms.monitor.run_settings import fresh_run_id
 
 _LOG = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from dp_transforms.cli.options import MAKE_A_KEY
 from dp_transforms.cli.plan_options import flag
 from dp_transforms.cli.stream_options import DATAFLOW, FLINK, IN_PROCESS
 from dp_transforms.errors import UserError
+from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name, is_remote
-from dp_transforms.stores.sql_urls import is_database
 
 USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
 _FOR_STREAMS = ("checkpoint_dir", "checkpoint_interval", "resume_from", "pubsub_subscription")

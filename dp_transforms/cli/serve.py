@@ -18,7 +18,7 @@ from dp_transforms.checks import how_to_install
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import TIME_ZONE_OPTION, TITLES_OPTION
 from dp_transforms.errors import UserError
-from dp_transforms.stores.sql_urls import is_database
+from dp_transforms.stores.databases import is_database
 
 if TYPE_CHECKING:
     from dp_transforms.views.serving.web_app import AskOperator, Followed

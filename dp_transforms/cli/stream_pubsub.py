@@ -16,9 +16,9 @@ import apache_beam as beam
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.checks import how_to_install
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.json_decoder import LineParser
-from dp_transforms.logs.line_blocks import BLANKS
+from dp_transforms.logs.json_lines import LineParser
 from dp_transforms.logs.streams.record_formats import BROKEN_RECORD, NO_VALUE
+from dp_transforms.logs.text_files import BLANKS
 from dp_transforms.monitor.event_ids import BadIdError
 
 _NAME = re.compile(r"projects/[^/\s]+/subscriptions/[^/\s]+")

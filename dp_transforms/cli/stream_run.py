@@ -33,8 +33,7 @@ from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import watch_stream
 from dp_transforms.engines import dataflow
 from dp_transforms.errors import UserError
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic
-from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.runs.state_lock import hold_state
 

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.logs import id_columns, text_spans, times
+from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
-from dp_transforms.logs.line_blocks import UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -30,11 +29,19 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     check_fields_present,
     damaged_error,
+    log_size,
     time_unit_error,
 )
-from dp_transforms.logs.log_input import log_size
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.text_files import HEAD_BYTES, NOT_UTF8_TEXT, ByteShares, read_head
+from dp_transforms.logs.text_files import (
+    HEAD_BYTES,
+    NOT_UTF8_TEXT,
+    UTF8_MARK,
+    ByteShares,
+    LineBlock,
+    line_blocks,
+    read_head,
+)
 from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -70,7 +77,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
 
 def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
     """At ends of lines, unless the file is packed, or where a row begins depends on all that comes before it."""
-    return [chunk] if fields.csv_line_ends_in_cells else text_spans.cut_chunk(chunk, parts)
+    return [chunk] if fields.csv_line_ends_in_cells else text_files.cut_chunk(chunk, parts)
 
 
 def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
@@ -189,7 +196,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         if header is None:
             raise damaged_error(path, "CSV")  # it had a header when it was found
         parser = _Parser(path, header.names, fields)
-        with text_spans.open_text(chunk) as text:
+        with text_files.open_text(chunk) as text:
             first_line = 1
             if chunk.span is None or not chunk.span[0]:
                 text.stream.read(header.size)

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.line_blocks import BLANKS, MAX_LINE_BYTES, LineBlock
 from dp_transforms.logs.log_chunk import EventFileError
 from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES, LineBlock
 
 OPEN_QUOTE = "quote that is not closed in its line"
 CARRIAGE_RETURN = "carriage return inside a line"

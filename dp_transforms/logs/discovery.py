@@ -1,7 +1,15 @@
-"""From the sources that the user names (files, folders, globs) to chunks of checked logs."""
+"""From the sources that the user names (files, folders, globs) to chunks of checked logs, and to blocks of events.
+
+Large chunks are cut, so that many workers have work, and small ones are joined, so that each message to a shard is
+about many events. A message costs as much as some hundred events, whatever it holds, and a block becomes one for each
+shard. So events of small blocks wait until half a million are together, and small chunks are read one after the other
+as if they were one. What is released does not depend on it: pairs are distinct, and which of them count is decided
+where all pairs of a user are (`monitor.contributions`, `monitor.replay_weights`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import heapq
 import importlib
@@ -13,7 +21,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_files, is_remote
 
 _FORMAT_OF_ENDING = {
@@ -33,6 +43,10 @@ _FORMAT_OF_ENDING = {
 }
 _AT_ONCE = 16  # stored files whose heads are read at the same time
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
+PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
+JOINED_ROWS = 500_000
+_JOINED_BYTES = 32 << 20  # of columns: rows may be wide
+_BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have: so 32 MB of them at most
 
 
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
@@ -235,3 +249,95 @@ def _unknown_ending(path: str) -> EventFileError:
     return EventFileError(
         path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
     )
+
+
+def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[LogChunk]:
+    """The same rows, with the same positions, in chunks for so many workers at once; the same ones each time.
+
+    A chunk is cut if it is more than a quarter of a worker's share: row groups of more than a million rows, Avro files
+    that are not in a store, JSON lines, and CSV without line ends in cells; text that is not packed. What was cut is
+    not cut again.
+    """
+    if workers < 2:
+        return list(chunks)
+    share = max(1, sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers))
+    return [part for chunk in chunks for part in _cut(chunk, fields, -(-chunk.bytes // share), workers)]
+
+
+def _cut(chunk: LogChunk, fields: EventFields, parts: int, workers: int) -> list[LogChunk]:
+    if chunk.part is not None:
+        parts = min(parts, workers)  # each part of a row group skips what is before it
+    if parts < 2 or chunk.span is not None:
+        return [chunk]
+    cut: list[LogChunk] = module_of_format(chunk.format).cut_chunk(chunk, fields, parts)
+    return cut
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinedChunks:
+    """Chunks that one worker reads, one after the other; at least one."""
+
+    chunks: tuple[LogChunk, ...]
+
+
+def spread_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[JoinedChunks]:
+    """The same rows, with the same positions, for so many workers at once; the same ones each time.
+
+    Large chunks are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most, and a
+    quarter of a worker's share.
+    """
+    share = sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers) if workers > 1 else None
+    joined: list[JoinedChunks] = []
+    some: list[LogChunk] = []
+    rows = size = 0
+    for chunk in cut_chunks(chunks, fields, workers):
+        rows, size = rows + _rows(chunk), size + chunk.bytes
+        if some and (rows > JOINED_ROWS or (share is not None and size > share)):
+            joined.append(JoinedChunks(tuple(some)))
+            some, rows, size = [], _rows(chunk), chunk.bytes
+        some.append(chunk)
+    return [*joined, JoinedChunks(tuple(some))] if some else joined
+
+
+def read_joined(joined: JoinedChunks, fields: EventFields, windows_per_event: int = 1) -> Iterator[ReadBlock]:
+    """The blocks of all chunks. Raises EventFileError.
+
+    windows_per_event: in so many windows an event counts; the more, the fewer events are together.
+    """
+    blocks = itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in joined.chunks)
+    return join_blocks(blocks, max(1, JOINED_ROWS // windows_per_event))
+
+
+def join_blocks(blocks: Iterable[ReadBlock], most_rows: int) -> Iterator[ReadBlock]:
+    """The same blocks, but events of small ones come later, with those of the next ones, once there are ``most_rows``
+    of them or 32 MB of columns. So no batch has twice as much, unless the block that it came with has.
+
+    What else blocks say, such as rejected rows, does not wait: it may take more memory than events.
+    """
+    waiting: list[EventBatch] = []
+    rows = size = 0
+    for block in blocks:
+        count, width = len(block.batch), _bytes(block.batch)
+        if count >= most_rows or width >= _JOINED_BYTES:
+            yield block
+            continue
+        if count:
+            waiting.append(block.batch)
+            rows, size = rows + count, size + width
+        if rows < most_rows and size < _JOINED_BYTES:
+            yield dataclasses.replace(block, batch=id_columns.empty_batch())
+            continue
+        batch = concatenate(waiting)
+        waiting, rows, size = [], 0, 0
+        yield dataclasses.replace(block, batch=batch)
+        del batch  # before the next block is read
+    if waiting:
+        yield ReadBlock(concatenate(waiting), (), 0, 0)
+
+
+def _rows(chunk: LogChunk) -> int:
+    return chunk.bytes // _BYTES_PER_ROW if chunk.events is None else chunk.events
+
+
+def _bytes(batch: EventBatch) -> int:
+    return int(batch.user.nbytes + batch.item.nbytes + batch.time_micros.nbytes)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.compute as pc
 
-from dp_transforms.logs.cutting import cut_chunks
-from dp_transforms.logs.discovery import read_log_chunk
+from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.logs.times import MICROS_PER_UNIT
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -1,34 +1,321 @@
-"""JSON lines in files: one object per line; `json_decoder` says which lines are events.
+"""JSON lines: one object per line. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
 
-Blank lines are not events. Positions are numbers of lines.
+Both ways return the same events and reject the same lines (tests/unit/test_event_files_json.py compares them), so what
+is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a
+JSON object, holds NaN or an infinity, repeats one of the three fields, nests deeper than MAX_DEPTH or holds more than
+MAX_VALUES. A byte order mark at the front of any line is ignored: a file may be several that were joined, and which
+of its lines comes first must not matter. Blank lines are not events. Positions in a file are numbers of lines.
 """
 
 from __future__ import annotations
 
+import io
+import itertools
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.json
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.logs import id_columns, text_spans, times
-from dp_transforms.logs.json_decoder import Integer, LineParser, decode_lines
-from dp_transforms.logs.line_blocks import BLANKS, UTF8_MARK, LineBlock, line_blocks
+from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.log_chunk import (
     EventFields,
     LogChunk,
     ReadBlock,
     damaged_error,
+    log_size,
     time_unit_error,
 )
-from dp_transforms.logs.log_input import log_size
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.text_files import NOT_UTF8_TEXT, ByteShares, read_head
+from dp_transforms.logs.text_files import (
+    BLANKS,
+    NOT_UTF8_TEXT,
+    UTF8_MARK,
+    ByteShares,
+    LineBlock,
+    line_blocks,
+    read_head,
+)
+from dp_transforms.monitor.event_ids import MISSING, WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
-_BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
-_LOOKED_AT_LINES = 100
 JSON_ARRAY = "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
+
+MAX_DEPTH = 200  # far below the depth at which Python's parser fails
+MAX_VALUES = 500_000  # counted as commas outside of texts: each value can become hundreds of bytes of Python's
+_BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
+_ARROW_BLOCK_BYTES = 1 << 20
+_LOOKED_AT_LINES = 100
+_JSON_BLANKS = b" \t\r\n"
+
+_NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_EXACT_IN_FLOAT = 2.0**53
+
+Columns = tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]
+_Rows = npt.NDArray[np.int64]
+
+
+class DecodedLines:
+    """A block of lines as columns, with the numbers of the lines that their rows come from.
+
+    columns: user, item and time of the lines that are not broken.
+    """
+
+    def __init__(self, read: Columns, block: LineBlock, kept: _Rows | None, broken: _Rows | None) -> None:
+        self.columns = read
+        self._block, self._kept, self._broken = block, kept, broken
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The number of the line of each row of the columns."""
+        numbers = self._block.numbers()
+        return numbers if self._kept is None else numbers[self._kept]
+
+    def broken(self) -> npt.NDArray[np.int64]:
+        """The numbers of the broken lines."""
+        return np.zeros(0, np.int64) if self._broken is None else self._block.numbers()[self._broken]
+
+
+def decode_lines(block: LineBlock, fields: EventFields) -> DecodedLines:
+    """The columns of lines in memory, without blank ones."""
+    lines = _Lines(block)
+    fast = _read_fast(lines, guess_schema(io.BytesIO(lines.text), fields), fields) if lines.is_plain else None
+    if fast is not None:
+        return DecodedLines(fast, block, None, None)
+    slow, kept, broken = read_one_by_one(stripped_lines(block), fields)
+    return DecodedLines(slow, block, kept, broken)
+
+
+def stripped_lines(block: LineBlock) -> list[bytes]:
+    """The lines that are not blank, without blanks around them."""
+    return [line for line in (line.strip(BLANKS) for line in block.filled_text().split(b"\n")) if line]
+
+
+def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> Columns | None:
+    """The columns of lines without blanks around them, a row for each line; None if they must be read line by line.
+
+    lines: none of them empty. schema: see `guess_schema`. The schema of other lines may be used too: if it does not fit
+    these, the result is None.
+    """
+    block = _Lines(LineBlock(b"\n".join(lines)), are_stripped=True)
+    return _read_fast(block, schema, fields) if block.is_plain and block.count == len(lines) else None
+
+
+def join_line(line: bytes, fields: EventFields) -> bytes | None:
+    """Writes an object of several lines on one line; None if it is broken."""
+    if LineParser(fields).parse(line) is None:
+        return None
+    # No text in a valid object holds a line end: they are all between its parts.
+    return line.replace(b"\n", b" ")
+
+
+class _Lines:
+    """A block of lines.
+
+    text: its lines without blank ones and, if Arrow needs that, without blanks and marks before them.
+    is_plain: Arrow may read it. count: how many lines it has, if it is plain.
+    """
+
+    def __init__(self, block: LineBlock, *, are_stripped: bool = False) -> None:
+        self.text = block.raw
+        self.count = 0
+        self.is_plain = self._check_plain()
+        if not self.is_plain and not are_stripped:
+            self.text = b"".join(line.removeprefix(UTF8_MARK) + b"\n" for line in stripped_lines(block))
+            self.is_plain = self._check_plain()
+
+    def _check_plain(self) -> bool:
+        """Whether each line begins with ``{``, ends with ``}``, is not nested deeply and holds no NaN.
+
+        JSON needs a comma between a ``}`` and a ``{``, except at the top level. So no object can run over a line end,
+        and if there are as many objects as lines, each line is one object.
+        """
+        text = self.text
+        if not text:
+            return True
+        if not (text.startswith(b"{") and text.endswith((b"}\n", b"}\r\n"))):
+            return False
+        codes = np.frombuffer(text, np.uint8)
+        feeds = np.flatnonzero(codes == ord("\n"))
+        lines = len(feeds)
+        if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
+            return False
+        self.count = lines
+        if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
+            return False
+        sizes = np.diff(feeds, prepend=-1)
+        for line in np.flatnonzero(sizes > MAX_VALUES).tolist():
+            if text.count(b",", feeds[line] - sizes[line] + 1, feeds[line]) > MAX_VALUES:
+                return False
+        is_opening = (codes | 0x20) == ord("{")
+        if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
+            return True
+        opened = np.searchsorted(np.flatnonzero(is_opening), feeds)
+        return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
+
+
+def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> Columns | None:
+    """The columns of plain lines, by Arrow; None if they must be read line by line."""
+    if schema is None or not lines.count:
+        return None
+    try:
+        table = pa.json.read_json(
+            pa.BufferReader(lines.text),
+            # Measured: twice as fast as one piece, because of the caches. Not larger than the text, since each call
+            # makes buffers of this size. A longer line is read alone.
+            read_options=pa.json.ReadOptions(
+                use_threads=False, block_size=min(_ARROW_BLOCK_BYTES, len(lines.text) + 1)
+            ),
+            parse_options=pa.json.ParseOptions(
+                explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
+            ),
+        ).combine_chunks()
+    except (pa.ArrowException, ValueError):
+        return None
+    if table.num_rows != lines.count:
+        return None
+    user, item, time = (one_chunk(table.column(name)) for name in fields.names)
+    time_column = times.parse_times(time, *fields.time_reading)
+    if pa.types.is_floating(time.type):
+        # Whole numbers beyond 2**53 have lost digits on the way through a float.
+        largest = max(np.abs(time.fill_null(0.0).to_numpy()).max(), np.abs(time_column.micros).max())
+        if not largest < _EXACT_IN_FLOAT:
+            return None
+    return id_columns.encode_ids(user), id_columns.encode_ids(item), time_column
+
+
+def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | None:
+    """The types of the three fields in the first lines; None if a field has several or a line is broken."""
+    parser = LineParser(fields)
+    kinds: dict[str, set[type]] = {name: set() for name in fields.names}
+    for line in itertools.islice(lines, _LOOKED_AT_LINES):
+        event = parser.parse(line)
+        if event is None:
+            return None
+        for name in fields.names:
+            kinds[name].add(type(event.get(name)))
+    types = []
+    for name in fields.names:
+        seen = kinds[name] - {type(None)}
+        if seen <= {str}:
+            types.append(pa.string())
+        elif seen == {Integer}:
+            types.append(pa.int64())
+        elif name == fields.time and seen <= {Integer, float}:
+            types.append(pa.float64())
+        else:
+            return None
+    return pa.schema(list(zip(fields.names, types, strict=True)))
+
+
+def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows, _Rows]:
+    """The columns, read line by line; the numbers of their lines; the numbers of the broken lines."""
+    parser = LineParser(fields)
+    is_broken = np.zeros(len(lines), np.bool_)
+    cells: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    for number, line in enumerate(lines):
+        event = parser.parse(line)  # not kept: one line may hold millions of values
+        if event is None:
+            is_broken[number] = True
+            continue
+        for values, name in zip(cells, fields.names, strict=True):
+            values.append(event.get(name))
+    columns_read = (_id_column(cells[0]), _id_column(cells[1]), _time_column(cells[2], fields))
+    return columns_read, np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
+
+
+def _id_column(values: list[Any]) -> id_columns.IdColumn:
+    # A lone surrogate, which JSON can express, becomes bytes that are not UTF-8.
+    cells = [value.encode("utf-8", "surrogatepass") if isinstance(value, str) else None for value in values]
+    column = id_columns.encode_ids(pa.array(cells, pa.binary()))
+    is_wrong = np.fromiter((not isinstance(value, (str, type(None))) for value in values), np.bool_, len(values))
+    column.faults[is_wrong] = WRONG_TYPE
+    return column
+
+
+def _time_column(values: list[Any], fields: EventFields) -> times.TimeColumn:
+    micros = np.zeros(len(values), np.int64)
+    faults = np.full(len(values), WRONG_TYPE, np.uint8)
+    rows: dict[type, list[int]] = {}
+    for row, value in enumerate(values):
+        rows.setdefault(type(value), []).append(row)
+    faults[rows.get(type(None), [])] = MISSING
+    for kind, convert, arrow_type in (
+        (str, lambda text: text.encode("utf-8", "surrogatepass"), pa.binary()),
+        (Integer, _to_int64, pa.int64()),
+        (float, float, pa.float64()),
+    ):
+        if kind in rows:
+            cells = pa.array([convert(values[row]) for row in rows[kind]], arrow_type)
+            parsed = times.parse_times(cells, *fields.time_reading)
+            micros[rows[kind]], faults[rows[kind]] = parsed.micros, parsed.faults
+    return times.TimeColumn(micros, faults)
+
+
+def _to_int64(digits: str) -> int:
+    """A whole number. One that is too large for a time becomes another one that is too large."""
+    return int(digits) if len(digits) <= 18 else 2**63 - 1
+
+
+class Integer(str):
+    """The digits of a whole number in JSON, of any length; ``-0`` is ``0``."""
+
+    __slots__ = ()
+
+    def __new__(cls, digits: str) -> Integer:
+        return super().__new__(cls, "0" if digits == "-0" else digits)
+
+
+class _Repeated(dict[str, Any]):
+    """An object in which one of the three fields occurs twice."""
+
+
+class LineParser:
+    """Python's parser, made as strict as the format."""
+
+    def __init__(self, fields: EventFields) -> None:
+        self._names = fields.names
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=self._object, parse_int=Integer, parse_constant=_refuse_constant
+        )
+
+    def parse(self, line: bytes) -> dict[str, Any] | None:
+        """The object of a line; None if the line is broken."""
+        line = line.removeprefix(UTF8_MARK).strip(_JSON_BLANKS)
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            return None  # before any other work: a small file can hold very many such lines
+        commas = line.count(b",")
+        if commas > MAX_VALUES and commas - sum(text[0].count(b",") for text in _STRING.finditer(line)) > MAX_VALUES:
+            return None
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(line) > MAX_DEPTH:
+            return None
+        try:
+            # Bytes that are not UTF-8 matter only in the three fields, where they are a fault of the cell.
+            event = self._decoder.decode(line.decode("utf-8", "surrogateescape"))
+        except (ValueError, RecursionError):
+            return None
+        return event if isinstance(event, dict) and not isinstance(event, _Repeated) else None
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        event = dict(pairs)
+        if len(event) < len(pairs) and any(sum(key == name for key, _ in pairs) > 1 for name in self._names):
+            return _Repeated(event)
+        return event
+
+
+def _refuse_constant(_: str) -> NoReturn:
+    raise ValueError("not JSON")
+
+
+def _depth(line: bytes) -> int:
+    brackets = np.frombuffer(_STRING.sub(b"", line), np.uint8)
+    steps = ((brackets | 0x20) == ord("{")).astype(np.int64) - ((brackets | 0x20) == ord("}"))
+    return int(np.cumsum(steps).max(initial=0))
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
@@ -40,7 +327,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
 def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
     """At ends of lines, unless the file is packed: each line is an event, or not, by itself."""
     del fields
-    return text_spans.cut_chunk(chunk, parts)
+    return text_files.cut_chunk(chunk, parts)
 
 
 def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
@@ -88,7 +375,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     lines_read = 0
     try:
-        with text_spans.open_text(chunk) as text:
+        with text_files.open_text(chunk) as text:
             for block in line_blocks(text.stream, _BLOCK_BYTES):
                 lines_read = block.first_line - 1
                 yield text.number(_read_block(chunk.path, block, fields, shares.up_to(text.bytes_read())))

@@ -12,7 +12,7 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, json_lines
-from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dp_transforms.stores import remote_files
-from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, UrlError, gs
-from dp_transforms.stores.remote_files.patterns import glob_expression
+from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, UrlError, glob_expression, gs
 from dp_transforms.stores.remote_files.s3 import S3Store
 from dp_transforms.stores.remote_files.stored_file import is_stored
 from tests.helpers.gcs_server import gcs_server

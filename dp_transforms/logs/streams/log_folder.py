@@ -50,9 +50,8 @@ from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition, is_wanted, position_at
+from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition, TakenFiles, is_wanted, position_at
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
-from dp_transforms.logs.streams.taken_files import TakenFiles
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
 
 CAME_BEHIND = "file came after a later one was read: the clock was set back"

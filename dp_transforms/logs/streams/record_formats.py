@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.logs import avro, id_columns, json_decoder
-from dp_transforms.logs.avro_records import decode_one_by_one
+from dp_transforms.logs import avro, id_columns, json_lines
+from dp_transforms.logs.avro import decode_one_by_one
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
-from dp_transforms.logs.line_blocks import MAX_LINE_BYTES
 from dp_transforms.logs.log_chunk import EventFields, EventFileError
 from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.text_files import MAX_LINE_BYTES
 from dp_transforms.monitor.event_batch import EventBatch
 
 RECORD_FORMATS = ("json", "avro")
@@ -119,7 +119,7 @@ class JsonRecordDecoder:
         reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
         is_any_folded = b"\n" in b"".join(lines)
         for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
-            joined = json_decoder.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
+            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:
@@ -145,7 +145,7 @@ class _JsonSpans:
     def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
         self._lines, self._fields = lines, fields
         self._failed = 0
-        self.parts: list[json_decoder.Columns] = []
+        self.parts: list[json_lines.Columns] = []
         self.kept: list[_Rows] = []
         self.schema = schema
         if len(lines) < _FEW_LINES:
@@ -159,7 +159,7 @@ class _JsonSpans:
         """From the first lines; from later ones if an odd line is among the first."""
         step = max(1, len(self._lines) // _SPLIT)
         guesses = (
-            json_decoder.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
+            json_lines.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
             for begin in range(0, len(self._lines), step)
         )
         return next((guess for guess in guesses if guess is not None), None)
@@ -177,7 +177,7 @@ class _JsonSpans:
                 self._read(at, min(at + step, end))
 
     def _read_fast(self, begin: int, end: int) -> bool:
-        part = json_decoder.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
+        part = json_lines.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
         if part is None:
             self._failed += 1
             return False
@@ -186,7 +186,7 @@ class _JsonSpans:
         return True
 
     def _read_slowly(self, begin: int, end: int) -> None:
-        part, kept, _ = json_decoder.read_one_by_one(self._lines[begin:end], self._fields)
+        part, kept, _ = json_lines.read_one_by_one(self._lines[begin:end], self._fields)
         self.parts.append(part)
         self.kept.append(kept + begin)
 
@@ -288,7 +288,7 @@ class _Reasons:
 
 
 def _assemble(
-    source: str, read: json_decoder.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
+    source: str, read: json_lines.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
 ) -> DecodedRecords:
     """rows_read: for each row of the columns the number of its value."""
     block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)

@@ -1,4 +1,4 @@
-"""A version of a file in a store, what a store can do, and which URLs name a file."""
+"""A version of a file in a store, open for reading at any position; what a store can do, and which URLs name a file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import errno
 import io
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple, Protocol
 
 SCHEMES = ("s3", "gs", "azfs")
@@ -19,6 +21,8 @@ _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SECRET = re.compile(
     r"[?&](x-(amz|goog)-(signature|credential|security-token)|sig|signature|token|access_token)=", re.I
 )
+_HOSTS = {"s3": "bucket", "gs": "bucket", "azfs": "account"}
+_PAUSES = (0.1, 0.5, 2.0)  # seconds before a range is fetched again whose answer broke
 
 
 class UrlError(ValueError):
@@ -122,9 +126,6 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return True
 
 
-_HOSTS = {"s3": "bucket", "gs": "bucket", "azfs": "account"}
-
-
 def split_url(url: str) -> Url:
     """Raises UrlError for anything but a URL of a store."""
     if not is_remote(url):
@@ -163,3 +164,96 @@ def fault(url: str, problem: str) -> RemoteFileError:
 def needs_package(url: str, package: str, extra: str) -> RemoteFileError:
     # The name of shh in an index is not ours.
     return fault(url, f"the package {package} is not installed: pip install '.[{extra}]' in the clone, on all workers")
+
+
+class RangeReader(io.RawIOBase):
+    """A readable, seekable file.
+
+    ahead: at least so many bytes are fetched at once, to the end of the file at most. keep: fetched ranges stay in
+    memory, up to so many bytes together; the last one always does, whatever its size.
+
+    failure: the last error of the store. A library between may show another one, without its reason.
+    """
+
+    def __init__(
+        self,
+        store: FileStore,
+        file: StoredFile,
+        *,
+        ahead: int,
+        keep: int = 0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__()
+        self.file = file
+        self.failure: OSError | None = None
+        self._store, self._ahead, self._keep, self._sleep = store, ahead, keep, sleep
+        self._at = 0
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        return self.file.size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.file.size}[whence]
+        if base + offset < 0:
+            raise ValueError("a position must not be negative.")
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Fewer bytes only at the end of the file. Raises OSError."""
+        left = max(0, self.file.size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        parts = []
+        while wanted:
+            begin, data = self._range_at(self._at, wanted)
+            part = data if begin == self._at and len(data) <= wanted else data[self._at - begin :][:wanted]
+            parts.append(part)
+            self._at += len(part)
+            wanted -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _range_at(self, position: int, wanted: int) -> tuple[int, bytes]:
+        """A range that holds ``position``, and where it begins."""
+        for begin, data in self._kept.items():
+            if begin <= position < begin + len(data):
+                self._kept.move_to_end(begin)
+                return begin, data
+        data = self._fetch(position, min(max(wanted, self._ahead), self.file.size - position))
+        self._kept.pop(position, None)
+        self._kept[position] = data
+        total = sum(map(len, self._kept.values()))
+        while total > self._keep and len(self._kept) > 1:
+            total -= len(self._kept.popitem(last=False)[1])
+        return position, data
+
+    def _fetch(self, begin: int, length: int) -> bytes:
+        try:
+            for pause in _PAUSES:
+                try:
+                    return read_exactly(self._store, self.file, begin, length)
+                except BrokenAnswerError:
+                    self._sleep(pause)
+            return read_exactly(self._store, self.file, begin, length)
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def close(self) -> None:
+        self._kept.clear()
+        super().close()
