@@ -1,8 +1,8 @@
 """Files that are named by a URL: read by ranges, listed as a stream, and written whole or not at all.
 
-    stored_file    StoredFile, the protocol FileStore, the errors; RangeReader: one version, open for reading at any
-                   position; what is a URL, and which are refused
-    s3, gs, azfs   one module per kind of store
+    stored_file    StoredFile; FileStore: one rule for all kinds of stores; the errors; RangeReader: one version, open
+                   for reading at any position; what is a URL, and which are refused
+    kinds          how each kind of store is asked: S3, Google Cloud Storage, Azure
 
 A file is read in one version: on S3 and Azure by ETag, on Google Cloud Storage by generation. A file that
 changes meanwhile is an error, never a mixture of two.
@@ -23,15 +23,15 @@ without any secret; `UrlError` for a URL that cannot be used.
 from __future__ import annotations
 
 import glob
-import importlib
 import os
 import posixpath
 import re
 import secrets
 import time
 from collections.abc import Iterator
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
+from dp_transforms.stores.remote_files.kinds import store_of_scheme
 from dp_transforms.stores.remote_files.stored_file import (
     Content,
     FileChangedError,
@@ -74,8 +74,7 @@ _VISIBLE_BELOW = r"(?:/[^/._][^/]*)+"
 
 def store_of(url: str) -> FileStore:
     """Raises UrlError; RemoteFileError if its library is missing."""
-    scheme = split_url(url).scheme
-    return cast(FileStore, importlib.import_module(f"dp_transforms.stores.remote_files.{scheme}").store())
+    return store_of_scheme(split_url(url).scheme)
 
 
 def look_at(url: str) -> StoredFile:

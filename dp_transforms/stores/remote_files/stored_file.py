@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import dataclasses
 import errno
 import io
@@ -10,7 +12,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 SCHEMES = ("s3", "gs", "azfs")
 Content = bytes | BinaryIO
@@ -58,11 +60,23 @@ class Url(NamedTuple):
     key: str
 
 
-class FileStore(Protocol):
-    """What each kind of store can do. All raise OSError; FileNotFoundError for a bucket that does not exist."""
+class FileStore(abc.ABC):
+    """One rule for all kinds of stores. A kind says how it asks, and what the errors of its library mean.
+
+    All raise OSError; FileNotFoundError for a bucket that does not exist. No error has the words of the library: they
+    may hold what the operator should not see on a terminal.
+    """
 
     def look(self, url: str) -> StoredFile | None:
         """The present version; None: there is no such file."""
+        at = split_url(url)
+        try:
+            found = self._head(at)
+        except Exception as error:
+            if self._is_absent(error):
+                return None
+            raise self._fault(url, error) from None
+        return None if found is None else StoredFile(url, *found)
 
     def read_range(self, file: StoredFile, begin: int, length: int) -> bytes:
         """``length`` bytes of this version from ``begin`` on, all of them inside of it; fewer where the answer ended
@@ -70,15 +84,84 @@ class FileStore(Protocol):
 
         Raises FileChangedError if it is not the present one, BrokenAnswerError for a connection that broke.
         """
+        at = split_url(file.url)
+        try:
+            return self._get(at, file.version, begin, length)
+        except Exception as error:
+            raise (changed(file.url) if self._is_changed(error) else self._fault_of_read(file.url, error)) from None
 
     def list_below(self, prefix: str) -> Iterator[StoredFile]:
         """All files whose URL begins with ``prefix``, in the order of the bytes of their URLs; constant memory."""
+        at = split_url(prefix)
+        try:
+            for key, size, version in self._list(at):
+                yield StoredFile(f"{at.scheme}://{at.host}/{key}", size, version)
+        except Exception as error:
+            raise self._fault(prefix, error) from None
 
     def put(self, url: str, content: Content, *, only_new: bool) -> None:
         """Writes a file, which appears whole or not at all. only_new: raises FileExistsError if the name is taken."""
+        at = split_url(url)
+        try:
+            self._send(at, content, only_new)
+        except Exception as error:
+            if self._is_taken(error, only_new):
+                if is_stored(self, url, content):
+                    return  # the answer to an earlier attempt was lost, and the library has tried again
+                raise already_there(url) from None
+            if only_new and self._is_lost(error):
+                with contextlib.suppress(OSError):  # no answer came: perhaps the file did
+                    if is_stored(self, url, content):
+                        return
+            raise self._fault(url, error) from None
 
     def remove(self, url: str) -> None:
         """Removes a file, if it is there."""
+        at = split_url(url)
+        try:
+            self._delete(at)
+        except Exception as error:
+            if not self._is_absent(error):
+                raise self._fault(url, error) from None
+
+    @abc.abstractmethod
+    def _head(self, at: Url) -> tuple[int, str] | None:
+        """Size and version."""
+
+    @abc.abstractmethod
+    def _get(self, at: Url, version: str, begin: int, length: int) -> bytes: ...
+
+    @abc.abstractmethod
+    def _list(self, at: Url) -> Iterator[tuple[str, int, str]]:
+        """Key, size and version of each file."""
+
+    @abc.abstractmethod
+    def _send(self, at: Url, content: Content, only_new: bool) -> None: ...
+
+    @abc.abstractmethod
+    def _delete(self, at: Url) -> None: ...
+
+    @abc.abstractmethod
+    def _is_absent(self, error: Exception) -> bool: ...
+
+    @abc.abstractmethod
+    def _is_changed(self, error: Exception) -> bool:
+        """Of a read."""
+
+    @abc.abstractmethod
+    def _is_taken(self, error: Exception, only_new: bool) -> bool:
+        """Of a write."""
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether a write may have had no answer, however often the library tried."""
+        del error
+        return False
+
+    @abc.abstractmethod
+    def _fault(self, url: str, error: Exception) -> OSError: ...
+
+    def _fault_of_read(self, url: str, error: Exception) -> OSError:
+        return self._fault(url, error)
 
 
 def read_exactly(store: FileStore, file: StoredFile, begin: int, length: int) -> bytes:
@@ -159,6 +242,14 @@ def broken_answer(url: str) -> BrokenAnswerError:
 
 def fault(url: str, problem: str) -> RemoteFileError:
     return RemoteFileError(errno.EIO, problem, url)
+
+
+def denied(url: str) -> RemoteFileError:
+    return fault(url, "the store denies the access: check the rights to list, read and write there")
+
+
+def odd_answer(url: str, shown: object) -> RemoteFileError:
+    return fault(url, f"the store answered with an error ({shown}): try again, or ask its operator")
 
 
 def needs_package(url: str, package: str, extra: str) -> RemoteFileError:
