@@ -151,11 +151,12 @@ def join_columns(
 
 def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:
     begins = np.cumsum([0, *(len(part.values) for part in parts)], dtype=np.int32)
-    return IdColumn(
-        pa.concat_arrays([part.values for part in parts]),
-        np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)]),
-        np.concatenate([part.faults for part in parts]),
-    )
+    indices = np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)])
+    values = pa.concat_arrays([part.values for part in parts]).dictionary_encode()
+    faults = np.concatenate([part.faults for part in parts])
+    if len(values):  # else each row has a fault; and indices of such rows may be too large
+        indices = values.indices.to_numpy().take(indices, mode="clip")
+    return IdColumn(values.dictionary, indices, faults)
 
 
 def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.int64]:

@@ -9,6 +9,7 @@ of its lines comes first must not matter. Blank lines are not events. Positions 
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import json
@@ -41,7 +42,7 @@ from dp_transforms.logs.text_files import (
     line_blocks,
     read_head,
 )
-from dp_transforms.monitor.event_ids import MISSING, WRONG_TYPE, one_chunk
+from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
 JSON_ARRAY = "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
@@ -60,50 +61,115 @@ _EXACT_IN_FLOAT = 2.0**53
 Columns = tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]
 _Rows = npt.NDArray[np.int64]
 
+# So few lines, unless they are long, are faster one by one than in a call of Arrow's reader.
+_FEW_LINES, _FEW_BYTES = 50, 1 << 14
+_SPLIT = 8
+_SMALL_SPAN = 128  # lines: if one of them is odd, up to so many are read one by one
+# After so many failed calls of Arrow's reader in one block, the rest is read line by line. This limits the cost of
+# hostile lines.
+_MAX_FAILED_SPANS = 100
 
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class DecodedLines:
-    """A block of lines as columns, with the numbers of the lines that their rows come from.
+    """n lines, decoded.
 
-    columns: user, item and time of the lines that are not broken.
+    columns: user, item and time of the lines that are not broken. kept: their numbers, from 0. broken: those of the
+    others. schema: the types that the fields had, for `decode_lines` of what follows; None: not known.
     """
 
-    def __init__(self, read: Columns, block: LineBlock, kept: _Rows | None, broken: _Rows | None) -> None:
-        self.columns = read
-        self._block, self._kept, self._broken = block, kept, broken
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """The number of the line of each row of the columns."""
-        numbers = self._block.numbers()
-        return numbers if self._kept is None else numbers[self._kept]
-
-    def broken(self) -> npt.NDArray[np.int64]:
-        """The numbers of the broken lines."""
-        return np.zeros(0, np.int64) if self._broken is None else self._block.numbers()[self._broken]
+    columns: Columns
+    kept: _Rows
+    broken: _Rows
+    schema: pa.Schema | None
 
 
-def decode_lines(block: LineBlock, fields: EventFields) -> DecodedLines:
-    """The columns of lines in memory, without blank ones."""
-    lines = _Lines(block)
-    fast = _read_fast(lines, guess_schema(io.BytesIO(lines.text), fields), fields) if lines.is_plain else None
-    if fast is not None:
-        return DecodedLines(fast, block, None, None)
-    slow, kept, broken = read_one_by_one(stripped_lines(block), fields)
-    return DecodedLines(slow, block, kept, broken)
+def decode_lines(block: LineBlock, fields: EventFields, schema: pa.Schema | None = None) -> DecodedLines:
+    """The columns of the lines that are not blank. schema: that of other lines saves time, and changes no result."""
+    read = _Spans(block, fields, schema)
+    kept = np.concatenate(read.kept)
+    is_broken = np.ones(read.count, np.bool_)
+    is_broken[kept] = False
+    return DecodedLines(id_columns.join_columns(read.parts), kept, np.flatnonzero(is_broken), read.schema)
+
+
+class _Spans:
+    """Reads lines by Arrow; if some line is odd, in smaller and smaller parts, and the smallest line by line.
+
+    parts, kept: columns, and the numbers of the lines that they hold. count: of all lines. schema: one that fitted
+    lines, if any did.
+    """
+
+    def __init__(self, block: LineBlock, fields: EventFields, schema: pa.Schema | None) -> None:
+        self._fields, self.schema = fields, schema
+        self._failed = 0
+        self.parts: list[Columns] = []
+        self.kept: list[_Rows] = []
+        whole = _Lines(block)
+        self.count = whole.count
+        are_many = whole.count >= _FEW_LINES or len(whole.text) >= _FEW_BYTES
+        if whole.is_plain and are_many and self._read_whole(whole):
+            return
+        self._lines = stripped_lines(block)
+        self.count = len(self._lines)
+        if self.count >= _FEW_LINES:
+            self.schema = self._guess_schema() or schema
+        self._read(0, self.count, is_known_odd=True)
+
+    def _read_whole(self, lines: _Lines) -> bool:
+        if self.schema is not None and self._read_fast(0, lines):
+            return True
+        guess = guess_schema(io.BytesIO(lines.text), self._fields)
+        if guess is None or guess == self.schema:
+            return False
+        self.schema = guess
+        return self._read_fast(0, lines)
+
+    def _guess_schema(self) -> pa.Schema | None:
+        """From the first lines; from later ones if an odd line is among the first."""
+        step = max(1, self.count // _SPLIT)
+        guesses = (
+            guess_schema(itertools.islice(self._lines, begin, None), self._fields)
+            for begin in range(0, self.count, step)
+        )
+        return next((guess for guess in guesses if guess is not None), None)
+
+    def _read(self, begin: int, end: int, *, is_known_odd: bool = False) -> None:
+        if self.schema is None or end - begin < _FEW_LINES or self._failed > _MAX_FAILED_SPANS:
+            self._read_slowly(begin, end)
+        elif is_known_odd or not self._read_span(begin, end):
+            step = max(_SMALL_SPAN, -(-(end - begin) // _SPLIT))
+            if step >= end - begin:
+                self._read_slowly(begin, end)
+                return
+            for at in range(begin, end, step):
+                self._read(at, min(at + step, end))
+
+    def _read_span(self, begin: int, end: int) -> bool:
+        lines = _Lines(LineBlock(b"\n".join(self._lines[begin:end])), are_stripped=True)
+        if lines.is_plain and lines.count == end - begin:
+            return self._read_fast(begin, lines)
+        self._failed += 1
+        return False
+
+    def _read_fast(self, begin: int, lines: _Lines) -> bool:
+        part = _read_fast(lines, self.schema, self._fields)
+        if part is None:
+            self._failed += 1
+            return False
+        self.parts.append(part)
+        self.kept.append(np.arange(begin, begin + lines.count))
+        return True
+
+    def _read_slowly(self, begin: int, end: int) -> None:
+        part, kept, _ = read_one_by_one(self._lines[begin:end], self._fields)
+        self.parts.append(part)
+        self.kept.append(kept + begin)
 
 
 def stripped_lines(block: LineBlock) -> list[bytes]:
     """The lines that are not blank, without blanks around them."""
     return [line for line in (line.strip(BLANKS) for line in block.filled_text().split(b"\n")) if line]
-
-
-def decode_plain_lines(lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> Columns | None:
-    """The columns of lines without blanks around them, a row for each line; None if they must be read line by line.
-
-    lines: none of them empty. schema: see `guess_schema`. The schema of other lines may be used too: if it does not fit
-    these, the result is None.
-    """
-    block = _Lines(LineBlock(b"\n".join(lines)), are_stripped=True)
-    return _read_fast(block, schema, fields) if block.is_plain and block.count == len(lines) else None
 
 
 def join_line(line: bytes, fields: EventFields) -> bytes | None:
@@ -225,8 +291,8 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _
             continue
         for values, name in zip(cells, fields.names, strict=True):
             values.append(event.get(name))
-    columns_read = (_id_column(cells[0]), _id_column(cells[1]), _time_column(cells[2], fields))
-    return columns_read, np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
+    moments = times.parse_values([_time_value(value) for value in cells[2]], *fields.time_reading)
+    return (_id_column(cells[0]), _id_column(cells[1]), moments), np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:
@@ -238,28 +304,11 @@ def _id_column(values: list[Any]) -> id_columns.IdColumn:
     return column
 
 
-def _time_column(values: list[Any], fields: EventFields) -> times.TimeColumn:
-    micros = np.zeros(len(values), np.int64)
-    faults = np.full(len(values), WRONG_TYPE, np.uint8)
-    rows: dict[type, list[int]] = {}
-    for row, value in enumerate(values):
-        rows.setdefault(type(value), []).append(row)
-    faults[rows.get(type(None), [])] = MISSING
-    for kind, convert, arrow_type in (
-        (str, lambda text: text.encode("utf-8", "surrogatepass"), pa.binary()),
-        (Integer, _to_int64, pa.int64()),
-        (float, float, pa.float64()),
-    ):
-        if kind in rows:
-            cells = pa.array([convert(values[row]) for row in rows[kind]], arrow_type)
-            parsed = times.parse_times(cells, *fields.time_reading)
-            micros[rows[kind]], faults[rows[kind]] = parsed.micros, parsed.faults
-    return times.TimeColumn(micros, faults)
-
-
-def _to_int64(digits: str) -> int:
-    """A whole number. One that is too large for a time becomes another one that is too large."""
-    return int(digits) if len(digits) <= 18 else 2**63 - 1
+def _time_value(value: Any) -> Any:
+    """As `times.parse_values` reads it. A whole number that is too large for a time becomes another one that is."""
+    if not isinstance(value, Integer):
+        return value
+    return int(value) if len(value) <= 18 else 2**63 - 1
 
 
 class Integer(str):
@@ -374,20 +423,24 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The lines, in blocks of about 4 MB."""
     shares = ByteShares(chunk.bytes)
     lines_read = 0
+    schema = None
     try:
         with text_files.open_text(chunk) as text:
             for block in line_blocks(text.stream, _BLOCK_BYTES):
                 lines_read = block.first_line - 1
-                yield text.number(_read_block(chunk.path, block, fields, shares.up_to(text.bytes_read())))
+                read = decode_lines(block, fields, schema)
+                schema = read.schema
+                yield text.number(_read_block(chunk.path, block, read, shares.up_to(text.bytes_read())))
     except (pa.ArrowException, OSError):
         raise damaged_error(chunk.path, "gzip", None if chunk.span else lines_read) from None
     yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
 
 
-def _read_block(path: str, block: LineBlock, fields: EventFields, byte_share: int) -> ReadBlock:
+def _read_block(path: str, block: LineBlock, read: DecodedLines, byte_share: int) -> ReadBlock:
     unparsed = [RejectedEvents(path, block.too_long, id_columns.LINE_TOO_LONG)] if block.too_long else []
-    read = decode_lines(block, fields)
-    broken = read.broken()
-    if len(broken):
+    if len(read.broken):
+        broken = block.numbers()[read.broken]
         unparsed.append(RejectedEvents(path, tuple(broken.tolist()), id_columns.BROKEN_LINE))
-    return id_columns.assemble_block(path, read.columns, lambda rows: read.numbers()[rows], byte_share, unparsed)
+    return id_columns.assemble_block(
+        path, read.columns, lambda rows: block.numbers()[read.kept[rows]], byte_share, unparsed
+    )

@@ -80,7 +80,7 @@ SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100),
 
 def _split(monkeypatch: pytest.MonkeyPatch, spans: tuple[int, int, int]) -> None:
     for name, value in zip(("_FEW_LINES", "_SMALL_SPAN", "_MAX_FAILED_SPANS"), spans, strict=True):
-        monkeypatch.setattr(record_formats, name, value)
+        monkeypatch.setattr(json_lines, name, value)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -151,7 +151,7 @@ def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pyt
 
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(record_formats, "_FEW_LINES", few)
+    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
     monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [

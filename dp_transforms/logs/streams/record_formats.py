@@ -9,7 +9,6 @@ that contains no part of them.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from dp_transforms.logs.avro import decode_one_by_one
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
 from dp_transforms.logs.log_chunk import EventFields, EventFileError
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.text_files import MAX_LINE_BYTES
+from dp_transforms.logs.text_files import MAX_LINE_BYTES, LineBlock
 from dp_transforms.monitor.event_batch import EventBatch
 
 RECORD_FORMATS = ("json", "avro")
@@ -42,14 +41,9 @@ BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
 
-_FEW_LINES = 50  # fewer lines are faster one by one than in a call of Arrow's reader
 _END_MARK_BYTES = 16
 _ALONE_BELOW = 16  # if a value is broken, up to so many values are decoded one by one
 _SPLIT = 8
-_SMALL_SPAN = 128  # lines: if one of them is odd, up to so many are read one by one
-# After so many failed calls of Arrow's reader in one poll, the rest is read line by line. This limits the cost of
-# hostile records.
-_MAX_FAILED_SPANS = 100
 
 _Rows = npt.NDArray[np.int64]
 
@@ -129,66 +123,10 @@ class JsonRecordDecoder:
             lines = [lines[row] for row in rows.tolist()]
         if not lines:
             return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions))
-        read = _JsonSpans(lines, self._schema, self._fields)
+        read = json_lines.decode_lines(LineBlock(b"\n".join(lines)), self._fields, self._schema)
         self._schema = read.schema
-        kept = np.concatenate(read.kept)
-        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), kept, assume_unique=True)])
-        return _assemble(source, id_columns.join_columns(read.parts), rows[kept], positions, reasons)
-
-
-class _JsonSpans:
-    """Reads lines by Arrow; if some line is odd, in smaller and smaller parts, and the smallest line by line.
-
-    parts, kept: columns, and the numbers of the lines that they hold. schema: one that fitted the lines, if any did.
-    """
-
-    def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
-        self._lines, self._fields = lines, fields
-        self._failed = 0
-        self.parts: list[json_lines.Columns] = []
-        self.kept: list[_Rows] = []
-        self.schema = schema
-        if len(lines) < _FEW_LINES:
-            self._read_slowly(0, len(lines))
-            return
-        if schema is None or not self._read_fast(0, len(lines)):
-            self.schema = self._guess_schema() or schema
-            self._read(0, len(lines), is_known_odd=self.schema == schema)
-
-    def _guess_schema(self) -> pa.Schema | None:
-        """From the first lines; from later ones if an odd line is among the first."""
-        step = max(1, len(self._lines) // _SPLIT)
-        guesses = (
-            json_lines.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
-            for begin in range(0, len(self._lines), step)
-        )
-        return next((guess for guess in guesses if guess is not None), None)
-
-    def _read(self, begin: int, end: int, *, is_known_odd: bool = False) -> None:
-        is_small = end - begin < _FEW_LINES
-        if self.schema is None or is_small or self._failed > _MAX_FAILED_SPANS:
-            self._read_slowly(begin, end)
-        elif is_known_odd or not self._read_fast(begin, end):
-            step = max(_SMALL_SPAN, -(-(end - begin) // _SPLIT))
-            if step >= end - begin:
-                self._read_slowly(begin, end)
-                return
-            for at in range(begin, end, step):
-                self._read(at, min(at + step, end))
-
-    def _read_fast(self, begin: int, end: int) -> bool:
-        part = json_lines.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
-        if part is None:
-            self._failed += 1
-            return False
-        self.parts.append(part)
-        self.kept.append(np.arange(begin, end))
-        return True
-
-    def _read_slowly(self, begin: int, end: int) -> None:
-        part, kept, _ = json_lines.read_one_by_one(self._lines[begin:end], self._fields)
-        self.parts.append(part)
-        self.kept.append(kept + begin)
+        reasons.add(BROKEN_RECORD, rows[read.broken])
+        return _assemble(source, read.columns, rows[read.kept], positions, reasons)
 
 
 class AvroRecordDecoder:
