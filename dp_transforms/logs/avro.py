@@ -340,9 +340,7 @@ def _assemble(
     return id_columns.assemble_block(path, to_columns(parts, schema), lambda rows: rows + first_row, byte_share)
 
 
-def to_columns(
-    parts: Sequence[ArrowColumns], schema: EventSchema
-) -> tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]:
+def to_columns(parts: Sequence[ArrowColumns], schema: EventSchema) -> id_columns.Columns:
     """The columns of at least one decoded block, joined."""
     user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
     unit, *_ = schema.time_reading

@@ -24,6 +24,7 @@ import pyarrow.json
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.logs import id_columns, text_files, times
+from dp_transforms.logs.id_columns import Columns
 from dp_transforms.logs.log_chunk import (
     EventFields,
     LogChunk,
@@ -58,7 +59,6 @@ _NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _EXACT_IN_FLOAT = 2.0**53
 
-Columns = tuple[id_columns.IdColumn, id_columns.IdColumn, times.TimeColumn]
 _Rows = npt.NDArray[np.int64]
 
 # So few lines, unless they are long, are faster one by one than in a call of Arrow's reader.
@@ -437,7 +437,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
 
 
 def _read_block(path: str, block: LineBlock, read: DecodedLines, byte_share: int) -> ReadBlock:
-    unparsed = [RejectedEvents(path, block.too_long, id_columns.LINE_TOO_LONG)] if block.too_long else []
+    unparsed = [*block.rejected(path)]
     if len(read.broken):
         broken = block.numbers()[read.broken]
         unparsed.append(RejectedEvents(path, tuple(broken.tolist()), id_columns.BROKEN_LINE))

@@ -26,11 +26,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, faults_of_store, open_log
+from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
 MAX_LINE_BYTES = 16 << 20
 UTF8_MARK = b"\xef\xbb\xbf"
 BLANKS = b" \t\r"
+LINE_TOO_LONG = "line too long"
 HEAD_BYTES = 1 << 20
 NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252): iconv -f latin1 -t utf-8 OLD > NEW"
 
@@ -56,6 +58,10 @@ class LineBlock:
         self.raw = raw if not raw or raw.endswith(b"\n") else raw + b"\n"
         self.first_line = first_line
         self.too_long = too_long
+
+    def rejected(self, path: str) -> tuple[RejectedEvents, ...]:
+        """The lines that were left out."""
+        return (RejectedEvents(path, self.too_long, LINE_TOO_LONG),) if self.too_long else ()
 
     def filled_text(self) -> bytes:
         """The lines without blank ones."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.stores import kafka_client
 
@@ -271,17 +271,15 @@ class KafkaReader:
         count = len(messages)
         offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
         kinds, millis = _timestamps((message.timestamp() for message in messages), count)
-        rejected: list[RejectedEvents] = []
         values = [message.value() for message in messages]
-        is_stamped = (kinds != _NO_TIME) & (millis >= 0) & (millis < _MAX_MILLIS)
-        is_trusted = ~is_stamped | (kinds != _CREATE_TIME) | (not self._topic.append_times_only)
-        for is_good, reason in ((is_stamped, NO_ARRIVAL_TIME), (is_trusted, PRODUCERS_TIME)):
-            if not is_good.all():
-                rejected.append(RejectedEvents(name, tuple(offsets[~is_good].tolist()), reason))
+        reasons = Reasons(count)
+        reasons.add(NO_ARRIVAL_TIME, np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS)))
+        if self._topic.append_times_only:
+            reasons.add(PRODUCERS_TIME, np.flatnonzero(kinds == _CREATE_TIME))
+        rejected, arrived = reasons.report(name, offsets.take), reasons.good()
         if rejected:
-            is_arrived = is_stamped & is_trusted
-            values = [values[row] for row in np.flatnonzero(is_arrived).tolist()]
-            offsets, millis = offsets[is_arrived], millis[is_arrived]
+            values = [values[row] for row in arrived.tolist()]
+            offsets, millis = offsets[arrived], millis[arrived]
         decoded = self._decoder.decode(name, values, offsets)
         arrivals = millis * 1_000
         return Polled(

@@ -23,7 +23,7 @@ from dp_transforms.logs import avro, id_columns, json_lines
 from dp_transforms.logs.avro import decode_one_by_one
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
 from dp_transforms.logs.log_chunk import EventFields, EventFileError
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
 from dp_transforms.logs.text_files import MAX_LINE_BYTES, LineBlock
 from dp_transforms.monitor.event_batch import EventBatch
 
@@ -105,7 +105,7 @@ class JsonRecordDecoder:
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
         """See `RecordDecoder`. The values become lines, so that the same values are accepted as in a file of lines."""
-        reasons = _Reasons(len(values))
+        reasons = Reasons(len(values))
         # A value of blanks only is not a value, as a line of blanks only is not a line.
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
@@ -122,7 +122,7 @@ class JsonRecordDecoder:
         if len(rows) < len(lines):
             lines = [lines[row] for row in rows.tolist()]
         if not lines:
-            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions))
+            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions.take))
         read = json_lines.decode_lines(LineBlock(b"\n".join(lines)), self._fields, self._schema)
         self._schema = read.schema
         reasons.add(BROKEN_RECORD, rows[read.broken])
@@ -143,7 +143,7 @@ class AvroRecordDecoder:
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
         """See `RecordDecoder`."""
-        reasons = _Reasons(len(values))
+        reasons = Reasons(len(values))
         sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
         reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
         reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
@@ -160,7 +160,7 @@ class AvroRecordDecoder:
         read = np.concatenate(kept) if kept else np.zeros(0, np.int64)
         reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), read)])
         if not parts:
-            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions))
+            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions.take))
         return _assemble(source, avro.to_columns(parts, self._schema), rows[read], positions, reasons)
 
     def _decode_span(
@@ -200,38 +200,13 @@ class AvroRecordDecoder:
         return avro.to_arrow(records, self._schema)
 
 
-class _Reasons:
-    """Why each of n values is rejected: the first reason given counts."""
-
-    def __init__(self, count: int) -> None:
-        self._codes = np.zeros(count, np.uint8)
-        self._texts: list[str] = []
-
-    def add(self, text: str, rows: _Rows) -> None:
-        new = rows[self._codes[rows] == 0]
-        if not len(new):
-            return
-        if text not in self._texts:
-            self._texts.append(text)
-        self._codes[new] = self._texts.index(text) + 1
-
-    def good(self) -> _Rows:
-        return np.flatnonzero(self._codes == 0)
-
-    def report(self, source: str, positions: _Rows) -> tuple[RejectedEvents, ...]:
-        return tuple(
-            RejectedEvents(source, tuple(positions[self._codes == code].tolist()), text)
-            for code, text in enumerate(self._texts, 1)
-        )
-
-
 def _assemble(
-    source: str, read: json_lines.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
+    source: str, read: id_columns.Columns, rows_read: _Rows, positions: _Rows, reasons: Reasons
 ) -> DecodedRecords:
     """rows_read: for each row of the columns the number of its value."""
     block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
     return DecodedRecords(
-        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions), *block.rejected)
+        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions.take), *block.rejected)
     )
 
 
