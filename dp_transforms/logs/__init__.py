@@ -4,7 +4,7 @@
     discovery      find_log_chunks: files, folders and globs, checked and split; cut_chunks: large chunks in parts, for
                    many workers; spread_chunks: that, and small ones together; read_joined: blocks of many events
     samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
-    estimate       estimate_log: about how many events, and how much text, for the memory check; unit_hint
+    estimate       estimate_log: about how many events, and how much text, for the memory check; hint_of_log, unit_hint
     parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk and read_chunk
     avro_schema    the Avro schemas that are read
     csv_rows       which lines of a CSV file are rows
@@ -31,7 +31,6 @@ from dp_transforms.logs.discovery import (
     cut_chunks,
     ending_of_log,
     find_log_chunks,
-    hint_of_log,
     read_joined,
     read_log_chunk,
     spread_chunks,
@@ -40,6 +39,7 @@ from dp_transforms.logs.estimate import (
     LogEstimate,
     count_unless_inside,
     estimate_log,
+    hint_of_log,
     most_label_bytes,
     unit_hint,
 )

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dp_transforms.checks import on_one_line
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.logs.log_chunk import (
@@ -30,7 +29,6 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
     damaged_error,
     log_size,
-    time_unit_error,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.text_files import (
@@ -39,6 +37,7 @@ from dp_transforms.logs.text_files import (
     UTF8_MARK,
     ByteShares,
     LineBlock,
+    is_utf8,
     line_blocks,
     read_head,
 )
@@ -69,7 +68,7 @@ class CsvHeader(NamedTuple):
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk; none for a blank file. Raises EventFileError if the header cannot be used."""
     try:
-        header = _read_header(path, fields, stored)
+        header = read_header(path, fields, stored)
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
     return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
@@ -80,32 +79,7 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
     return [chunk] if fields.csv_line_ends_in_cells else text_files.cut_chunk(chunk, parts)
 
 
-def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
-    """A reason why all rows of a file may be rejected, found in its first rows. For the operator."""
-    header = _read_header(path, fields, stored)
-    if header is None:
-        return None
-    head, is_whole = read_head(path, stored)
-    cells = _first_times(path, head[header.size :], header, fields)
-    is_declared = fields.time_unit in times.MICROS_PER_UNIT or fields.time_format is not None
-    if not is_declared and cells and all(re.match(times.NUMBER, cell) for cell in cells):
-        return str(time_unit_error(path, fields))
-    if not _is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1]):
-        return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
-    return None
-
-
-def _first_times(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
-    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
-    at = header.names.index(fields.time)
-    try:
-        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
-    except csv.Error:
-        return []
-    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
-
-
-def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
+def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
     """None: the file is blank. Raises EventFileError unless it names the three fields."""
     delimiter = delimiter_of(path, fields.csv_separator)
     header = read_names(path, *read_head(path, stored), delimiter, fields.csv_line_ends_in_cells)
@@ -145,7 +119,7 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends
             f"its cells are not separated by {_SEPARATOR_WORDS.get(delimiter, repr(delimiter))}. If"
             f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
         )
-    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), _is_utf8(text))
+    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), is_utf8(text))
 
 
 def likely_separator(path: str, head: bytes) -> str | None:
@@ -163,6 +137,17 @@ def likely_separator(path: str, head: bytes) -> str | None:
 
     best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
     return None if best == usual else best
+
+
+def first_cells(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
+    """The times of the first rows of a text, as they are written. For the operator."""
+    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
+    at = header.names.index(fields.time)
+    try:
+        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
+    except csv.Error:
+        return []
+    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
 
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
@@ -192,7 +177,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     rows_read = 0
     try:
-        header = _read_header(path, fields, chunk.stored)
+        header = read_header(path, fields, chunk.stored)
         if header is None:
             raise damaged_error(path, "CSV")  # it had a header when it was found
         parser = _Parser(path, header.names, fields)
@@ -230,8 +215,10 @@ class _Parser:
 
     def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
         invalid: list[int] = []
-        is_utf8 = _is_utf8(rows.text)
-        user, item, time = self._parse(rows.text if is_utf8 else rows.text.decode("latin1").encode(), invalid)
+        # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
+        # is not UTF-8 and has a wrong number of cells.
+        is_valid = is_utf8(rows.text)
+        user, item, time = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode(), invalid)
         if len(time) + len(invalid) != rows.count:
             raise EventFileError(
                 self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
@@ -243,8 +230,8 @@ class _Parser:
         return id_columns.assemble_block(
             self._path,
             (
-                _encode_ids(user, is_utf8=is_utf8),
-                _encode_ids(item, is_utf8=is_utf8),
+                _encode_ids(user, is_valid=is_valid),
+                _encode_ids(item, is_valid=is_valid),
                 times.parse_times(time, *self._fields.time_reading),
             ),
             lambda found: np.delete(rows.numbers(), invalid)[found],
@@ -280,17 +267,8 @@ class _Parser:
         return [one_chunk(table.column(number)) for number in range(3)]
 
 
-def _is_utf8(text: bytes) -> bool:
-    """If not, the text is read as Latin-1, in which every byte is valid, and changed back. The parser fails at a row
-    that is not UTF-8 and has a wrong number of cells."""
-    try:
-        return text.isascii() or text.decode() is not None
-    except UnicodeDecodeError:
-        return False
-
-
-def _encode_ids(cells: pa.BinaryArray, *, is_utf8: bool) -> id_columns.IdColumn:
-    if is_utf8:
+def _encode_ids(cells: pa.BinaryArray, *, is_valid: bool) -> id_columns.IdColumn:
+    if is_valid:
         return id_columns.encode_ids(cells)
     encoded = cells.dictionary_encode()
     values = encoded.dictionary.view(pa.string())

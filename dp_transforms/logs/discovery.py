@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
-
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
@@ -91,23 +89,6 @@ def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
     listed = heapq.merge(*map(_stored_logs, sources), key=lambda file: file.url)
     for _, same in itertools.groupby(listed, key=lambda file: file.url):
         yield next(same)
-
-
-def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
-    """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
-
-    Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
-    no cell. Raises EventFileError if a file cannot be read.
-    """
-    for file_format in ("csv", "json"):
-        first = next((chunk for chunk in chunks if chunk.format == file_format), None)
-        try:
-            hint = None if first is None else module_of_format(file_format).hint(first.path, fields, first.stored)
-        except (pa.ArrowException, OSError):
-            continue  # reading will report it
-        if hint:
-            return str(hint)
-    return None
 
 
 def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:

@@ -22,7 +22,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from dp_transforms.checks import on_one_line
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.id_columns import Columns
 from dp_transforms.logs.log_chunk import (
@@ -31,28 +30,23 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     damaged_error,
     log_size,
-    time_unit_error,
 )
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.text_files import (
     BLANKS,
-    NOT_UTF8_TEXT,
     UTF8_MARK,
     ByteShares,
     LineBlock,
     line_blocks,
-    read_head,
 )
 from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
-JSON_ARRAY = "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
-
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails
+LOOKED_AT_LINES = 100  # for their types
 MAX_VALUES = 500_000  # counted as commas outside of texts: each value can become hundreds of bytes of Python's
 _BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _ARROW_BLOCK_BYTES = 1 << 20
-_LOOKED_AT_LINES = 100
 _JSON_BLANKS = b" \t\r\n"
 
 _NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
@@ -259,7 +253,7 @@ def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | Non
     """The types of the three fields in the first lines; None if a field has several or a line is broken."""
     parser = LineParser(fields)
     kinds: dict[str, set[type]] = {name: set() for name in fields.names}
-    for line in itertools.islice(lines, _LOOKED_AT_LINES):
+    for line in itertools.islice(lines, LOOKED_AT_LINES):
         event = parser.parse(line)
         if event is None:
             return None
@@ -379,44 +373,13 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
     return text_files.cut_chunk(chunk, parts)
 
 
-def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
-    """A reason why all lines of a file may be rejected, found in its first lines. For the operator."""
-    head, is_whole = read_head(path, stored)
+def problem_of_head(head: bytes) -> str | None:
+    """Why a file that begins so holds no lines of JSON: UTF-16, or one array of objects. For the operator."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        return f"{on_one_line(path)}: it looks like UTF-16 text. Convert it to UTF-8."
-    if is_array(head):
-        return f"{on_one_line(path)}: {JSON_ARRAY}"
-    lines = [line.strip(BLANKS) for line in head.split(b"\n")]
-    if not is_whole:
-        lines.pop()
-    lines = [line for line in lines if line][:_LOOKED_AT_LINES]
-    parser = LineParser(fields)
-    events = [event for event in map(parser.parse, lines) if event is not None]
-    where = f"{on_one_line(path)}: none of its first {len(lines)} lines"
-    if not events:
-        return f"{where} is a JSON object. Write one object per line." if lines else None
-    for name in fields.names:
-        if all(name not in event for event in events):
-            return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
-    moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
-    is_number = [isinstance(moment, (Integer, float)) for moment in moments]
-    if not _are_utf8(lines):
-        return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
-    if fields.time_unit not in times.MICROS_PER_UNIT and is_number and all(is_number):
-        return str(time_unit_error(path, fields))
+        return "it looks like UTF-16 text. Convert it to UTF-8."
+    if re.match(rb"\s*\[\s*(?:\{|$)", head.removeprefix(UTF8_MARK)[:1024]):
+        return "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
     return None
-
-
-def is_array(head: bytes) -> bool:
-    """Whether a file that begins so is one JSON array of objects."""
-    return re.match(rb"\s*\[\s*(?:\{|$)", head.removeprefix(UTF8_MARK)[:1024]) is not None
-
-
-def _are_utf8(lines: list[bytes]) -> bool:
-    try:
-        return b"\n".join(lines).decode() is not None
-    except UnicodeDecodeError:
-        return False
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:

@@ -29,7 +29,7 @@ from dp_transforms.logs.avro import read_avro_header
 from dp_transforms.logs.csv_lines import delimiter_of, likely_separator, read_names
 from dp_transforms.logs.csv_rows import row_of_each_line
 from dp_transforms.logs.discovery import find_log_files, format_of_log
-from dp_transforms.logs.json_lines import JSON_ARRAY, Integer, LineParser, is_array
+from dp_transforms.logs.json_lines import Integer, LineParser, problem_of_head
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -334,10 +334,8 @@ def _csv_rows(
 
 def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     head, is_whole = read_head(path, stored)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        raise EventFileError(path, "it looks like UTF-16 text. Convert it to UTF-8.")
-    if is_array(head):
-        raise EventFileError(path, JSON_ARRAY)
+    if problem := problem_of_head(head):
+        raise EventFileError(path, problem)
     if not is_whole:
         head = head[: head.rfind(b"\n") + 1]
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]

@@ -283,3 +283,10 @@ def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int
         _counted.pop(next(iter(_counted)), None)
     _counted[key] = (at, count)
     return count
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        return text.isascii() or text.decode() is not None
+    except UnicodeDecodeError:
+        return False
