@@ -140,13 +140,7 @@ def _files_of(source: str) -> list[str]:
         files = _logs_below(source)
     elif os.path.exists(source):
         return [_checked_file(source)]
-    elif glob.has_magic(source):
-        matches = glob.glob(source, recursive=True)
-        if not matches:
-            raise EventFileError(
-                source,
-                "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it.",
-            )
+    elif matches := glob.has_magic(source) and glob.glob(source, recursive=True):
         files = []
         for match in matches:
             if os.path.isdir(match):
@@ -154,9 +148,9 @@ def _files_of(source: str) -> list[str]:
             elif is_log_name(match):
                 files.append(_checked_file(match))
     else:
-        raise EventFileError(source, "there is no such file or folder. Check the name.")
+        raise _nothing_there(source)
     if not files:
-        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+        raise _no_log_in_it(source)
     return files
 
 
@@ -173,14 +167,8 @@ def _stored_logs(source: str) -> Iterator[StoredFile]:
                 yield file
     except OSError as error:
         raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
-    if is_empty and glob.has_magic(source):
-        raise EventFileError(
-            source, "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
-        )
-    if is_empty:
-        raise EventFileError(source, "there is no such file or folder. Check the name.")
     if not has_log:
-        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+        raise _nothing_there(source) if is_empty else _no_log_in_it(source)
 
 
 def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[LogChunk]:
@@ -224,6 +212,17 @@ def _checked_file(path: str) -> str:
     except OSError as error:
         raise EventFileError(path, f"it cannot be read ({error.strerror}). Check its permissions.") from None
     return path
+
+
+def _nothing_there(source: str) -> EventFileError:
+    problem = "there is no such file or folder. Check the name."
+    if glob.has_magic(source):
+        problem = "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
+    return EventFileError(source, problem)
+
+
+def _no_log_in_it(source: str) -> EventFileError:
+    return EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
 
 
 def _unknown_ending(path: str) -> EventFileError:

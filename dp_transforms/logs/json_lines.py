@@ -156,7 +156,7 @@ class _Spans:
         return True
 
     def _read_slowly(self, begin: int, end: int) -> None:
-        part, kept, _ = read_one_by_one(self._lines[begin:end], self._fields)
+        part, kept = read_one_by_one(self._lines[begin:end], self._fields)
         self.parts.append(part)
         self.kept.append(kept + begin)
 
@@ -273,20 +273,19 @@ def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | Non
     return pa.schema(list(zip(fields.names, types, strict=True)))
 
 
-def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows, _Rows]:
-    """The columns, read line by line; the numbers of their lines; the numbers of the broken lines."""
+def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows]:
+    """The columns of the lines that are not broken, read line by line; the numbers of these lines."""
     parser = LineParser(fields)
-    is_broken = np.zeros(len(lines), np.bool_)
+    kept = []
     cells: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     for number, line in enumerate(lines):
-        event = parser.parse(line)  # not kept: one line may hold millions of values
-        if event is None:
-            is_broken[number] = True
-            continue
-        for values, name in zip(cells, fields.names, strict=True):
-            values.append(event.get(name))
+        event = parser.parse(line)  # it does not stay: one line may hold millions of values
+        if event is not None:
+            kept.append(number)
+            for values, name in zip(cells, fields.names, strict=True):
+                values.append(event.get(name))
     moments = times.parse_values([_time_value(value) for value in cells[2]], *fields.time_reading)
-    return (_id_column(cells[0]), _id_column(cells[1]), moments), np.flatnonzero(~is_broken), np.flatnonzero(is_broken)
+    return (_id_column(cells[0]), _id_column(cells[1]), moments), np.array(kept, np.int64)
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:

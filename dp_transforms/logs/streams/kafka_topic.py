@@ -134,14 +134,18 @@ class KafkaTopic:
     def topic_id(self) -> str:
         """By which the cluster tells this topic from a later one of the same name. Raises StreamError."""
         confluent_kafka = kafka_client.import_confluent_kafka()
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        topics = confluent_kafka.TopicCollection([self.topic])
         try:
-            client = confluent_kafka.admin.AdminClient(settings, logger=kafka_client.silent_logger())
-            topics = confluent_kafka.TopicCollection([self.topic])
-            answer = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self.topic]
-            return str(answer.result(timeout=_ASK_SECONDS + 2).topic_id)
+            answers = self._admin_client().describe_topics(topics, request_timeout=_ASK_SECONDS)
+            return str(answers[self.topic].result(timeout=_ASK_SECONDS + 2).topic_id)
         except confluent_kafka.KafkaException as error:
             raise self.unreachable(error) from None
+
+    def _admin_client(self) -> Any:
+        confluent_kafka = kafka_client.import_confluent_kafka()
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        try:
+            return confluent_kafka.admin.AdminClient(settings, logger=kafka_client.silent_logger())
         except ValueError as error:
             raise kafka_client.refused_settings(settings, error) from None
 
@@ -175,18 +179,14 @@ class KafkaTopic:
         """Asks the broker. Raises StreamError if none answers."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         admin = confluent_kafka.admin
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
         try:
-            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())
-            answer = client.describe_configs([resource], request_timeout=_ASK_SECONDS)[resource]
-            entries = answer.result(timeout=_ASK_SECONDS + 2)
+            answers = self._admin_client().describe_configs([resource], request_timeout=_ASK_SECONDS)
+            entries = answers[resource].result(timeout=_ASK_SECONDS + 2)
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
                 return TopicSettings(None, None)
             raise self.unreachable(error) from None
-        except ValueError as error:
-            raise kafka_client.refused_settings(settings, error) from None
         time_type, cleanup = entries.get("message.timestamp.type"), entries.get("cleanup.policy")
         return TopicSettings(
             append_times=None if time_type is None else time_type.value == "LogAppendTime",

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import fastavro.schema
 import numpy as np
@@ -62,14 +62,6 @@ class DecodedRecords:
     rejected: tuple[RejectedEvents, ...]
 
 
-class RecordDecoder(Protocol):
-    """Decodes the values of records of one format."""
-
-    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """values: None for a record without a value. positions: int64[n], their places in ``source``, to report."""
-        ...
-
-
 def record_decoder(
     record_format: str,
     fields: EventFields,
@@ -104,7 +96,10 @@ class JsonRecordDecoder:
         self._schema: pa.Schema | None = None
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """See `RecordDecoder`. The values become lines, so that the same values are accepted as in a file of lines."""
+        """The values become lines, so that the same values are accepted as in a file of lines.
+
+        values: None for a record without a value. positions: int64[n], their places in ``source``, to report.
+        """
         reasons = Reasons(len(values))
         # A value of blanks only is not a value, as a line of blanks only is not a line.
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
@@ -142,7 +137,7 @@ class AvroRecordDecoder:
         self._whole_bytes = avro.whole_block_bytes(self._schema)
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """See `RecordDecoder`."""
+        """See `JsonRecordDecoder.decode`."""
         reasons = Reasons(len(values))
         sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
         reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
@@ -198,6 +193,9 @@ class AvroRecordDecoder:
         pieces = (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
         (records,) = decode_one_by_one(pieces, 1, self._schema, self._whole_bytes)
         return avro.to_arrow(records, self._schema)
+
+
+RecordDecoder = JsonRecordDecoder | AvroRecordDecoder
 
 
 def _assemble(
