@@ -27,6 +27,7 @@ from dp_transforms.stores.remote_files.stored_file import (
     FileStore,
     RemoteFileError,
     Url,
+    already_there,
     broken_answer,
     denied,
     fault,
@@ -40,8 +41,12 @@ _CONNECT_SECONDS, _SECONDS = 10, 60
 _S3_ATTEMPTS = 5
 _MOST_PUT_BYTES = 5 << 30  # of one PUT
 _CONFLICT_PAUSES = (0.2, 1.0, 3.0)
-_MISSING = ("404", "NoSuchKey", "NotFound")
-_CHANGED = ("412", "PreconditionFailed")
+_MISSING, _OTHER_VERSION = ("404", "NoSuchKey", "NotFound"), ("412", "PreconditionFailed")
+_S3_CODES = {
+    "absent": _MISSING,
+    "changed": (*_OTHER_VERSION, *_MISSING, "InvalidRange", "416"),
+    "taken": _OTHER_VERSION,
+}
 _S3_LOGIN = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role"
 _GOOGLE_LOGIN = "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS"
 _AZURE_LOGIN = "run `az login`, set AZURE_STORAGE_CONNECTION_STRING, or give the machine an identity"
@@ -91,6 +96,7 @@ class S3Store(FileStore):
         except ImportError:
             raise needs_package("s3://", "boto3", "s3") from None
         self._errors = botocore.exceptions
+        self._meanings = {"lost": (self._errors.HTTPClientError,)}
         config = botocore.config.Config(
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_SECONDS,
@@ -139,17 +145,8 @@ class S3Store(FileStore):
     def _delete(self, at: Url) -> None:
         self._client.delete_object(Bucket=at.host, Key=at.key)
 
-    def _is_absent(self, error: Exception) -> bool:
-        return self._code(error) in _MISSING
-
-    def _is_changed(self, error: Exception) -> bool:
-        return self._code(error) in (*_CHANGED, *_MISSING, "InvalidRange", "416")
-
-    def _is_taken(self, error: Exception, only_new: bool) -> bool:
-        return only_new and self._code(error) in _CHANGED
-
-    def _is_lost(self, error: Exception) -> bool:
-        return isinstance(error, self._errors.HTTPClientError)
+    def _is(self, meaning: str, error: Exception) -> bool:
+        return super()._is(meaning, error) or self._code(error) in _S3_CODES.get(meaning, ())
 
     def _code(self, error: Exception) -> str:
         if not isinstance(error, self._errors.ClientError):
@@ -197,6 +194,11 @@ class GoogleStore(FileStore):
             raise needs_package("gs://", "google-cloud-storage", "gcp") from None
         self._errors: Any = exceptions
         self._auth_error: Any = auth.GoogleAuthError
+        self._meanings = {
+            "absent": (exceptions.NotFound,),
+            "changed": (exceptions.NotFound, exceptions.PreconditionFailed, exceptions.RequestRangeNotSatisfiable),
+            "taken": (exceptions.PreconditionFailed,),
+        }
         try:
             if emulator:
                 anonymous = credentials.AnonymousCredentials()  # type: ignore[no-untyped-call]
@@ -242,16 +244,6 @@ class GoogleStore(FileStore):
     def _delete(self, at: Url) -> None:
         self._client.bucket(at.host).blob(at.key).delete(timeout=_SECONDS)
 
-    def _is_absent(self, error: Exception) -> bool:
-        return isinstance(error, self._errors.NotFound)
-
-    def _is_changed(self, error: Exception) -> bool:
-        errors = self._errors
-        return isinstance(error, (errors.NotFound, errors.PreconditionFailed, errors.RequestRangeNotSatisfiable))
-
-    def _is_taken(self, error: Exception, only_new: bool) -> bool:
-        return only_new and isinstance(error, self._errors.PreconditionFailed)
-
     def _fault(self, url: str, error: Exception) -> OSError:
         errors = self._errors
         if isinstance(error, errors.NotFound):
@@ -275,6 +267,11 @@ class AzureStore(FileStore):
         except ImportError:
             raise needs_package("azfs://", "azure-storage-blob", "azure") from None
         self._errors: Any = exceptions
+        self._meanings = {
+            "absent": (exceptions.ResourceNotFoundError,),
+            "changed": (exceptions.ResourceNotFoundError, exceptions.ResourceModifiedError),
+            "taken": (exceptions.ResourceExistsError,),
+        }
         self._same: Any = MatchConditions.IfNotModified
         self._connection = connection
         self._service: Any = BlobServiceClient
@@ -324,22 +321,14 @@ class AzureStore(FileStore):
         container, _, name = at.key.partition("/")
         return self._client(at.host).get_blob_client(container, name)
 
-    def _is_absent(self, error: Exception) -> bool:
-        return isinstance(error, self._errors.ResourceNotFoundError)
-
-    def _is_changed(self, error: Exception) -> bool:
-        return isinstance(error, (self._errors.ResourceNotFoundError, self._errors.ResourceModifiedError))
-
-    def _is_taken(self, error: Exception, only_new: bool) -> bool:
-        del only_new
-        return isinstance(error, self._errors.ResourceExistsError)
-
     def _fault(self, url: str, error: Exception) -> OSError:
         errors = self._errors
         if isinstance(error, OSError) and error.strerror:
             return error
         if isinstance(error, errors.ResourceNotFoundError):
             return no_bucket(url)
+        if isinstance(error, errors.ResourceExistsError):
+            return already_there(url)
         if isinstance(error, errors.ClientAuthenticationError):
             return fault(url, f"the store does not accept the credentials: {_AZURE_LOGIN}")
         if isinstance(error, ImportError):

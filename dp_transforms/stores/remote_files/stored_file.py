@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
 SCHEMES = ("s3", "gs", "azfs")
@@ -67,13 +67,15 @@ class FileStore(abc.ABC):
     may hold what the operator should not see on a terminal.
     """
 
+    _meanings: Mapping[str, tuple[type[Exception], ...]]
+
     def look(self, url: str) -> StoredFile | None:
         """The present version; None: there is no such file."""
         at = split_url(url)
         try:
             found = self._head(at)
         except Exception as error:
-            if self._is_absent(error):
+            if self._is("absent", error):
                 return None
             raise self._fault(url, error) from None
         return None if found is None else StoredFile(url, *found)
@@ -88,7 +90,7 @@ class FileStore(abc.ABC):
         try:
             return self._get(at, file.version, begin, length)
         except Exception as error:
-            raise (changed(file.url) if self._is_changed(error) else self._fault_of_read(file.url, error)) from None
+            raise (changed(file.url) if self._is("changed", error) else self._fault_of_read(file.url, error)) from None
 
     def list_below(self, prefix: str) -> Iterator[StoredFile]:
         """All files whose URL begins with ``prefix``, in the order of the bytes of their URLs; constant memory."""
@@ -105,11 +107,11 @@ class FileStore(abc.ABC):
         try:
             self._send(at, content, only_new)
         except Exception as error:
-            if self._is_taken(error, only_new):
+            if only_new and self._is("taken", error):
                 if is_stored(self, url, content):
                     return  # the answer to an earlier attempt was lost, and the library has tried again
                 raise already_there(url) from None
-            if only_new and self._is_lost(error):
+            if only_new and self._is("lost", error):
                 with contextlib.suppress(OSError):  # no answer came: perhaps the file did
                     if is_stored(self, url, content):
                         return
@@ -121,7 +123,7 @@ class FileStore(abc.ABC):
         try:
             self._delete(at)
         except Exception as error:
-            if not self._is_absent(error):
+            if not self._is("absent", error):
                 raise self._fault(url, error) from None
 
     @abc.abstractmethod
@@ -141,21 +143,10 @@ class FileStore(abc.ABC):
     @abc.abstractmethod
     def _delete(self, at: Url) -> None: ...
 
-    @abc.abstractmethod
-    def _is_absent(self, error: Exception) -> bool: ...
-
-    @abc.abstractmethod
-    def _is_changed(self, error: Exception) -> bool:
-        """Of a read."""
-
-    @abc.abstractmethod
-    def _is_taken(self, error: Exception, only_new: bool) -> bool:
-        """Of a write."""
-
-    def _is_lost(self, error: Exception) -> bool:
-        """Whether a write may have had no answer, however often the library tried."""
-        del error
-        return False
+    def _is(self, meaning: str, error: Exception) -> bool:
+        """Whether an error of the library says that a file is absent, that it has changed since it was found, that a
+        name is taken; or that there was no answer, however often the library tried: the file may be there (lost)."""
+        return isinstance(error, self._meanings.get(meaning, ()))
 
     @abc.abstractmethod
     def _fault(self, url: str, error: Exception) -> OSError: ...
