@@ -55,32 +55,33 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
     user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """
-    if not sources:
-        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
-    local = [source for source in sources if not is_remote(source)]
+    local, remote = _by_place(sources)
     chunks = [chunk for path in _find_files(local) for chunk in _chunks_of(path, fields)]
-    if len(local) < len(sources):
-        chunks += _stored_chunks(list_stored_logs([source for source in sources if is_remote(source)]), fields)
-    return chunks
+    return chunks + _stored_chunks(list_stored_logs(remote), fields)
 
 
 def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | None]]:
     """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
     EventFileError for sources without logs."""
+    local, remote = _by_place(sources)
+    yield from ((path, None) for path in _find_files(local))
+    yield from ((file.url, file) for file in list_stored_logs(remote))
+
+
+def _by_place(sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The local ones, and the URLs."""
     if not sources:
         raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
-    for path in _find_files([source for source in sources if not is_remote(source)]):
-        yield path, None
-    if remote := [source for source in sources if is_remote(source)]:
-        for file in list_stored_logs(remote):
-            yield file.url, file
+    remote = [source for source in sources if is_remote(source)]
+    return [source for source in sources if source not in remote], remote
 
 
 def format_of_log(path: str) -> str:
     """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
     found = _format(path)
     if found is None:
-        raise _unknown_ending(path)
+        endings = ", ".join(_FORMAT_OF_ENDING)
+        raise EventFileError(path, f"its ending is not that of a known format. Let it end in one of {endings}.")
     return found
 
 
@@ -97,7 +98,7 @@ def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
 
 
 def _chunks_of(path: str, fields: EventFields) -> list[LogChunk]:
-    chunks: list[LogChunk] = module_of_format(_format(path) or "").find_chunks(path, fields)
+    chunks: list[LogChunk] = module_of_format(format_of_log(path)).find_chunks(path, fields)
     return chunks
 
 
@@ -160,8 +161,8 @@ def _stored_logs(source: str) -> Iterator[StoredFile]:
     try:
         for file in find_files(source):
             is_empty = False
-            if file.url == source and _format(source) is None:
-                raise _unknown_ending(source)
+            if file.url == source:
+                format_of_log(source)
             if file.url == source or is_log_name(file.url):
                 has_log = True
                 yield file
@@ -176,7 +177,7 @@ def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[Log
 
     def find(file: StoredFile) -> list[LogChunk]:
         try:
-            chunks: list[LogChunk] = module_of_format(_format(file.url) or "").find_chunks(file.url, fields, file)
+            chunks: list[LogChunk] = module_of_format(format_of_log(file.url)).find_chunks(file.url, fields, file)
         except RemoteFileError as error:
             raise EventFileError(file.url, f"it cannot be read: {error.strerror}.") from None
         return chunks
@@ -202,8 +203,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _checked_file(path: str) -> str:
-    if _format(path) is None:
-        raise _unknown_ending(path)
+    format_of_log(path)
     if not os.path.isfile(path):
         raise EventFileError(path, "it is not a regular file. Copy its content to a file first.")
     try:
@@ -223,12 +223,6 @@ def _nothing_there(source: str) -> EventFileError:
 
 def _no_log_in_it(source: str) -> EventFileError:
     return EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
-
-
-def _unknown_ending(path: str) -> EventFileError:
-    return EventFileError(
-        path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
-    )
 
 
 def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[LogChunk]:

@@ -1,4 +1,4 @@
-"""JSON lines: one object per line. Arrow reads blocks of plain lines; blocks with anything odd are read line by line.
+"""JSON lines: one object per line. Arrow reads plain lines together; an odd line and its neighbours one by one.
 
 Both ways return the same events and reject the same lines (tests/unit/test_event_files_json.py compares them), so what
 is accepted does not depend on where a block begins or on what else is in it. A line is broken if it is not a
@@ -24,26 +24,14 @@ import pyarrow.json
 
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.id_columns import Columns
-from dp_transforms.logs.log_chunk import (
-    EventFields,
-    LogChunk,
-    ReadBlock,
-    damaged_error,
-    log_size,
-)
+from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, damaged_error, log_size
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.text_files import (
-    BLANKS,
-    UTF8_MARK,
-    ByteShares,
-    LineBlock,
-    line_blocks,
-)
+from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, ByteShares, LineBlock, line_blocks
 from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails
-LOOKED_AT_LINES = 100  # for their types
+LOOKED_AT_LINES = 100
 MAX_VALUES = 500_000  # counted as commas outside of texts: each value can become hundreds of bytes of Python's
 _BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _ARROW_BLOCK_BYTES = 1 << 20

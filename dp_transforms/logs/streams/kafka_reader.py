@@ -127,22 +127,24 @@ class KafkaReader:
 
     def _open_at(self, offset: int | None, seconds: float) -> int | None:
         """Where reading starts; None if no broker answers just now. Raises StreamError if the offset is gone."""
-        if self._consumer is None:
-            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
-        watermarks = self._ask_watermarks(seconds)
+        watermarks = self._connect(seconds)
         if watermarks is None:
             return None
         low, high = watermarks
         if offset is None:
-            first = self._first_offset(low, high, seconds)
-            if first is None:
+            offset = self._first_offset(low, high, seconds)
+            if offset is None:
                 return None
-            offset = first
         if not low <= offset <= high:
             raise self._gone(offset, low)
         self._consumer.assign([self._topic_partition(offset)])
         self._next = offset
         return offset
+
+    def _connect(self, seconds: float) -> tuple[int, int] | None:
+        if self._consumer is None:
+            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
+        return self._ask_watermarks(seconds)
 
     def _topic_partition(self, offset: int) -> Any:
         return self._errors.TopicPartition(self._topic.topic, self._partition.number, offset)
@@ -168,9 +170,7 @@ class KafkaReader:
 
     def first_offset(self, seconds: float) -> int:
         """Where reading begins. Raises StreamError if the broker does not say."""
-        if self._consumer is None:
-            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
-        watermarks = self._ask_watermarks(seconds)
+        watermarks = self._connect(seconds)
         first = None if watermarks is None else self._first_offset(*watermarks, seconds)
         if first is None:
             raise self._topic.unreachable(self._last_error)
