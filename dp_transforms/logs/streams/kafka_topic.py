@@ -68,7 +68,7 @@ class KafkaTopic:
     unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
     append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
         still has such records from before. Give it with the arrival clock, unless no producer is a user's device:
-        one producer with a wrong time makes events of others late. `topic_rules.check_topic` asks the broker.
+        one producer with a wrong time makes events of others late. `check_topic` asks the broker.
     begin_offsets: where reading begins, by the number of the partition (`begun_at`); None: at the first record that can
         count.
     """
