@@ -129,14 +129,14 @@ def _kept(
     is_blank: npt.NDArray[np.bool_] | None = None,
 ) -> RowBlock:
     """A text without its blank and odd rows. bounds: where rows begin, and where the last one ends."""
+    if not any(map(len, odd.values())) and (is_blank is None or not is_blank.any()):
+        return RowBlock(text, len(bounds) - 1, numbers)
     reasons = Reasons(len(bounds) - 1)
     for reason, rows in odd.items():
         reasons.add(reason, rows if is_blank is None else rows[~is_blank[rows]])
     rejected, kept = reasons.report(path, lambda found: numbers()[found]), reasons.good()
     if is_blank is not None:
         kept = kept[~is_blank[kept]]
-    if len(kept) == len(bounds) - 1:
-        return RowBlock(text, len(kept), numbers)
     keep = np.zeros(len(bounds) - 1, np.bool_)
     keep[kept] = True
     left = np.frombuffer(text, np.uint8)[np.repeat(keep, np.diff(bounds))].tobytes()

@@ -114,7 +114,7 @@ def assemble_block(
     user, item, time = columns
     reasons = Reasons(len(time.faults))
     for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
-        for fault in np.unique(faults[faults != 0]).tolist():
+        for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
             text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
             reasons.add(text, np.flatnonzero(faults == fault))
     rejected = reasons.report(source, positions_of)
