@@ -136,16 +136,19 @@ class KafkaTopic:
         confluent_kafka = kafka_client.import_confluent_kafka()
         topics = confluent_kafka.TopicCollection([self.topic])
         try:
-            answers = self._admin_client().describe_topics(topics, request_timeout=_ASK_SECONDS)
-            return str(answers[self.topic].result(timeout=_ASK_SECONDS + 2).topic_id)
+            described = self._answer(lambda client: client.describe_topics(topics, request_timeout=_ASK_SECONDS))
         except confluent_kafka.KafkaException as error:
             raise self.unreachable(error) from None
+        return str(described.topic_id)
 
-    def _admin_client(self) -> Any:
-        confluent_kafka = kafka_client.import_confluent_kafka()
+    def _answer(self, ask: Callable[[Any], Mapping[Any, Any]]) -> Any:
+        """What the cluster says of one thing. ask: of a client for administrators. Raises KafkaException; StreamError
+        for settings that the client refuses."""
+        admin = kafka_client.import_confluent_kafka().admin
         settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
         try:
-            return confluent_kafka.admin.AdminClient(settings, logger=kafka_client.silent_logger())
+            (answer,) = ask(admin.AdminClient(settings, logger=kafka_client.silent_logger())).values()
+            return answer.result(timeout=_ASK_SECONDS + 2)
         except ValueError as error:
             raise kafka_client.refused_settings(settings, error) from None
 
@@ -181,8 +184,7 @@ class KafkaTopic:
         admin = confluent_kafka.admin
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
         try:
-            answers = self._admin_client().describe_configs([resource], request_timeout=_ASK_SECONDS)
-            entries = answers[resource].result(timeout=_ASK_SECONDS + 2)
+            entries = self._answer(lambda client: client.describe_configs([resource], request_timeout=_ASK_SECONDS))
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
                 return TopicSettings(None, None)
