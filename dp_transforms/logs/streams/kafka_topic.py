@@ -147,7 +147,8 @@ class KafkaTopic:
         admin = kafka_client.import_confluent_kafka().admin
         settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
         try:
-            (answer,) = ask(admin.AdminClient(settings, logger=kafka_client.silent_logger())).values()
+            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())  # it must live until the answer
+            (answer,) = ask(client).values()
             return answer.result(timeout=_ASK_SECONDS + 2)
         except ValueError as error:
             raise kafka_client.refused_settings(settings, error) from None
