@@ -35,7 +35,7 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.portable import job_name
 from dp_transforms.engines.submitted import DATAFLOW, can_loop, recovers, submitted_options
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
 from dp_transforms.monitor.run_settings import fresh_run_id
 
 _PATHS = ("folder", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")

@@ -41,7 +41,7 @@ ROOMS = (
     *("beam", "views", "engines", "cli"),
 )
 HALL = ("checks", "errors", "html_tables")  # for all of them
-MOST_ARROWS = 56  # between rooms; to become fewer
+MOST_ARROWS = 55  # between rooms; to become fewer
 WITHOUT_BEAM = [
     path
     for path in _sources("dp_transforms")
@@ -130,7 +130,7 @@ def test_imports_run_down_from_room_to_room_along_few_arrows() -> None:
     ("package", "forbidden"),
     [
         ("monitor", ["accounting"]),  # a plan is plain numbers
-        ("logs", ["accounting"]),
+        ("logs", ["accounting", "mechanisms"]),
         ("runs", ["accounting"]),
         ("runs/ledger", ["mechanisms", "monitor"]),
         ("audit", ["runs.ledger"]),

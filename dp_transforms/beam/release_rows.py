@@ -27,9 +27,8 @@ from dp_transforms.beam.set_up_workers import stays_in_this_process
 from dp_transforms.beam.write_files import gather_reports, gathered_reports
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields, find_log_chunks
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
 from dp_transforms.monitor.run_settings import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.declared_plan import declared_plan

@@ -21,8 +21,8 @@ from dp_transforms.cli.engine_choice import (
 )
 from dp_transforms.cli.options import ENGINE, MAKE_A_KEY, AnyFunction, add_options, option
 from dp_transforms.errors import UserError
+from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
-from dp_transforms.stores.sql_urls import is_database
 
 USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
 _FOR_STREAMS = ("checkpoint_dir", "checkpoint_interval", "resume_from")

@@ -21,7 +21,7 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import TIME_ZONE_OPTION, TITLES_OPTION
 from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
-from dp_transforms.stores.sql_urls import is_database
+from dp_transforms.stores.databases import is_database
 
 if TYPE_CHECKING:
     from dp_transforms.views.serving.access import Access

@@ -24,7 +24,7 @@ from dp_transforms.reports import (
     read_report_files,
     report_files_in,
 )
-from dp_transforms.stores.sql_urls import is_database
+from dp_transforms.stores.databases import is_database
 from dp_transforms.views.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
 from dp_transforms.views.run_words import ended_words
 

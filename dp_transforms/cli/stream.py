@@ -40,10 +40,9 @@ from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_
 from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import watch_stream
 from dp_transforms.engines.portable import job_name
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic
+from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
 from dp_transforms.logs.streams.partition_progress import PartitionProgress
-from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.state_lock import hold_state

@@ -25,9 +25,9 @@ import pathlib
 from dp_transforms.cli.state_part import CONTINUES, NEW, RESUMES, PartFacts, RunAccount, StatePart, open_part
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError
+from dp_transforms.logs.streams.folder_files import TakenFiles
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.logs.streams.taken_files import TakenFiles
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run

@@ -10,7 +10,7 @@ from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportTable, read_report_file
 from dp_transforms.reports.report_table import DEFAULT_TABLE
-from dp_transforms.stores.sql_urls import is_database
+from dp_transforms.stores.databases import is_database
 
 OUTPUT_TABLE = option(
     OUTPUT,

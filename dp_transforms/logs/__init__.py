@@ -1,26 +1,19 @@
 """Event logs in files: find them, check their schema, read them as columns.
 
-    log_chunk      what is read (EventFields, LogChunk), what comes out (ReadBlock), and EventFileError
-    discovery      find_log_chunks: files, folders and globs, checked and split; ending_of_log; read_log_chunk;
-                   hint_of_log
-    log_input      a log as bytes: a local file, or ranges of one version of a stored one
-    cutting        cut_chunks: large chunks in parts, for many workers
-    joining        spread_chunks: that, and small chunks together; read_joined: blocks of many events, of every format
+    log_chunk      what is read (EventFields, LogChunk), how it is opened, what comes out (ReadBlock); EventFileError
+    discovery      find_log_chunks: files, folders and globs, checked and split; cut_chunks: large chunks in parts, for
+                   many workers; spread_chunks: that, and small ones together; read_joined: blocks of many events
     samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
-    estimate       estimate_log: about how many events, and how much text, for the memory check; unit_hint
-    parquet, avro, csv_lines, json_lines     one module per format: find_chunks and read_chunk
-    avro_schema    the Avro schemas that are read; avro_records decodes large blocks record by record
-    json_decoder   lines of JSON -> columns, in a fast way and line by line
+    estimate       estimate_log: about how many events, and how much text, for the memory check; hint_of_log, unit_hint
+    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk and read_chunk
+    avro_schema    the Avro schemas that are read
     csv_rows       which lines of a CSV file are rows
-    line_blocks    the framing of text: blocks of whole lines, without those that are too long
-    text_files     plain and compressed text, and how far it is read
-    text_spans     parts of a text file
+    text_files     plain and compressed text, or a part of it, in blocks of whole lines
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator
-    garbage_collection  when Python does not look for garbage
-    streams        a package: partitions that grow, and how far each one is
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC
     time_formats   times in a declared form, and local times of a declared zone
+    streams        a package: partitions that grow, and how far each one is
 
 A row without a valid user, item or time is rejected with its position and a reason. No reason, error or log line ever
 contains a cell. The libraries' own messages do, so they are never passed on.
@@ -33,16 +26,23 @@ Nothing here imports Beam.
 
 from __future__ import annotations
 
-from dp_transforms.logs.cutting import cut_chunks
-from dp_transforms.logs.discovery import ending_of_log, find_log_chunks, hint_of_log, read_log_chunk
+from dp_transforms.logs.discovery import (
+    JoinedChunks,
+    cut_chunks,
+    ending_of_log,
+    find_log_chunks,
+    read_joined,
+    read_log_chunk,
+    spread_chunks,
+)
 from dp_transforms.logs.estimate import (
     LogEstimate,
     count_unless_inside,
     estimate_log,
+    hint_of_log,
     most_label_bytes,
     unit_hint,
 )
-from dp_transforms.logs.joining import JoinedChunks, read_joined, spread_chunks
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 
 __all__ = [

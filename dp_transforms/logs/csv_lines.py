@@ -19,10 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from dp_transforms.checks import on_one_line
-from dp_transforms.logs import id_columns, text_spans, times
+from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
-from dp_transforms.logs.line_blocks import UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -30,11 +28,19 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     check_fields_present,
     damaged_error,
-    time_unit_error,
+    log_size,
 )
-from dp_transforms.logs.log_input import log_size
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.text_files import HEAD_BYTES, NOT_UTF8_TEXT, ByteShares, read_head
+from dp_transforms.logs.text_files import (
+    HEAD_BYTES,
+    NOT_UTF8_TEXT,
+    UTF8_MARK,
+    ByteShares,
+    LineBlock,
+    is_utf8,
+    line_blocks,
+    read_head,
+)
 from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -62,7 +68,7 @@ class CsvHeader(NamedTuple):
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
     """The file as one chunk; none for a blank file. Raises EventFileError if the header cannot be used."""
     try:
-        header = _read_header(path, fields, stored)
+        header = read_header(path, fields, stored)
     except (pa.ArrowException, OSError):
         raise damaged_error(path, "CSV") from None
     return [] if header is None else [LogChunk(path, "csv", None, None, log_size(path, stored), stored=stored)]
@@ -70,35 +76,10 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
 
 def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
     """At ends of lines, unless the file is packed, or where a row begins depends on all that comes before it."""
-    return [chunk] if fields.csv_line_ends_in_cells else text_spans.cut_chunk(chunk, parts)
+    return [chunk] if fields.csv_line_ends_in_cells else text_files.cut_chunk(chunk, parts)
 
 
-def hint(path: str, fields: EventFields, stored: StoredFile | None = None) -> str | None:
-    """A reason why all rows of a file may be rejected, found in its first rows. For the operator."""
-    header = _read_header(path, fields, stored)
-    if header is None:
-        return None
-    head, is_whole = read_head(path, stored)
-    cells = _first_times(path, head[header.size :], header, fields)
-    is_declared = fields.time_unit in times.MICROS_PER_UNIT or fields.time_format is not None
-    if not is_declared and cells and all(re.match(times.NUMBER, cell) for cell in cells):
-        return str(time_unit_error(path, fields))
-    if not _is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1]):
-        return f"{on_one_line(path)}: {NOT_UTF8_TEXT}"
-    return None
-
-
-def _first_times(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
-    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
-    at = header.names.index(fields.time)
-    try:
-        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
-    except csv.Error:
-        return []
-    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
-
-
-def _read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
+def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> CsvHeader | None:
     """None: the file is blank. Raises EventFileError unless it names the three fields."""
     delimiter = delimiter_of(path, fields.csv_separator)
     header = read_names(path, *read_head(path, stored), delimiter, fields.csv_line_ends_in_cells)
@@ -138,7 +119,7 @@ def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends
             f"its cells are not separated by {_SEPARATOR_WORDS.get(delimiter, repr(delimiter))}. If"
             f" {_SEPARATOR_WORDS[other[0]]} separate them, add --csv-separator {option}.",
         )
-    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), _is_utf8(text))
+    return CsvHeader(names, found.end(), head.count(b"\n", 0, found.end()), is_utf8(text))
 
 
 def likely_separator(path: str, head: bytes) -> str | None:
@@ -156,6 +137,17 @@ def likely_separator(path: str, head: bytes) -> str | None:
 
     best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
     return None if best == usual else best
+
+
+def first_cells(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
+    """The times of the first rows of a text, as they are written. For the operator."""
+    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
+    at = header.names.index(fields.time)
+    try:
+        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
+    except csv.Error:
+        return []
+    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
 
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
@@ -185,11 +177,11 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     shares = ByteShares(chunk.bytes)
     rows_read = 0
     try:
-        header = _read_header(path, fields, chunk.stored)
+        header = read_header(path, fields, chunk.stored)
         if header is None:
             raise damaged_error(path, "CSV")  # it had a header when it was found
         parser = _Parser(path, header.names, fields)
-        with text_spans.open_text(chunk) as text:
+        with text_files.open_text(chunk) as text:
             first_line = 1
             if chunk.span is None or not chunk.span[0]:
                 text.stream.read(header.size)
@@ -223,8 +215,10 @@ class _Parser:
 
     def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
         invalid: list[int] = []
-        is_utf8 = _is_utf8(rows.text)
-        user, item, time = self._parse(rows.text if is_utf8 else rows.text.decode("latin1").encode(), invalid)
+        # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
+        # is not UTF-8 and has a wrong number of cells.
+        is_valid = is_utf8(rows.text)
+        user, item, time = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode(), invalid)
         if len(time) + len(invalid) != rows.count:
             raise EventFileError(
                 self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
@@ -236,8 +230,8 @@ class _Parser:
         return id_columns.assemble_block(
             self._path,
             (
-                _encode_ids(user, is_utf8=is_utf8),
-                _encode_ids(item, is_utf8=is_utf8),
+                _encode_ids(user, is_valid=is_valid),
+                _encode_ids(item, is_valid=is_valid),
                 times.parse_times(time, *self._fields.time_reading),
             ),
             lambda found: np.delete(rows.numbers(), invalid)[found],
@@ -273,17 +267,8 @@ class _Parser:
         return [one_chunk(table.column(number)) for number in range(3)]
 
 
-def _is_utf8(text: bytes) -> bool:
-    """If not, the text is read as Latin-1, in which every byte is valid, and changed back. The parser fails at a row
-    that is not UTF-8 and has a wrong number of cells."""
-    try:
-        return text.isascii() or text.decode() is not None
-    except UnicodeDecodeError:
-        return False
-
-
-def _encode_ids(cells: pa.BinaryArray, *, is_utf8: bool) -> id_columns.IdColumn:
-    if is_utf8:
+def _encode_ids(cells: pa.BinaryArray, *, is_valid: bool) -> id_columns.IdColumn:
+    if is_valid:
         return id_columns.encode_ids(cells)
     encoded = cells.dictionary_encode()
     values = encoded.dictionary.view(pa.string())

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.logs import id_columns
-from dp_transforms.logs.line_blocks import BLANKS, MAX_LINE_BYTES, LineBlock
 from dp_transforms.logs.log_chunk import EventFileError
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
+from dp_transforms.logs.text_files import BLANKS, MAX_LINE_BYTES, LineBlock
 
 OPEN_QUOTE = "quote that is not closed in its line"
 CARRIAGE_RETURN = "carriage return inside a line"
@@ -59,11 +58,7 @@ def row_of_each_line(path: str, block: LineBlock, delimiter: bytes) -> RowBlock:
     if b"\r" in text:
         odd[CARRIAGE_RETURN] = np.searchsorted(feeds, _lone_returns(codes))
     rows = _kept(path, text, np.concatenate([[0], feeds + 1]), block.numbers, odd)
-    if not block.too_long:
-        return rows
-    return dataclasses.replace(
-        rows, rejected=(RejectedEvents(path, block.too_long, id_columns.LINE_TOO_LONG), *rows.rejected)
-    )
+    return dataclasses.replace(rows, rejected=(*block.rejected(path), *rows.rejected)) if block.too_long else rows
 
 
 def rows_over_lines(path: str, stream: Any, block_bytes: int, delimiter: bytes, first_line: int) -> Iterator[RowBlock]:
@@ -134,19 +129,18 @@ def _kept(
     is_blank: npt.NDArray[np.bool_] | None = None,
 ) -> RowBlock:
     """A text without its blank and odd rows. bounds: where rows begin, and where the last one ends."""
-    keep = np.ones(len(bounds) - 1, np.bool_) if is_blank is None else ~is_blank
-    rejected = []
+    if not any(map(len, odd.values())) and (is_blank is None or not is_blank.any()):
+        return RowBlock(text, len(bounds) - 1, numbers)
+    reasons = Reasons(len(bounds) - 1)
     for reason, rows in odd.items():
-        is_odd = np.zeros(len(keep), np.bool_)  # in place of np.unique, which takes longer than all else here
-        is_odd[rows] = True
-        new = np.flatnonzero(is_odd & keep)
-        keep[new] = False
-        if len(new):
-            rejected.append(RejectedEvents(path, tuple(numbers()[new].tolist()), reason))
-    if keep.all():
-        return RowBlock(text, len(keep), numbers)
-    kept = np.frombuffer(text, np.uint8)[np.repeat(keep, np.diff(bounds))].tobytes()
-    return RowBlock(kept, int(keep.sum()), lambda: numbers()[keep], tuple(rejected))
+        reasons.add(reason, rows if is_blank is None else rows[~is_blank[rows]])
+    rejected, kept = reasons.report(path, lambda found: numbers()[found]), reasons.good()
+    if is_blank is not None:
+        kept = kept[~is_blank[kept]]
+    keep = np.zeros(len(bounds) - 1, np.bool_)
+    keep[kept] = True
+    left = np.frombuffer(text, np.uint8)[np.repeat(keep, np.diff(bounds))].tobytes()
+    return RowBlock(left, len(kept), lambda: numbers()[kept], rejected)
 
 
 def _lone_returns(codes: npt.NDArray[np.uint8]) -> _Positions:

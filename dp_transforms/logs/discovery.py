@@ -1,7 +1,15 @@
-"""From the sources that the user names (files, folders, globs) to chunks of checked logs."""
+"""From the sources that the user names (files, folders, globs) to chunks of checked logs, and to blocks of events.
+
+Large chunks are cut, so that many workers have work, and small ones are joined, so that each message to a shard is
+about many events. A message costs as much as some hundred events, whatever it holds, and a block becomes one for each
+shard. So events of small blocks wait until half a million are together, and small chunks are read one after the other
+as if they were one. What is released does not depend on it: pairs are distinct, and which of them count is decided
+where all pairs of a user are (`monitor.contributions`, `monitor.replay_weights`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import heapq
 import importlib
@@ -11,9 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
-
+from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_files, is_remote
 
 _FORMAT_OF_ENDING = {
@@ -33,6 +41,10 @@ _FORMAT_OF_ENDING = {
 }
 _AT_ONCE = 16  # stored files whose heads are read at the same time
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
+PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
+JOINED_ROWS = 500_000
+_JOINED_BYTES = 32 << 20  # of columns: rows may be wide
+_BYTES_PER_ROW = 64  # of chunks that do not say how many rows they have: so 32 MB of them at most
 
 
 def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChunk]:
@@ -43,32 +55,33 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
     user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """
-    if not sources:
-        raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
-    local = [source for source in sources if not is_remote(source)]
+    local, remote = _by_place(sources)
     chunks = [chunk for path in _find_files(local) for chunk in _chunks_of(path, fields)]
-    if len(local) < len(sources):
-        chunks += _stored_chunks(list_stored_logs([source for source in sources if is_remote(source)]), fields)
-    return chunks
+    return chunks + _stored_chunks(list_stored_logs(remote), fields)
 
 
 def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | None]]:
     """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
     EventFileError for sources without logs."""
+    local, remote = _by_place(sources)
+    yield from ((path, None) for path in _find_files(local))
+    yield from ((file.url, file) for file in list_stored_logs(remote))
+
+
+def _by_place(sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The local ones, and the URLs."""
     if not sources:
         raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
-    for path in _find_files([source for source in sources if not is_remote(source)]):
-        yield path, None
-    if remote := [source for source in sources if is_remote(source)]:
-        for file in list_stored_logs(remote):
-            yield file.url, file
+    remote = [source for source in sources if is_remote(source)]
+    return [source for source in sources if source not in remote], remote
 
 
 def format_of_log(path: str) -> str:
     """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
     found = _format(path)
     if found is None:
-        raise _unknown_ending(path)
+        endings = ", ".join(_FORMAT_OF_ENDING)
+        raise EventFileError(path, f"its ending is not that of a known format. Let it end in one of {endings}.")
     return found
 
 
@@ -79,30 +92,13 @@ def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
         yield next(same)
 
 
-def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
-    """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
-
-    Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
-    no cell. Raises EventFileError if a file cannot be read.
-    """
-    for file_format in ("csv", "json"):
-        first = next((chunk for chunk in chunks if chunk.format == file_format), None)
-        try:
-            hint = None if first is None else module_of_format(file_format).hint(first.path, fields, first.stored)
-        except (pa.ArrowException, OSError):
-            continue  # reading will report it
-        if hint:
-            return str(hint)
-    return None
-
-
 def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     """The chunks of one file, none if it has no events. Raises EventFileError if it cannot be read."""
     return _chunks_of(_checked_file(path), fields)
 
 
 def _chunks_of(path: str, fields: EventFields) -> list[LogChunk]:
-    chunks: list[LogChunk] = module_of_format(_format(path) or "").find_chunks(path, fields)
+    chunks: list[LogChunk] = module_of_format(format_of_log(path)).find_chunks(path, fields)
     return chunks
 
 
@@ -145,13 +141,7 @@ def _files_of(source: str) -> list[str]:
         files = _logs_below(source)
     elif os.path.exists(source):
         return [_checked_file(source)]
-    elif glob.has_magic(source):
-        matches = glob.glob(source, recursive=True)
-        if not matches:
-            raise EventFileError(
-                source,
-                "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it.",
-            )
+    elif matches := glob.has_magic(source) and glob.glob(source, recursive=True):
         files = []
         for match in matches:
             if os.path.isdir(match):
@@ -159,9 +149,9 @@ def _files_of(source: str) -> list[str]:
             elif is_log_name(match):
                 files.append(_checked_file(match))
     else:
-        raise EventFileError(source, "there is no such file or folder. Check the name.")
+        raise _nothing_there(source)
     if not files:
-        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+        raise _no_log_in_it(source)
     return files
 
 
@@ -171,21 +161,15 @@ def _stored_logs(source: str) -> Iterator[StoredFile]:
     try:
         for file in find_files(source):
             is_empty = False
-            if file.url == source and _format(source) is None:
-                raise _unknown_ending(source)
+            if file.url == source:
+                format_of_log(source)
             if file.url == source or is_log_name(file.url):
                 has_log = True
                 yield file
     except OSError as error:
         raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
-    if is_empty and glob.has_magic(source):
-        raise EventFileError(
-            source, "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
-        )
-    if is_empty:
-        raise EventFileError(source, "there is no such file or folder. Check the name.")
     if not has_log:
-        raise EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+        raise _nothing_there(source) if is_empty else _no_log_in_it(source)
 
 
 def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[LogChunk]:
@@ -193,7 +177,7 @@ def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[Log
 
     def find(file: StoredFile) -> list[LogChunk]:
         try:
-            chunks: list[LogChunk] = module_of_format(_format(file.url) or "").find_chunks(file.url, fields, file)
+            chunks: list[LogChunk] = module_of_format(format_of_log(file.url)).find_chunks(file.url, fields, file)
         except RemoteFileError as error:
             raise EventFileError(file.url, f"it cannot be read: {error.strerror}.") from None
         return chunks
@@ -219,8 +203,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _checked_file(path: str) -> str:
-    if _format(path) is None:
-        raise _unknown_ending(path)
+    format_of_log(path)
     if not os.path.isfile(path):
         raise EventFileError(path, "it is not a regular file. Copy its content to a file first.")
     try:
@@ -231,7 +214,104 @@ def _checked_file(path: str) -> str:
     return path
 
 
-def _unknown_ending(path: str) -> EventFileError:
-    return EventFileError(
-        path, f"its ending is not that of a known format. Let it end in one of {', '.join(_FORMAT_OF_ENDING)}."
-    )
+def _nothing_there(source: str) -> EventFileError:
+    problem = "there is no such file or folder. Check the name."
+    if glob.has_magic(source):
+        problem = "the pattern matches no file. Check it, and put it in quotes so that the shell does not expand it."
+    return EventFileError(source, problem)
+
+
+def _no_log_in_it(source: str) -> EventFileError:
+    return EventFileError(source, f"there is no log in it. Logs end in {', '.join(_FORMAT_OF_ENDING)}.")
+
+
+def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[LogChunk]:
+    """The same rows, with the same positions, in chunks for so many workers at once; the same ones each time.
+
+    A chunk is cut if it is more than a quarter of a worker's share: row groups of more than a million rows, Avro files
+    that are not in a store, JSON lines, and CSV without line ends in cells; text that is not packed. What was cut is
+    not cut again.
+    """
+    if workers < 2:
+        return list(chunks)
+    share = max(1, sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers))
+    return [part for chunk in chunks for part in _cut(chunk, fields, -(-chunk.bytes // share), workers)]
+
+
+def _cut(chunk: LogChunk, fields: EventFields, parts: int, workers: int) -> list[LogChunk]:
+    if chunk.part is not None:
+        parts = min(parts, workers)  # each part of a row group skips what is before it
+    if parts < 2 or chunk.span is not None:
+        return [chunk]
+    cut: list[LogChunk] = module_of_format(chunk.format).cut_chunk(chunk, fields, parts)
+    return cut
+
+
+@dataclasses.dataclass(frozen=True)
+class JoinedChunks:
+    """Chunks that one worker reads, one after the other; at least one."""
+
+    chunks: tuple[LogChunk, ...]
+
+
+def spread_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) -> list[JoinedChunks]:
+    """The same rows, with the same positions, for so many workers at once; the same ones each time.
+
+    Large chunks are cut (`cut_chunks`). Neighbours are joined as long as they have half a million rows at most, and a
+    quarter of a worker's share.
+    """
+    share = sum(chunk.bytes for chunk in chunks) // (PARTS_PER_WORKER * workers) if workers > 1 else None
+    joined: list[JoinedChunks] = []
+    some: list[LogChunk] = []
+    rows = size = 0
+    for chunk in cut_chunks(chunks, fields, workers):
+        rows, size = rows + _rows(chunk), size + chunk.bytes
+        if some and (rows > JOINED_ROWS or (share is not None and size > share)):
+            joined.append(JoinedChunks(tuple(some)))
+            some, rows, size = [], _rows(chunk), chunk.bytes
+        some.append(chunk)
+    return [*joined, JoinedChunks(tuple(some))] if some else joined
+
+
+def read_joined(joined: JoinedChunks, fields: EventFields, windows_per_event: int = 1) -> Iterator[ReadBlock]:
+    """The blocks of all chunks. Raises EventFileError.
+
+    windows_per_event: in so many windows an event counts; the more, the fewer events are together.
+    """
+    blocks = itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in joined.chunks)
+    return join_blocks(blocks, max(1, JOINED_ROWS // windows_per_event))
+
+
+def join_blocks(blocks: Iterable[ReadBlock], most_rows: int) -> Iterator[ReadBlock]:
+    """The same blocks, but events of small ones come later, with those of the next ones, once there are ``most_rows``
+    of them or 32 MB of columns. So no batch has twice as much, unless the block that it came with has.
+
+    What else blocks say, such as rejected rows, does not wait: it may take more memory than events.
+    """
+    waiting: list[EventBatch] = []
+    rows = size = 0
+    for block in blocks:
+        count, width = len(block.batch), _bytes(block.batch)
+        if count >= most_rows or width >= _JOINED_BYTES:
+            yield block
+            continue
+        if count:
+            waiting.append(block.batch)
+            rows, size = rows + count, size + width
+        if rows < most_rows and size < _JOINED_BYTES:
+            yield dataclasses.replace(block, batch=id_columns.empty_batch())
+            continue
+        batch = concatenate(waiting)
+        waiting, rows, size = [], 0, 0
+        yield dataclasses.replace(block, batch=batch)
+        del batch  # before the next block is read
+    if waiting:
+        yield ReadBlock(concatenate(waiting), (), 0, 0)
+
+
+def _rows(chunk: LogChunk) -> int:
+    return chunk.bytes // _BYTES_PER_ROW if chunk.events is None else chunk.events
+
+
+def _bytes(batch: EventBatch) -> int:
+    return int(batch.user.nbytes + batch.item.nbytes + batch.time_micros.nbytes)

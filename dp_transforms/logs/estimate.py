@@ -1,18 +1,24 @@
-"""How large a log is, in which unit its times count, and whether it has an event in a range: from its first rows."""
+"""What the first rows of a log say: how large it is, why most of it may be rejected, in which unit its times count.
+
+And whether it has an event in a range, which may take all of it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.logs.cutting import cut_chunks
-from dp_transforms.logs.discovery import read_log_chunk
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
-from dp_transforms.logs.times import MICROS_PER_UNIT
+from dp_transforms.checks import on_one_line
+from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, time_unit_error
+from dp_transforms.logs.text_files import BLANKS, NOT_UTF8_TEXT, is_utf8, read_head
+from dp_transforms.logs.times import MICROS_PER_UNIT, NUMBER
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
@@ -44,6 +50,62 @@ def estimate_log(chunks: Sequence[LogChunk], fields: EventFields) -> LogEstimate
         events += count
         long_label_bytes += count * _long_label_bytes(block) / block.rows
     return LogEstimate(int(events), int(long_label_bytes))
+
+
+def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
+    """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
+
+    Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
+    no cell. Raises EventFileError if a file cannot be read.
+    """
+    for file_format, problem_of in (("csv", _problem_of_csv), ("json", _problem_of_json)):
+        first = next((chunk for chunk in chunks if chunk.format == file_format), None)
+        try:
+            problem = None if first is None else problem_of(first, fields)
+        except (pa.ArrowException, OSError):
+            continue  # reading will report it
+        if problem:
+            return problem
+    return None
+
+
+def _problem_of_csv(chunk: LogChunk, fields: EventFields) -> str | None:
+    from dp_transforms.logs.csv_lines import first_cells, read_header
+
+    header = read_header(chunk.path, fields, chunk.stored)
+    if header is None:
+        return None
+    head, is_whole = read_head(chunk.path, chunk.stored)
+    cells = first_cells(chunk.path, head[header.size :], header, fields)
+    is_declared = fields.time_unit in MICROS_PER_UNIT or fields.time_format is not None
+    if not is_declared and cells and all(re.match(NUMBER, cell) for cell in cells):
+        return str(time_unit_error(chunk.path, fields))
+    is_text = is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1])
+    return None if is_text else f"{on_one_line(chunk.path)}: {NOT_UTF8_TEXT}"
+
+
+def _problem_of_json(chunk: LogChunk, fields: EventFields) -> str | None:
+    from dp_transforms.logs.json_lines import LOOKED_AT_LINES, Integer, LineParser, problem_of_head
+
+    head, is_whole = read_head(chunk.path, chunk.stored)
+    if problem := problem_of_head(head):
+        return f"{on_one_line(chunk.path)}: {problem}"
+    lines = [line.strip(BLANKS) for line in head.split(b"\n")]
+    if not is_whole:
+        lines.pop()
+    lines = [line for line in lines if line][:LOOKED_AT_LINES]
+    events = [event for event in map(LineParser(fields).parse, lines) if event is not None]
+    where = f"{on_one_line(chunk.path)}: none of its first {len(lines)} lines"
+    if not events:
+        return f"{where} is a JSON object. Write one object per line." if lines else None
+    for name in fields.names:
+        if all(name not in event for event in events):
+            return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
+    moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
+    if not is_utf8(b"\n".join(lines)):
+        return f"{on_one_line(chunk.path)}: {NOT_UTF8_TEXT}"
+    are_numbers = bool(moments) and all(isinstance(moment, (Integer, float)) for moment in moments)
+    return str(time_unit_error(chunk.path, fields)) if are_numbers and fields.time_unit not in MICROS_PER_UNIT else None
 
 
 def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:

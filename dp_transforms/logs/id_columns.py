@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.logs.log_chunk import ReadBlock
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
 from dp_transforms.logs.times import BAD_TIME, TimeColumn
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
@@ -23,10 +23,7 @@ _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
 
 BROKEN_LINE = "broken line"
-LINE_TOO_LONG = "line too long"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
-
-_FAULT_BITS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,6 +38,9 @@ class IdColumn:
     values: pa.StringArray
     indices: npt.NDArray[np.int32]
     faults: npt.NDArray[np.uint8]
+
+
+Columns = tuple[IdColumn, IdColumn, TimeColumn]  # user, item and time of n rows
 
 
 def is_id_type(column_type: pa.DataType) -> bool:
@@ -100,7 +100,7 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
 
 def assemble_block(
     source: str,
-    columns: tuple[IdColumn, IdColumn, TimeColumn],
+    columns: Columns,
     positions_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]],
     byte_share: int,
     unparsed: Sequence[RejectedEvents] = (),
@@ -112,35 +112,22 @@ def assemble_block(
     unparsed: rows of the block that never became columns.
     """
     user, item, time = columns
-    reasons = np.zeros(len(time.faults), np.uint8)
-    for role, faults in reversed(list(enumerate((user.faults, item.faults, time.faults)))):
-        if faults.any():
-            reasons = np.where(faults, faults | np.uint8(role << _FAULT_BITS), reasons)
-    if reasons.any():
-        good = np.flatnonzero(reasons == 0)
-        batch = EventBatch(
-            _dictionary_array(user.values, user.indices[good]),
-            _dictionary_array(item.values, item.indices[good]),
-            time.micros[good],
-        )
-    else:
-        batch = EventBatch(
-            _dictionary_array(user.values, user.indices), _dictionary_array(item.values, item.indices), time.micros
-        )
-    rejected = list(unparsed)
-    for reason in np.unique(reasons[reasons != 0]).tolist():
-        positions = positions_of(np.flatnonzero(reasons == reason))
-        name = ("user", "item", "time")[reason >> _FAULT_BITS]
-        fault = reason & ((1 << _FAULT_BITS) - 1)
-        text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
-        rejected.append(RejectedEvents(source, tuple(positions.tolist()), text))
-    rows = len(reasons) + sum(len(events.positions) for events in unparsed)
-    return ReadBlock(batch, tuple(rejected), rows, byte_share)
+    reasons = Reasons(len(time.faults))
+    for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
+        for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
+            text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
+            reasons.add(text, np.flatnonzero(faults == fault))
+    rejected = reasons.report(source, positions_of)
+    users, items, micros = user.indices, item.indices, time.micros
+    if rejected:
+        good = reasons.good()
+        users, items, micros = users[good], items[good], micros[good]
+    batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
+    rows = len(time.faults) + sum(len(events.positions) for events in unparsed)
+    return ReadBlock(batch, (*unparsed, *rejected), rows, byte_share)
 
 
-def join_columns(
-    parts: Sequence[tuple[IdColumn, IdColumn, TimeColumn]],
-) -> tuple[IdColumn, IdColumn, TimeColumn]:
+def join_columns(parts: Sequence[Columns]) -> Columns:
     """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
@@ -151,14 +138,15 @@ def join_columns(
 
 def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:
     begins = np.cumsum([0, *(len(part.values) for part in parts)], dtype=np.int32)
-    return IdColumn(
-        pa.concat_arrays([part.values for part in parts]),
-        np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)]),
-        np.concatenate([part.faults for part in parts]),
-    )
+    indices = np.concatenate([part.indices + begin for part, begin in zip(parts, begins, strict=False)])
+    values = pa.concat_arrays([part.values for part in parts]).dictionary_encode()
+    faults = np.concatenate([part.faults for part in parts])
+    if len(values):  # else each row has a fault; and indices of such rows may be too large
+        indices = values.indices.to_numpy().take(indices, mode="clip")
+    return IdColumn(values.dictionary, indices, faults)
 
 
-def good_rows(columns: tuple[IdColumn, IdColumn, TimeColumn]) -> npt.NDArray[np.int64]:
+def good_rows(columns: Columns) -> npt.NDArray[np.int64]:
     """The rows that `assemble_block` puts into the batch, in their order."""
     user, item, time = columns
     return np.flatnonzero((user.faults | item.faults | time.faults) == 0)

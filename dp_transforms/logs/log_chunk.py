@@ -1,15 +1,22 @@
-"""What is read from a log, what comes out, and the errors that several formats share."""
+"""What is read from a log, how its bytes are opened, what comes out, and the errors that several formats share.
+
+A log is a local file, or one version of a stored one, of which only the needed ranges are fetched.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+import gc
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, cast
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.stores.remote_files import StoredFile
+from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
 
 TIME_UNITS = ("s", "ms", "us", "iso")
 CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
@@ -18,6 +25,8 @@ CSV_SEPARATORS = "\t,;|:!#$%&*/=?@^_~"
 MAX_BLOCK_ROWS = 1 << 20
 
 _MAX_NAMES_SHOWN = 40
+_FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
+_KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
 
 class EventFileError(ValueError):
@@ -177,3 +186,45 @@ def damaged_error(path: str, format_name: str, rows_read: int | None = None) -> 
     return EventFileError(
         path, f"it is damaged{where}, or not in {format_name} format. Write it again, or leave it out of the sources."
     )
+
+
+def open_log(path: str, stored: StoredFile | None, ahead: int = SEQUENTIAL_BYTES) -> BinaryIO:
+    """For a reader that begins at the beginning. ahead: so many bytes of a stored file are fetched at once."""
+    return open(path, "rb") if stored is None else cast(BinaryIO, open_stored(stored, ahead=ahead))
+
+
+def open_columns(path: str, stored: StoredFile | None) -> Any:
+    """For the reader of Parquet files: a path, or a file in which it reads what it needs."""
+    return path if stored is None else open_stored(stored, ahead=_FOOTER_BYTES, keep=_KEPT_BYTES)
+
+
+def log_size(path: str, stored: StoredFile | None) -> int:
+    return os.path.getsize(path) if stored is None else stored.size
+
+
+@contextlib.contextmanager
+def faults_of_store(path: str, file: object) -> Iterator[None]:
+    """Turns a fault of the store into an EventFileError: the log itself may be good.
+
+    file: as it was opened. Libraries between may have made another error of it.
+    """
+    try:
+        yield
+    except Exception as error:
+        fault = getattr(file, "failure", None)
+        if isinstance(fault, RemoteFileError):
+            raise EventFileError(path, f"it cannot be read: {fault.strerror}.") from None
+        raise error
+
+
+@contextlib.contextmanager
+def paused_collection() -> Iterator[None]:
+    """While the block runs, Python does not search for garbage: where much is made that no cycle holds, it would look
+    again and again. Afterwards it is as before."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

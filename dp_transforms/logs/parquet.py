@@ -25,11 +25,13 @@ from dp_transforms.logs.log_chunk import (
     ReadBlock,
     check_fields_present,
     damaged_error,
+    faults_of_store,
     id_type_error,
+    log_size,
+    open_columns,
     time_type_error,
     time_unit_error,
 )
-from dp_transforms.logs.log_input import faults_of_store, log_size, open_columns
 from dp_transforms.stores.remote_files import StoredFile
 
 _DICTIONARY_BYTES_PER_ROW = 6

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+Rows = npt.NDArray[np.int64]
 
 
 class RejectedEvents(NamedTuple):
@@ -22,6 +24,34 @@ class RejectedEvents(NamedTuple):
     source: str
     positions: Sequence[int]
     reason: str
+
+
+class Reasons:
+    """Why each of n rows is rejected: the first reason given for it counts."""
+
+    def __init__(self, count: int) -> None:
+        self._codes = np.zeros(count, np.uint8)
+        self._texts: list[str] = []
+
+    def add(self, text: str, rows: Rows) -> None:
+        """rows: their numbers, from 0; some perhaps twice."""
+        new = rows[self._codes[rows] == 0]
+        if not len(new):
+            return
+        if text not in self._texts:
+            self._texts.append(text)
+        self._codes[new] = self._texts.index(text) + 1
+
+    def good(self) -> Rows:
+        """The rows that are not rejected."""
+        return np.flatnonzero(self._codes == 0)
+
+    def report(self, source: str, positions_of: Callable[[Rows], Rows]) -> tuple[RejectedEvents, ...]:
+        """positions_of: numbers of rows -> their positions in the source; asked only for rejected rows."""
+        return tuple(
+            RejectedEvents(source, tuple(positions_of(np.flatnonzero(self._codes == code)).tolist()), text)
+            for code, text in enumerate(self._texts, 1)
+        )
 
 
 def pack_rejected(rejected: RejectedEvents) -> bytes:

@@ -29,12 +29,17 @@ from dp_transforms.logs.avro import read_avro_header
 from dp_transforms.logs.csv_lines import delimiter_of, likely_separator, read_names
 from dp_transforms.logs.csv_rows import row_of_each_line
 from dp_transforms.logs.discovery import find_log_files, format_of_log
-from dp_transforms.logs.json_decoder import Integer, LineParser
-from dp_transforms.logs.json_lines import JSON_ARRAY, is_array
-from dp_transforms.logs.line_blocks import BLANKS, LineBlock
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, damaged_error
-from dp_transforms.logs.log_input import faults_of_store, log_size, open_columns, open_log
-from dp_transforms.logs.text_files import is_packed, read_head
+from dp_transforms.logs.json_lines import Integer, LineParser, problem_of_head
+from dp_transforms.logs.log_chunk import (
+    EventFields,
+    EventFileError,
+    damaged_error,
+    faults_of_store,
+    log_size,
+    open_columns,
+    open_log,
+)
+from dp_transforms.logs.text_files import BLANKS, LineBlock, is_packed, read_head
 from dp_transforms.stores import avro_container
 from dp_transforms.stores.avro_container import DamagedContainerError
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
@@ -329,10 +334,8 @@ def _csv_rows(
 
 def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     head, is_whole = read_head(path, stored)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        raise EventFileError(path, "it looks like UTF-16 text. Convert it to UTF-8.")
-    if is_array(head):
-        raise EventFileError(path, JSON_ARRAY)
+    if problem := problem_of_head(head):
+        raise EventFileError(path, problem)
     if not is_whole:
         head = head[: head.rfind(b"\n") + 1]
     lines = [line.strip(BLANKS) for line in head.split(b"\n")]

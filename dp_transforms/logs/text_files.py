@@ -1,18 +1,123 @@
-"""What the two text formats share: plain or compressed streams, and how far they are read."""
+"""What the two text formats share: plain or compressed streams, parts of a file, and blocks of whole lines.
+
+A line ends in a line feed; carriage returns before it belong to the line end. A line of only spaces, tabs and carriage
+returns is blank, and is not an event. A line of more than MAX_LINE_BYTES is left out and reported; the lines after it
+are read. None of this depends on the position of a line or on any other line: each line is judged by itself. Memory is
+a few blocks, whatever a file holds. Many blank lines in a row cost little more than to unpack them.
+
+So a file that is not packed can be read in parts: the lines that begin in a span of its bytes. Each line begins in
+exactly one span, whatever the lines hold. How many lines are before a span is not known beforehand, and is needed for
+positions of rejected rows alone. So a part that has such rows counts the line ends before it; a process that reads
+several parts of a file goes through it once for that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.logs.log_chunk import ReadBlock
-from dp_transforms.logs.log_input import faults_of_store
+from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, faults_of_store, open_log
+from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
+MAX_LINE_BYTES = 16 << 20
+UTF8_MARK = b"\xef\xbb\xbf"
+BLANKS = b" \t\r"
+LINE_TOO_LONG = "line too long"
 HEAD_BYTES = 1 << 20
 NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252): iconv -f latin1 -t utf-8 OLD > NEW"
+
+_LINE_FEED = ord("\n")
+_BLANK_LINES = re.compile(rb"\n[ \t\r\n]*\n")
+_IS_FILLED = np.ones(256, np.uint8)
+_IS_FILLED[list(BLANKS + b"\n")] = 0
+_LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
+_AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
+_PIECE_BYTES = 1 << 16
+_COUNTED_BYTES = 4 << 20
+_KEPT_COUNTS = 64
+
+
+class LineBlock:
+    """Some lines of a file.
+
+    raw: whole lines, each with its line feed. first_line: the number of the first one in the file.
+    too_long: numbers of lines that were left out; `raw` has a blank line in their place.
+    """
+
+    def __init__(self, raw: bytes, first_line: int = 1, too_long: tuple[int, ...] = ()) -> None:
+        self.raw = raw if not raw or raw.endswith(b"\n") else raw + b"\n"
+        self.first_line = first_line
+        self.too_long = too_long
+
+    def rejected(self, path: str) -> tuple[RejectedEvents, ...]:
+        """The lines that were left out."""
+        return (RejectedEvents(path, self.too_long, LINE_TOO_LONG),) if self.too_long else ()
+
+    def filled_text(self) -> bytes:
+        """The lines without blank ones."""
+        codes = np.frombuffer(self.raw, np.uint8)
+        begins_blank = _IS_FILLED[codes[1:][codes[:-1] == _LINE_FEED]] == 0
+        if not len(codes) or (_IS_FILLED[codes[0]] and not begins_blank.any()):
+            return self.raw
+        text = _BLANK_LINES.sub(b"\n", b"\n" + self.raw)
+        return text[1:]
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """For each line of `filled_text` its number in the file."""
+        codes = np.frombuffer(self.raw, np.uint8)
+        starts = np.concatenate([[0], np.flatnonzero(codes == _LINE_FEED) + 1])[:-1]
+        if not len(starts):
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(np.maximum.reduceat(_IS_FILLED[codes], starts)) + self.first_line
+
+
+def line_blocks(stream: Any, block_bytes: int, first_line: int = 1) -> Iterator[LineBlock]:
+    """The lines of a stream from its position on, in blocks of about ``block_bytes``; a block of blank lines is empty.
+
+    first_line: the number of the line at that position.
+    """
+    line_number = first_line
+    pending: list[bytes] = []  # the beginning of a line; dropped when it is too long
+    pending_bytes = 0
+    at_end = False
+    while not at_end:
+        data = stream.read(block_bytes)
+        at_end = not data
+        end = len(data) if at_end else data.rfind(b"\n") + 1
+        if not end and not at_end:
+            pending_bytes += len(data)
+            if pending_bytes <= MAX_LINE_BYTES:
+                pending.append(data)
+            else:
+                pending.clear()
+            continue
+        first_end = data.find(b"\n") if end else 0
+        too_long: tuple[int, ...] = ()
+        if pending_bytes + first_end > MAX_LINE_BYTES:
+            too_long = (line_number,)
+            lines = data[first_end:end]
+        else:
+            lines = b"".join([*pending, data[:end]])
+        if lines or too_long:
+            yield LineBlock(b"" if _is_blank(lines) else lines, line_number, too_long)
+            line_number += int(np.count_nonzero(np.frombuffer(lines, np.uint8) == _LINE_FEED))
+        pending = [data[end:]]
+        pending_bytes = len(data) - end
+
+
+def _is_blank(lines: bytes) -> bool:
+    blanks = BLANKS + b"\n"
+    return not lines[:4096].translate(None, blanks) and not lines.translate(None, blanks)
 
 
 class TextStream:
@@ -74,3 +179,114 @@ def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]
         head: bytes = text.stream.read(HEAD_BYTES)
         is_whole = len(head) < HEAD_BYTES or not text.stream.read(1)
     return head, is_whole
+
+
+def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
+    """A file that is not packed in about so many parts, of 4 to 64 MB."""
+    parts = max(min(parts, chunk.bytes // _LEAST_BYTES), -(-chunk.bytes // _MOST_BYTES))
+    if parts < 2 or is_packed(chunk.path):
+        return [chunk]
+    ends = [chunk.bytes * number // parts for number in range(parts + 1)]
+    return [dataclasses.replace(chunk, bytes=end - begin, span=(begin, end)) for begin, end in itertools.pairwise(ends)]
+
+
+def open_text(chunk: LogChunk) -> TextStream:
+    """The lines of a chunk, as a context manager."""
+    return TextStream(chunk.path, chunk.stored) if chunk.span is None else _SpanStream(chunk, chunk.span)
+
+
+class _SpanStream(TextStream):
+    """The lines that begin in a span of a file that is not packed."""
+
+    def __init__(self, chunk: LogChunk, span: tuple[int, int]) -> None:
+        super().__init__(chunk.path, chunk.stored, _AHEAD_BYTES)
+        self.stream = self._lines = _LinesOfSpan(self._file, *span)
+        self._chunk, self._begin = chunk, span[0]
+
+    def bytes_read(self) -> int:
+        return max(0, super().bytes_read() - self._begin)
+
+    def number(self, block: ReadBlock) -> ReadBlock:
+        if not self._begin or not block.rejected:
+            return block
+        before = line_ends_before(self._chunk.path, self._chunk.stored, self._lines.begin)
+        rejected = [
+            part._replace(positions=tuple((np.asarray(part.positions) + before).tolist())) for part in block.rejected
+        ]
+        return dataclasses.replace(block, rejected=tuple(rejected))
+
+
+class _LinesOfSpan:
+    """A stream of the lines of ``file`` that begin at ``begin`` or later and before ``end``, whole.
+
+    begin: where the first of them begins, once something was read.
+    """
+
+    def __init__(self, file: Any, begin: int, end: int) -> None:
+        self.begin = begin
+        self._file, self._at, self._end = file, -1, end
+        self._is_inside_line = False
+
+    def read(self, size: int) -> bytes:
+        if self._at < 0:
+            self._at = self.begin = self._first_line()
+        if self._at < self._end:
+            data: bytes = self._file.read(min(size, self._end - self._at))
+        elif self._is_inside_line:  # the last line goes on behind the span
+            data = self._file.read(min(size, _PIECE_BYTES))
+            data = data[: data.find(b"\n") + 1] or data
+        else:
+            return b""
+        self._at += len(data)
+        self._is_inside_line = bool(data) and not data.endswith(b"\n")
+        return data
+
+    def _first_line(self) -> int:
+        """Goes to where the first line begins; the end of the span if none does."""
+        if not self.begin:
+            return 0
+        at = self.begin - 1  # a line that begins the span has its line end there
+        self._file.seek(at)
+        while at < self._end:
+            data = self._file.read(min(_PIECE_BYTES, self._end - at))
+            found = data.find(b"\n") + 1
+            if found or not data:
+                at = at + found if data else self._end
+                self._file.seek(at)
+                return at
+            at += len(data)
+        return self._end
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_counted: dict[tuple[Any, ...], tuple[int, int]] = {}
+"""By version of a file: a position, and how many lines end before it."""
+
+
+def line_ends_before(path: str, stored: StoredFile | None, position: int) -> int:
+    """How many lines of a file end before a position. Raises OSError.
+
+    What is counted is kept for a further position of the same version of the file.
+    """
+    status = None if stored is not None else os.stat(path)
+    key = (path, stored) if status is None else (path, status.st_mtime_ns, status.st_size)
+    at, count = _counted.get(key, (0, 0))
+    if at > position:
+        at, count = 0, 0
+    with open_log(path, stored) as file:
+        file.seek(at)
+        while at < position and (data := file.read(min(_COUNTED_BYTES, position - at))):
+            at, count = at + len(data), count + data.count(b"\n")
+    while len(_counted) >= _KEPT_COUNTS:
+        _counted.pop(next(iter(_counted)), None)
+    _counted[key] = (at, count)
+    return count
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        return text.isascii() or text.decode() is not None
+    except UnicodeDecodeError:
+        return False

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.randomness import IdKeys
+from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.monitor.equal_rows import group_slices, group_starts, sort_distinct
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_rows import rows_of_events

@@ -26,7 +26,7 @@ from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.records import ReportHeader
 from dp_transforms.reports.report_writer import StreamContents
 from dp_transforms.reports.window_follower import WindowFollower
-from dp_transforms.stores.sql_urls import POSTGRESQL, database_of, has_password, shown_url
+from dp_transforms.stores.databases import POSTGRESQL, database_of, has_password, shown_url
 
 if TYPE_CHECKING:
     from dp_transforms.reports.table_store import ReportTableWriter

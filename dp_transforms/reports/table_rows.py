@@ -17,9 +17,8 @@ from dp_transforms.reports.records import ReportFileError, ReportHeader, check_r
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import parse_ended
 from dp_transforms.reports.table_schema import ReportTables
+from dp_transforms.stores.databases import POSTGRESQL, READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
 from dp_transforms.stores.local_files import create_new
-from dp_transforms.stores.sql_engines import READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
-from dp_transforms.stores.sql_urls import POSTGRESQL
 
 DAMAGED = "was changed by another program, or is damaged. Start a new run, with another --output-table"
 _WAIT_SECONDS = 60.0  # for another worker

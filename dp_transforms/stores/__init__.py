@@ -3,6 +3,6 @@
 - local_files: how local files are opened, and how an output appears whole or not at all.
 - remote_files: a package; files by URL, on S3, Google Cloud Storage and Azure.
 - avro_container: Avro files, read with limits.
-- sql_urls, sql_engines: which databases are known, and how they are connected to.
+- databases: which ones are known, and how they are connected to.
 - kafka_client: settings and errors of the Kafka client, for sources and sinks, without secrets.
 """

@@ -11,8 +11,7 @@ from dp_transforms.cli.stream import command
 from dp_transforms.cli.stream_request import stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.kafka_topic import TopicSettings
-from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
+from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic
 from tests.helpers.small_runs import key_file
 
 

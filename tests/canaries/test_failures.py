@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 
-from dp_transforms.logs import EventFields, EventFileError, LogChunk, ReadBlock, joining
+from dp_transforms.logs import EventFields, EventFileError, LogChunk, ReadBlock, discovery
 from dp_transforms.workers import ProcessPool
 from tests.canaries import logs
 from tests.canaries.logs import BUDGET, SHARED
@@ -29,7 +29,7 @@ from tests.canaries.traces import Home, Shell, quoting_library, run_apart
 
 REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
 PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=1")
-read_chunk = joining.read_log_chunk
+read_chunk = discovery.read_log_chunk
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_planted_leaks_are_found(shell: Shell, canaries: Canaries, monkeypatch: 
         for leak in LEAKS.values():
             leak(user)
 
-    monkeypatch.setattr(joining, "read_log_chunk", careless(act))
+    monkeypatch.setattr(discovery, "read_log_chunk", careless(act))
     shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
     ran = shell.run(*REPLAY)
     assert ran.code == 0
@@ -174,7 +174,7 @@ def test_a_planted_cell_in_an_error_is_found(shell: Shell, canaries: Canaries, m
     def act(user: str) -> None:
         raise EventFileError("log.csv", f"odd row of {base64.b64encode(user.encode()).decode()}")
 
-    monkeypatch.setattr(joining, "read_log_chunk", careless(act))
+    monkeypatch.setattr(discovery, "read_log_chunk", careless(act))
     shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
     assert shell.leaks(shell.run(*REPLAY)) == [("stderr", "user")]
 
@@ -190,7 +190,7 @@ def test_a_file_outside_of_all_folders_is_found(
     shell: Shell, canaries: Canaries, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "file"
-    monkeypatch.setattr(joining, "read_log_chunk", careless(lambda user: elsewhere.write_text("x")))
+    monkeypatch.setattr(discovery, "read_log_chunk", careless(lambda user: elsewhere.write_text("x")))
     shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
     shell.run(*REPLAY)
     assert shell.home.outside == [str(elsewhere)]
@@ -205,7 +205,7 @@ def test_the_words_of_a_library_show_with_verbose_alone(
 ) -> None:
     """A library whose error quotes a cell, at a place where nobody expects it."""
     act = careless(lambda user: raise_quoting(f"{user},{canaries.labels[1]}"))
-    monkeypatch.setattr(joining, "read_log_chunk", act)
+    monkeypatch.setattr(discovery, "read_log_chunk", act)
     shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
     ran = shell.run_clean(*REPLAY)
     assert ran.code == 1

@@ -16,7 +16,7 @@ from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
-from dp_transforms.logs import EventFields, parquet, spread_chunks, text_spans
+from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
@@ -95,7 +95,7 @@ def test_worker_processes_read_parts_of_one_stored_file(
     """The report, the dead letter and the counts of the same file on a disk, which one process reads as a whole. This
     process cuts, so its limits can be small."""
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
-    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
     path = write_large_piece(tmp_path / f"log.{ending}")
     url = f"{bucket}/log.{ending}"
     remote_files.put_new(url, path.read_bytes())

@@ -27,7 +27,7 @@ from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
-from dp_transforms.logs import EventFields, cut_chunks, find_log_chunks, parquet, text_spans
+from dp_transforms.logs import EventFields, cut_chunks, find_log_chunks, parquet, text_files
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.reports import read_report_file
 from dp_transforms.workers import PoolError, ProcessPool
@@ -126,7 +126,7 @@ def test_a_log_of_one_large_piece_is_cut_and_changes_no_byte(
     ending: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
-    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
     path = write_large_piece(tmp_path / f"log.{ending}")
     fields = EventFields(time_unit="s")
     made = replay_request(path, PLANS["names"](), tmp_path / "here.jsonl", key_file(tmp_path), fields=fields)

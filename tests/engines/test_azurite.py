@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.reports import read_report_file
 from dp_transforms.stores import remote_files
-from dp_transforms.stores.remote_files import RemoteFileError, azfs
+from dp_transforms.stores.remote_files import RemoteFileError
 from tests.engines import skip_reason
 from tests.engines.azurite_server import ACCOUNT, AzuriteServer
 from tests.helpers.replay_logs import BUDGET, write_log
@@ -25,7 +25,7 @@ def test_azure_holds_what_every_store_does_and_a_replay_runs(
     with AzuriteServer(tmp_path) as server:
         monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", server.connection_string)
         for number, holds in enumerate(CONTRACT):
-            azfs.store()._client(ACCOUNT).create_container(f"box-{number}")
+            remote_files.store_of(f"azfs://{ACCOUNT}")._client(ACCOUNT).create_container(f"box-{number}")
             holds(f"azfs://{ACCOUNT}/box-{number}")
         with pytest.raises(FileNotFoundError, match="there is no such bucket"):
             list(remote_files.find_files(f"azfs://{ACCOUNT}/absent/*.csv"))

@@ -28,7 +28,7 @@ from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_spans
+from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import read_report_file
 from tests.engines import skip_reason
@@ -69,7 +69,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     replay in process, which reads each of them as a whole. This process cuts, so its limits can be small; they are
     joined by the workers, with the limits of the product."""
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
-    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
     log, fields = tmp_path / "log", EventFields(time_unit="s")
     log.mkdir()
     for name, rows in (("a.csv", 60_000), ("b.jsonl", 20_000), ("c.parquet", 20_000)):

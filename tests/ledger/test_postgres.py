@@ -21,7 +21,7 @@ from dp_transforms.runs.ledger import (
     StateMark,
     VerdictKind,
 )
-from dp_transforms.stores.sql_engines import postgres_engine
+from dp_transforms.stores.databases import postgres_engine
 from tests.helpers import postgres_server
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.logs import avro, csv_lines, id_columns, json_decoder, json_lines, times
+from dp_transforms.logs import avro, csv_lines, id_columns, json_lines, times
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.kafka_reader import KafkaReader
@@ -152,11 +152,11 @@ def read_numbers_as_ids_in_the_fast_way_alone(patch: pytest.MonkeyPatch) -> None
 
     def id_column(values: list[Any]) -> id_columns.IdColumn:
         read = slow(values)
-        read.faults[[isinstance(value, json_decoder.Integer) for value in values]] = WRONG_TYPE
+        read.faults[[isinstance(value, json_lines.Integer) for value in values]] = WRONG_TYPE
         return read
 
-    slow = json_decoder._id_column
-    patch.setattr(json_decoder, "_id_column", id_column)
+    slow = json_lines._id_column
+    patch.setattr(json_lines, "_id_column", id_column)
 
 
 def leave_out_a_block_with_an_odd_time(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.logs import EventFields, EventFileError, avro, avro_records, find_log_chunks
+from dp_transforms.logs import EventFields, EventFileError, avro, find_log_chunks
 from dp_transforms.stores import avro_container
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
 
@@ -317,17 +317,17 @@ def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path: pathlib.Path, codec: b
 def test_blocks_that_unpack_to_more_than_any_log_has(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: bytes
 ) -> None:
-    monkeypatch.setattr(avro_records, "MAX_BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(avro, "MAX_BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(avro_container, "_MAX_SNAPPY_BYTES", 1 << 20)
     zeros = bytes(9 << 20)  # records of an empty user, an empty item and the year 1970
     with pytest.raises(
-        EventFileError, match=r"a block of more than 16 MB after row \d+, not counting long cells\. Write it"
+        EventFileError, match=r"a block of more than 1 MB after row \d+, not counting long cells\. Write it"
     ):
         _read(tmp_path, _file(PLAIN, [(3 << 20, _packed(codec, zeros))], codec))
     monkeypatch.setattr(avro_container, "_MAX_UNPACKED_BYTES", 1 << 20)
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": "bytes"}])
     first, long = (1, _packed(codec, _cell(b"") + EVENT)), _packed(codec, _cell(bytes(5 << 20)) + EVENT)
-    with pytest.raises(EventFileError, match="a block of more than 16 MB after row 1,"):
+    with pytest.raises(EventFileError, match="a block of more than 1 MB after row 1,"):
         _read(tmp_path, _file(schema, [first, (1, long)], codec))
     for cut in (1, 5, len(long) // 2):
         with pytest.raises(EventFileError, match=r"log\.avro: it .* after row 1"):

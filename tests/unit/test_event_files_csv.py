@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, line_blocks
+from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, text_files
 from tests.helpers.event_files_oracle import SECRET, Event, expected, read_all, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
@@ -223,7 +223,7 @@ def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
 
 
 def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_blocks, "MAX_LINE_BYTES", 10_000)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 10_000)
     monkeypatch.setattr("dp_transforms.logs.csv_rows.MAX_LINE_BYTES", 10_000)
     monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", 4_000)
     path, long = tmp_path / "log.csv", "x" * 10_000

@@ -25,9 +25,8 @@ from dp_transforms.logs import (
     cut_chunks,
     find_log_chunks,
     json_lines,
-    line_blocks,
     parquet,
-    text_spans,
+    text_files,
 )
 from tests.helpers.event_files_oracle import expected, read_chunks, write_avro, write_csv, write_json, write_parquet
 
@@ -52,9 +51,9 @@ BAD_LINES = (
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
-    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 256)
-    monkeypatch.setattr(text_spans, "_MOST_BYTES", 1 << 12)
-    monkeypatch.setattr(text_spans, "_counted", {})
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
+    monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(text_files, "_counted", {})
 
 
 def write_log(folder: pathlib.Path, ending: str) -> str:
@@ -125,10 +124,10 @@ def text_of(ending: str, seed: int) -> bytes:
 def test_text_may_be_cut_at_any_byte(
     tmp_path: pathlib.Path, ending: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_blocks, "MAX_LINE_BYTES", 250)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 250)
     for module in (csv_lines, json_lines):
         monkeypatch.setattr(module, "_BLOCK_BYTES", 100)
-    monkeypatch.setattr(text_spans, "_PIECE_BYTES", 17)
+    monkeypatch.setattr(text_files, "_PIECE_BYTES", 17)
     path = tmp_path / f"log.{ending}"
     path.write_bytes(text_of(ending, seed))
     (whole,) = find_log_chunks([str(path)], FIELDS)
@@ -158,9 +157,9 @@ def test_a_line_over_many_parts_is_read_once(tmp_path: pathlib.Path) -> None:
 def test_lines_of_an_exchanged_file_are_counted_again(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\n" * 100)
-    assert [text_spans.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
+    assert [text_files.line_ends_before(str(path), None, at) for at in (50, 80, 20)] == [50, 80, 20]
     path.write_bytes(b"-" * 99)
-    assert text_spans.line_ends_before(str(path), None, 80) == 0
+    assert text_files.line_ends_before(str(path), None, 80) == 0
 
 
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz", "log.csv"])

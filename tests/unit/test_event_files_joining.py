@@ -21,15 +21,15 @@ from dp_transforms.logs import (
     LogChunk,
     ReadBlock,
     cut_chunks,
+    discovery,
     find_log_chunks,
-    joining,
     json_lines,
     read_joined,
     spread_chunks,
-    text_spans,
+    text_files,
 )
+from dp_transforms.logs.discovery import join_blocks
 from dp_transforms.logs.id_columns import empty_batch
-from dp_transforms.logs.joining import join_blocks
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_pairs import ItemPairs
@@ -112,7 +112,7 @@ def test_events_of_small_blocks_wait_and_nothing_else_does(sizes: list[int], joi
 
 def test_wide_rows_are_joined_up_to_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each event takes its id of 1,000 bytes, and some 30 more."""
-    monkeypatch.setattr(joining, "_JOINED_BYTES", 10_000)
+    monkeypatch.setattr(discovery, "_JOINED_BYTES", 10_000)
     blocks = blocks_of([4, 4, 4, 4, 20, 1], width=1000)
     found = list(join_blocks(blocks, 1_000_000))
     assert lengths(found) == [0, 0, 12, 0, 20, 0, 5]
@@ -136,11 +136,11 @@ def test_what_was_joined_is_not_kept_while_the_next_block_is_read() -> None:
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "JOINED_ROWS", 100)
-    monkeypatch.setattr(joining, "_BYTES_PER_ROW", 20)
+    monkeypatch.setattr(discovery, "JOINED_ROWS", 100)
+    monkeypatch.setattr(discovery, "_BYTES_PER_ROW", 20)
     monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 300)
-    monkeypatch.setattr(text_spans, "_LEAST_BYTES", 1 << 9)
-    monkeypatch.setattr(text_spans, "_MOST_BYTES", 1 << 12)
+    monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 9)
+    monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
 
 
 def write_files(folder: pathlib.Path, sizes: dict[str, int]) -> list[LogChunk]:
@@ -244,7 +244,7 @@ def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path: pathlib.Path, by_
     for schedule in (SCHEDULE, sliding):
         joined = pack(spread_chunks(chunks, FIELDS, 2), by_item=by_item, schedule=schedule)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(joining, "JOINED_ROWS", 1)
+            patch.setattr(discovery, "JOINED_ROWS", 1)
             single = pack([JoinedChunks((chunk,)) for chunk in chunks], by_item=by_item, schedule=schedule)
         merged = [
             {shard: kind.merge([kind.from_bytes(blob) for blob in blobs]).to_bytes() for shard, blobs in each.items()}

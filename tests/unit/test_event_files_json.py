@@ -19,9 +19,8 @@ from dp_transforms.logs import (
     find_log_chunks,
     hint_of_log,
     id_columns,
-    json_decoder,
     json_lines,
-    line_blocks,
+    text_files,
 )
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
@@ -29,7 +28,7 @@ TIME = "2017-10-01T03:00:00Z"
 MICROS = 1_506_826_800_000_000
 GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}'
 BIG = 10**40 + 7
-MARK = line_blocks.UTF8_MARK
+MARK = text_files.UTF8_MARK
 ROWS: list[tuple[Any, Any, Any]] = [
     ("7", "a", TIME),
     (7, 7, TIME),
@@ -79,7 +78,7 @@ def test_numbers_in_the_declared_unit(tmp_path: pathlib.Path, unit: str) -> None
 
 
 def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_blocks, "MAX_LINE_BYTES", 40_000)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 40_000)
     long = f'{{"user":"{SECRET}","item":"i","timestamp":"{TIME}","x":"%s"}}'
     broken: list[str | bytes] = [
         SECRET,
@@ -157,7 +156,8 @@ def test_plain_logs_are_read_fast(tmp_path: pathlib.Path, monkeypatch: pytest.Mo
     def slow(*_: object) -> None:
         raise AssertionError("line by line")
 
-    monkeypatch.setattr(json_decoder, "read_one_by_one", slow)
+    monkeypatch.setattr(json_lines, "read_one_by_one", slow)
+    monkeypatch.setattr(json_lines, "_FEW_LINES", 1)  # the last line is a block of its own
     for line_end in ("\n", "\r\n", "\n\n", " \n  "):
         (tmp_path / "log.jsonl").write_bytes(b"\xef\xbb\xbf" + line_end.join([GOOD] * 500).encode())
         assert read_all(str(tmp_path / "log.jsonl")) == ([("u", "i", MICROS)] * 500, {})
@@ -245,7 +245,7 @@ def _blocks(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"\n", b"\r\n", b"\n\n "])).join(lines)
 
 
-def _seen(lines: line_blocks.LineBlock, read: Any, kept: Any) -> list[tuple[Any, ...]]:
+def _seen(lines: text_files.LineBlock, read: Any, kept: Any) -> list[tuple[Any, ...]]:
     """(number of the line, fault or value of each cell) of each line."""
     numbers = lines.numbers()[kept]
     cells = []
@@ -262,26 +262,31 @@ def _seen(lines: line_blocks.LineBlock, read: Any, kept: Any) -> list[tuple[Any,
 
 @pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(block=_blocks(), unit=st.sampled_from([None, "s", "us"]))
-@example(block=b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', unit=None)
-@example(block=b'{"user":"a"}\n{"user":"b","x":NaN}', unit=None)
-@example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us")
-def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -> None:
-    fields, in_block = EventFields(time_unit=unit), line_blocks.LineBlock(block)
-    lines, stripped = json_decoder._Lines(in_block), json_decoder.stripped_lines(in_block)
-    slow, kept, broken = json_decoder.read_one_by_one(stripped, fields)
-    guess = json_decoder.guess_schema(stripped, fields)
+@given(block=_blocks(), unit=st.sampled_from([None, "s", "us"]), few=st.sampled_from([0, 1, 3]))
+@example(block=b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', unit=None, few=0)
+@example(block=b'{"user":"a"}\n{"user":"b","x":NaN}', unit=None, few=0)
+@example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us", few=0)
+def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None, few: int) -> None:
+    fields, in_block = EventFields(time_unit=unit), text_files.LineBlock(block)
+    lines, stripped = json_lines._Lines(in_block), json_lines.stripped_lines(in_block)
+    slow, kept = json_lines.read_one_by_one(stripped, fields)
+    broken = np.setdiff1d(np.arange(len(stripped)), kept)
+    guess = json_lines.guess_schema(stripped, fields)
     ids, moments = [pa.string(), pa.int64()], [pa.string(), pa.int64(), pa.float64()]
     # Types that other lines had change nothing either.
     others = [pa.schema(list(zip(fields.names, types, strict=True))) for types in itertools.product(ids, ids, moments)]
     for schema in [guess, *others]:
-        for fast in (
-            json_decoder._read_fast(lines, schema, fields) if lines.is_plain else None,
-            json_decoder.decode_plain_lines(stripped, schema, fields),
-        ):
-            if fast is not None:
-                assert len(broken) == 0
-                assert _seen(in_block, fast, kept) == _seen(in_block, slow, kept)
+        fast = json_lines._read_fast(lines, schema, fields) if lines.is_plain else None
+        if fast is not None:
+            assert len(broken) == 0
+            assert _seen(in_block, fast, kept) == _seen(in_block, slow, kept)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_lines, "_FEW_LINES", few)
+            patch.setattr(json_lines, "_SMALL_SPAN", 1)
+            read = json_lines.decode_lines(in_block, fields, schema)
+        assert np.array_equal(read.kept, kept)
+        assert np.array_equal(read.broken, broken)
+        assert _seen(in_block, read.columns, kept) == _seen(in_block, slow, kept)
     assert (
         len(kept) + len(broken)
         == len(in_block.numbers())
@@ -289,11 +294,12 @@ def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None) -
     )
 
 
-def _events(block: line_blocks.LineBlock, fields: EventFields) -> dict[int, tuple[str, str, int]]:
+def _events(block: text_files.LineBlock, fields: EventFields) -> dict[int, tuple[str, str, int]]:
     """Events by the number of their line."""
-    read = json_decoder.decode_lines(block, fields)
-    batch = id_columns.assemble_block("log", read.columns, lambda rows: read.numbers()[rows], 0).batch
-    numbers = read.numbers()[id_columns.good_rows(read.columns)].tolist()
+    read = json_lines.decode_lines(block, fields)
+    lines = block.numbers()[read.kept]
+    batch = id_columns.assemble_block("log", read.columns, lambda rows: lines[rows], 0).batch
+    numbers = lines[id_columns.good_rows(read.columns)].tolist()
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
     return dict(zip(numbers, cells, strict=True))
 
@@ -325,11 +331,11 @@ _HOSTILE = [
 def test_each_line_is_what_it_is_alone(block: bytes, hostile: bytes, at: int, unit: str | None) -> None:
     fields = EventFields(time_unit=unit)
     lines = block.split(b"\n")
-    read = {line: _events(line_blocks.LineBlock(line, 7), fields) for line in {*lines, hostile}}
+    read = {line: _events(text_files.LineBlock(line, 7), fields) for line in {*lines, hostile}}
     assert all(events.keys() <= {7} for events in read.values())
     for others in (lines, [*lines[:at], hostile, *lines[at:]]):
         alone = {number: read[line][7] for number, line in enumerate(others, 1) if read[line]}
-        assert _events(line_blocks.LineBlock(b"\n".join(others)), fields) == alone
+        assert _events(text_files.LineBlock(b"\n".join(others)), fields) == alone
 
 
 def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_path: pathlib.Path) -> None:
@@ -362,7 +368,7 @@ def test_the_result_does_not_depend_on_the_blocks(
 
 
 def test_numbers_of_lines_are_those_of_the_file() -> None:
-    block = line_blocks.LineBlock(b'\n {"user":1}\n\r\n\t\n{}\n', first_line=10)
+    block = text_files.LineBlock(b'\n {"user":1}\n\r\n\t\n{}\n', first_line=10)
     assert np.array_equal(block.numbers(), [11, 14])
-    lines = json_decoder._Lines(block)
+    lines = json_lines._Lines(block)
     assert (lines.is_plain, lines.count) == (True, 2)

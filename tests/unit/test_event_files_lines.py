@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFileError, line_blocks
-from dp_transforms.logs.line_blocks import LineBlock
+from dp_transforms.logs import EventFileError, text_files
+from dp_transforms.logs.text_files import LineBlock
 from tests.helpers.event_files_oracle import SECRET, read_all
 
 GOOD = '{"user":"u","item":"i","timestamp":"2017-10-01T03:00:00Z"}\n'
@@ -37,8 +37,8 @@ def test_lines_and_their_numbers_do_not_depend_on_blocks(lines: list[str], ends_
     filled: list[tuple[int, bytes]] = []
     too_long: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(line_blocks, "MAX_LINE_BYTES", _LIMIT)
-        for found in line_blocks.line_blocks(io.BytesIO(data), block, first_line=5):
+        patch.setattr(text_files, "MAX_LINE_BYTES", _LIMIT)
+        for found in text_files.line_blocks(io.BytesIO(data), block, first_line=5):
             text = found.filled_text()
             assert not text or text.endswith(b"\n")
             filled += zip(found.numbers().tolist(), text.split(b"\n")[:-1], strict=True)

@@ -12,8 +12,9 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, json_lines
-from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
+from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (
     arrival_of,
@@ -56,6 +57,21 @@ def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path: pathlib.
     assert polled.is_at_end
     assert not polled.rejected
     assert poll_once(reader, polled.position).records == 0
+
+
+def test_a_file_without_an_event_has_arrived_too(tmp_path: pathlib.Path) -> None:
+    """Its arrival is behind the events before it: else broken files could hold the clock."""
+    (tmp_path / "folder").mkdir()
+    for name, line in (("a", f"u,i,{TIME}"), ("b", f",i,{TIME}"), ("c", f"u,i,{TIME}"), ("d", "broken")):
+        (tmp_path / name).write_text(f"user,item,timestamp\n{line}\n")
+        move_in(tmp_path / name, tmp_path / "folder" / f"{name}.csv")
+        time.sleep(TICK_SECONDS)
+    time.sleep(0.12)
+    polled = poll(open_reader(tmp_path / "folder"))
+    a, b, c, d = (arrival_of(tmp_path / "folder" / f"{name}.csv") for name in "abcd")
+    assert polled.arrival_micros.tolist() == [a, c]
+    assert polled.passed_micros is not None
+    assert polled.passed_micros.tolist() == [NEVER, b, d]
 
 
 @pytest.mark.parametrize("reopen", [False, True])

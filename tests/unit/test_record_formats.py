@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, json_decoder
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, json_lines
 from dp_transforms.logs.streams import record_formats
 from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
@@ -80,7 +80,7 @@ SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100),
 
 def _split(monkeypatch: pytest.MonkeyPatch, spans: tuple[int, int, int]) -> None:
     for name, value in zip(("_FEW_LINES", "_SMALL_SPAN", "_MAX_FAILED_SPANS"), spans, strict=True):
-        monkeypatch.setattr(record_formats, name, value)
+        monkeypatch.setattr(json_lines, name, value)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -124,14 +124,14 @@ def test_what_a_decoder_has_read_before_changes_nothing(
 
 def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_lines = 0
-    read_one_by_one = json_decoder.read_one_by_one
+    read_one_by_one = json_lines.read_one_by_one
 
     def counted(lines: list[bytes], fields: EventFields) -> object:
         nonlocal slow_lines
         slow_lines += len(lines)
         return read_one_by_one(lines, fields)
 
-    monkeypatch.setattr(json_decoder, "read_one_by_one", counted)
+    monkeypatch.setattr(json_lines, "read_one_by_one", counted)
     good = [b'{"user":"%d","item":"i","timestamp":"2017-10-01T03:00:00Z"}' % n for n in range(20_000)]
     decoder = _json_decoder()
     for odd in ({}, {0: SECRET.encode(), 7_777: GOOD[:-1] + b',"x":NaN}'}, {}):  # the first one: among those looked at
@@ -151,7 +151,7 @@ def test_an_odd_json_value_among_many_slows_only_its_neighbours(monkeypatch: pyt
 
 @pytest.mark.parametrize("few", [0, 1_000])
 def test_each_json_value_counts_as_one(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(record_formats, "_FEW_LINES", few)
+    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
     monkeypatch.setattr(record_formats, "MAX_VALUE_BYTES", 500)
     folded = json.dumps({"user": "u", "item": "i", "timestamp": TIME}, indent=2).encode()
     values = [

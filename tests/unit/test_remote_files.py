@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dp_transforms.stores import remote_files
-from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, UrlError, gs
-from dp_transforms.stores.remote_files.patterns import glob_expression
-from dp_transforms.stores.remote_files.s3 import S3Store
+from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, UrlError, glob_expression, store_of
+from dp_transforms.stores.remote_files.kinds import S3Store
 from dp_transforms.stores.remote_files.stored_file import is_stored
 from tests.helpers.gcs_server import gcs_server
 from tests.helpers.s3_server import S3Server
@@ -41,7 +40,7 @@ def google() -> Iterator[str]:
 def test_on_google_cloud_storage(google: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", google)
     for number, holds in enumerate(CONTRACT):
-        gs.store()._client.create_bucket(f"bucket-{number}")
+        store_of("gs://emulated")._client.create_bucket(f"bucket-{number}")
         holds(f"gs://bucket-{number}")
     with pytest.raises(FileNotFoundError, match="there is no such bucket"):
         list(remote_files.find_files("gs://absent/*.csv"))
@@ -142,7 +141,7 @@ def test_a_write_whose_answer_was_lost_has_succeeded(s3: S3Server, bucket: str) 
 def test_a_write_that_never_gets_an_answer_is_looked_for(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dp_transforms.stores.remote_files.s3._ATTEMPTS", 1)
+    monkeypatch.setattr("dp_transforms.stores.remote_files.kinds._S3_ATTEMPTS", 1)
     s3.lost_answers = 1
     S3Store().put(f"{bucket}/a.avro", b"content", only_new=True)
     assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
@@ -165,7 +164,7 @@ def test_a_conflict_is_tried_again(s3: S3Server, bucket: str, monkeypatch: pytes
     def settle(seconds: float) -> None:
         s3.refuse_writes_with = ""
 
-    monkeypatch.setattr("dp_transforms.stores.remote_files.s3.time.sleep", settle)
+    monkeypatch.setattr("dp_transforms.stores.remote_files.kinds.time.sleep", settle)
     remote_files.put_new(f"{bucket}/a.avro", b"content")
     assert remote_files.read_stored(f"{bucket}/a.avro", 10) == b"content"
 
@@ -185,7 +184,7 @@ def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket: str, monkeypa
         list(remote_files.find_files("s3://absent-bucket/*.csv"))
     with pytest.raises(RemoteFileError, match="check the name of the bucket"):
         list(remote_files.find_files("s3://a bucket/*.csv"))
-    monkeypatch.setattr("dp_transforms.stores.remote_files.s3._ATTEMPTS", 1)
+    monkeypatch.setattr("dp_transforms.stores.remote_files.kinds._S3_ATTEMPTS", 1)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(RemoteFileError, match="cannot be reached: check the network, and AWS_ENDPOINT_URL"):
         remote_files.look_at(f"{bucket}/a.csv")

@@ -15,7 +15,7 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import log_folder
-from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition
+from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport

@@ -11,8 +11,8 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
+from dp_transforms.logs.streams.folder_files import TakenFiles
 from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
-from dp_transforms.logs.streams.taken_files import TakenFiles
 
 LOST = "has lost or changed files since this part was begun"
 

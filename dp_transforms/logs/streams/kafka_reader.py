@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.stores import kafka_client
 
@@ -127,22 +127,24 @@ class KafkaReader:
 
     def _open_at(self, offset: int | None, seconds: float) -> int | None:
         """Where reading starts; None if no broker answers just now. Raises StreamError if the offset is gone."""
-        if self._consumer is None:
-            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
-        watermarks = self._ask_watermarks(seconds)
+        watermarks = self._connect(seconds)
         if watermarks is None:
             return None
         low, high = watermarks
         if offset is None:
-            first = self._first_offset(low, high, seconds)
-            if first is None:
+            offset = self._first_offset(low, high, seconds)
+            if offset is None:
                 return None
-            offset = first
         if not low <= offset <= high:
             raise self._gone(offset, low)
         self._consumer.assign([self._topic_partition(offset)])
         self._next = offset
         return offset
+
+    def _connect(self, seconds: float) -> tuple[int, int] | None:
+        if self._consumer is None:
+            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
+        return self._ask_watermarks(seconds)
 
     def _topic_partition(self, offset: int) -> Any:
         return self._errors.TopicPartition(self._topic.topic, self._partition.number, offset)
@@ -168,9 +170,7 @@ class KafkaReader:
 
     def first_offset(self, seconds: float) -> int:
         """Where reading begins. Raises StreamError if the broker does not say."""
-        if self._consumer is None:
-            self._consumer = self._topic.open_consumer(error_cb=self._note_error)
-        watermarks = self._ask_watermarks(seconds)
+        watermarks = self._connect(seconds)
         first = None if watermarks is None else self._first_offset(*watermarks, seconds)
         if first is None:
             raise self._topic.unreachable(self._last_error)
@@ -271,17 +271,15 @@ class KafkaReader:
         count = len(messages)
         offsets = np.fromiter((message.offset() for message in messages), np.int64, count)
         kinds, millis = _timestamps((message.timestamp() for message in messages), count)
-        rejected: list[RejectedEvents] = []
         values = [message.value() for message in messages]
-        is_stamped = (kinds != _NO_TIME) & (millis >= 0) & (millis < _MAX_MILLIS)
-        is_trusted = ~is_stamped | (kinds != _CREATE_TIME) | (not self._topic.append_times_only)
-        for is_good, reason in ((is_stamped, NO_ARRIVAL_TIME), (is_trusted, PRODUCERS_TIME)):
-            if not is_good.all():
-                rejected.append(RejectedEvents(name, tuple(offsets[~is_good].tolist()), reason))
+        reasons = Reasons(count)
+        reasons.add(NO_ARRIVAL_TIME, np.flatnonzero((kinds == _NO_TIME) | (millis < 0) | (millis >= _MAX_MILLIS)))
+        if self._topic.append_times_only:
+            reasons.add(PRODUCERS_TIME, np.flatnonzero(kinds == _CREATE_TIME))
+        rejected, arrived = reasons.report(name, offsets.take), reasons.good()
         if rejected:
-            is_arrived = is_stamped & is_trusted
-            values = [values[row] for row in np.flatnonzero(is_arrived).tolist()]
-            offsets, millis = offsets[is_arrived], millis[is_arrived]
+            values = [values[row] for row in arrived.tolist()]
+            offsets, millis = offsets[arrived], millis[arrived]
         decoded = self._decoder.decode(name, values, offsets)
         arrivals = millis * 1_000
         return Polled(

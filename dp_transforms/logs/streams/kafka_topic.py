@@ -1,7 +1,8 @@
 """A Kafka topic as a stream source. Its partitions are assigned by hand: no consumer group keeps any position.
 
 Only records of committed transactions are read. The arrival of an event is the timestamp of its record: with
-``message.timestamp.type=LogAppendTime`` the broker's own clock (see `TopicSettings`).
+``message.timestamp.type=LogAppendTime`` the broker's own clock (see `TopicSettings`). Whose clock closes windows, and
+whether a topic keeps all records, is refused or said before a run begins (`check_clock`, `check_topic`).
 
 Offsets may have gaps (transaction markers). Once reading has begun, records that the topic no longer has are never
 skipped: a stored offset before its beginning or after its end is a StreamError, because the windows would have other
@@ -13,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.checks import is_whole, on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.log_chunk import EventFields, EventFileError
 from dp_transforms.logs.streams.kafka_reader import KafkaReader
+from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder
 from dp_transforms.stores import kafka_client
 from dp_transforms.stores.local_files import read_regular
@@ -66,7 +68,7 @@ class KafkaTopic:
     unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
     append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
         still has such records from before. Give it with the arrival clock, unless no producer is a user's device:
-        one producer with a wrong time makes events of others late. `topic_rules.check_topic` asks the broker.
+        one producer with a wrong time makes events of others late. `check_topic` asks the broker.
     begin_offsets: where reading begins, by the number of the partition (`begun_at`); None: at the first record that can
         count.
     """
@@ -132,14 +134,22 @@ class KafkaTopic:
     def topic_id(self) -> str:
         """By which the cluster tells this topic from a later one of the same name. Raises StreamError."""
         confluent_kafka = kafka_client.import_confluent_kafka()
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        topics = confluent_kafka.TopicCollection([self.topic])
         try:
-            client = confluent_kafka.admin.AdminClient(settings, logger=kafka_client.silent_logger())
-            topics = confluent_kafka.TopicCollection([self.topic])
-            answer = client.describe_topics(topics, request_timeout=_ASK_SECONDS)[self.topic]
-            return str(answer.result(timeout=_ASK_SECONDS + 2).topic_id)
+            described = self._answer(lambda client: client.describe_topics(topics, request_timeout=_ASK_SECONDS))
         except confluent_kafka.KafkaException as error:
             raise self.unreachable(error) from None
+        return str(described.topic_id)
+
+    def _answer(self, ask: Callable[[Any], Mapping[Any, Any]]) -> Any:
+        """What the cluster says of one thing. ask: of a client for administrators. Raises KafkaException; StreamError
+        for settings that the client refuses."""
+        admin = kafka_client.import_confluent_kafka().admin
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        try:
+            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())  # it must live until the answer
+            (answer,) = ask(client).values()
+            return answer.result(timeout=_ASK_SECONDS + 2)
         except ValueError as error:
             raise kafka_client.refused_settings(settings, error) from None
 
@@ -173,18 +183,13 @@ class KafkaTopic:
         """Asks the broker. Raises StreamError if none answers."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         admin = confluent_kafka.admin
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
         resource = admin.ConfigResource(admin.ResourceType.TOPIC, self.topic)
         try:
-            client = admin.AdminClient(settings, logger=kafka_client.silent_logger())
-            answer = client.describe_configs([resource], request_timeout=_ASK_SECONDS)[resource]
-            entries = answer.result(timeout=_ASK_SECONDS + 2)
+            entries = self._answer(lambda client: client.describe_configs([resource], request_timeout=_ASK_SECONDS))
         except confluent_kafka.KafkaException as error:
             if "AUTHORIZATION" in kafka_client.error_name(error):
                 return TopicSettings(None, None)
             raise self.unreachable(error) from None
-        except ValueError as error:
-            raise kafka_client.refused_settings(settings, error) from None
         time_type, cleanup = entries.get("message.timestamp.type"), entries.get("cleanup.policy")
         return TopicSettings(
             append_times=None if time_type is None else time_type.value == "LogAppendTime",
@@ -241,3 +246,43 @@ class KafkaPartition:
 
     def open(self, since_micros: int = 0) -> KafkaReader:
         return KafkaReader(self, since_micros)
+
+
+def check_clock(clock: StreamClock, tell: Callable[[str], None]) -> None:
+    """Warns, by `tell`, of a clock that one user can move."""
+    if clock.kind != ARRIVAL:
+        tell(
+            "The clock event is for history: one event far ahead closes windows for everybody, and then what is"
+            " published about others depends on one user. For live streams use the clock arrival."
+        )
+
+
+def check_topic(source: KafkaTopic, clock: StreamClock, tell: Callable[[str], None], *, allow: str = "") -> None:
+    """Warns, by `tell`, of what is unknown or was allowed. Raises StreamError for a topic that cannot be used, and if
+    no broker answers.
+
+    allow: the option by which an operator lets producers set the times of records; empty where there is none.
+    """
+    settings, topic = source.settings(), source.topic
+    if settings.is_compacted:
+        raise StreamError(
+            f"the topic {topic} is compacted (cleanup.policy): old events vanish from it, so a restart would count"
+            " other events. Set cleanup.policy=delete, or copy it to another topic."
+        )
+    if clock.kind != ARRIVAL:
+        return
+    if not source.append_times_only:
+        tell(
+            f"{allow or 'append_times_only=False'}: who writes a record to {topic} also sets its arrival, so one writer"
+            " can close windows and make the events of others late. The guarantee assumes that no single user can do"
+            " that."
+        )
+    elif settings.append_times is False:
+        raise StreamError(
+            f"producers set the times of records in the topic {topic}, so that one of them could close windows for all."
+            f" Let the broker do it: kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config"
+            " message.timestamp.type=LogAppendTime (the records that are there already are then rejected)."
+            + (f" If no producer is a user's device, give {allow}." if allow else "")
+        )
+    elif settings.append_times is None:
+        tell(f"The broker does not say who sets the times in {topic}. Records with a producer's time are rejected.")

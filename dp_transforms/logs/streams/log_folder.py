@@ -50,9 +50,8 @@ from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.folder_position import FolderFile, FolderPosition, is_wanted, position_at
-from dp_transforms.logs.streams.stream_source import NEVER, Polled
-from dp_transforms.logs.streams.taken_files import TakenFiles
+from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition, TakenFiles, is_wanted, position_at
+from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
 
 CAME_BEHIND = "file came after a later one was read: the clock was set back"
@@ -339,8 +338,10 @@ class _Found:
     def polled(self, position: str, is_at_end: bool) -> Polled:
         sizes = np.array([len(batch) for batch in self._batches], np.int64)
         of_batches = np.array(self._arrivals, np.int64)
-        passed = np.full(int(sizes.sum()) + 1, NEVER, np.int64)
-        np.maximum.at(passed, np.cumsum(sizes)[sizes == 0], of_batches[sizes == 0])
+        # A block without events is a rejected record: its arrival passes.
+        passed = passed_arrivals(
+            np.repeat(of_batches, np.maximum(sizes, 1)), np.flatnonzero(np.repeat(sizes > 0, np.maximum(sizes, 1)))
+        )
         full = [batch for batch in self._batches if len(batch)]
         batch = concatenate(full) if full else id_columns.empty_batch()
         return Polled(

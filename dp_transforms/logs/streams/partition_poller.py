@@ -26,11 +26,10 @@ from dp_transforms.logs.streams.partition_progress import (
     TakenWindows,
 )
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.counted_messages import ENDS, Key, Message, pair_messages
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.stream_settings import StreamSettings
-from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.user_pairs import IdKeys, pairs_of_events
 
 MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
@@ -66,7 +65,7 @@ class PartitionPoller:
     def __init__(
         self,
         settings: StreamSettings,
-        keys: StreamKeys,
+        keys: IdKeys,
         clock: StreamClock,
         shards: int,
         *,
@@ -218,9 +217,7 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(
-    settings: StreamSettings, keys: StreamKeys, clock: StreamClock, source: str, taken: TakenWindows
-) -> str:
+def _digest_of_run(settings: StreamSettings, keys: IdKeys, clock: StreamClock, source: str, taken: TakenWindows) -> str:
     """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
     parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]

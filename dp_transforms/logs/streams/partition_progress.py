@@ -200,15 +200,16 @@ class PartitionProgress:
         first window that a clock at the stop leaves open, or that is still open, if that is later."""
         if not self._hands_over or self.stop_micros is None:
             return self._last_end
-        ended_before = np.array([self.stop_micros - self._clock.behind_micros])
-        ended = int(self._schedule.windows_ended_before(ended_before)[0])
-        return min(self._last_end, max(self.next_window, ended))
+        return min(self._last_end, max(self.next_window, self._closed_by(self.stop_micros)))
+
+    def _closed_by(self, clock_micros: int) -> int:
+        """The first window that a clock at this moment leaves open."""
+        return int(self._schedule.windows_ended_before(np.array([clock_micros - self._clock.behind_micros]))[0])
 
     @property
     def windows_due(self) -> int:
         """Windows ``next_window .. windows_due - 1`` can be closed. Never more than the last one of the run."""
-        ended_before = np.array([self.clock_micros - self._clock.behind_micros])
-        return min(self.end, int(self._schedule.windows_ended_before(ended_before)[0]))
+        return min(self.end, self._closed_by(self.clock_micros))
 
     @property
     def is_read(self) -> bool:
@@ -290,9 +291,7 @@ class PartitionProgress:
         target = now_micros - self._clock.idle_timeout_micros
         if max(since_micros, self.read_at_micros) > target or target <= self.clock_micros:
             return None
-        ended_before = np.array([target - self._clock.behind_micros])
-        ended = min(self.end, int(self._schedule.windows_ended_before(ended_before)[0]))
-        return target if ended > self.windows_due else None
+        return target if min(self.end, self._closed_by(target)) > self.windows_due else None
 
     def intend_clock(self, micros: int) -> Intent:
         """Binds this partition to set its clock at this position, and stops reading. Raises ValueError if an intent is

@@ -9,23 +9,22 @@ that contains no part of them.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import fastavro.schema
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.logs import avro, id_columns, json_decoder
-from dp_transforms.logs.avro_records import decode_one_by_one
+from dp_transforms.logs import avro, id_columns, json_lines
+from dp_transforms.logs.avro import decode_one_by_one
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
-from dp_transforms.logs.line_blocks import MAX_LINE_BYTES
 from dp_transforms.logs.log_chunk import EventFields, EventFileError
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
+from dp_transforms.logs.text_files import MAX_LINE_BYTES, LineBlock
 from dp_transforms.monitor.event_batch import EventBatch
 
 RECORD_FORMATS = ("json", "avro")
@@ -42,14 +41,9 @@ BROKEN_RECORD = "broken record"
 NO_HEADER = "no header of the declared Avro framing"
 OTHER_SCHEMA = "header names another Avro schema"
 
-_FEW_LINES = 50  # fewer lines are faster one by one than in a call of Arrow's reader
 _END_MARK_BYTES = 16
 _ALONE_BELOW = 16  # if a value is broken, up to so many values are decoded one by one
 _SPLIT = 8
-_SMALL_SPAN = 128  # lines: if one of them is odd, up to so many are read one by one
-# After so many failed calls of Arrow's reader in one poll, the rest is read line by line. This limits the cost of
-# hostile records.
-_MAX_FAILED_SPANS = 100
 
 _Rows = npt.NDArray[np.int64]
 
@@ -66,14 +60,6 @@ class DecodedRecords:
     batch: EventBatch
     rows: _Rows
     rejected: tuple[RejectedEvents, ...]
-
-
-class RecordDecoder(Protocol):
-    """Decodes the values of records of one format."""
-
-    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """values: None for a record without a value. positions: int64[n], their places in ``source``, to report."""
-        ...
 
 
 def record_decoder(
@@ -110,8 +96,11 @@ class JsonRecordDecoder:
         self._schema: pa.Schema | None = None
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """See `RecordDecoder`. The values become lines, so that the same values are accepted as in a file of lines."""
-        reasons = _Reasons(len(values))
+        """The values become lines, so that the same values are accepted as in a file of lines.
+
+        values: None for a record without a value. positions: int64[n], their places in ``source``, to report.
+        """
+        reasons = Reasons(len(values))
         # A value of blanks only is not a value, as a line of blanks only is not a line.
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
         sizes = np.fromiter(map(len, lines), np.int64, len(lines))
@@ -119,7 +108,7 @@ class JsonRecordDecoder:
         reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
         is_any_folded = b"\n" in b"".join(lines)
         for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
-            joined = json_decoder.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
+            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:
@@ -128,67 +117,11 @@ class JsonRecordDecoder:
         if len(rows) < len(lines):
             lines = [lines[row] for row in rows.tolist()]
         if not lines:
-            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions))
-        read = _JsonSpans(lines, self._schema, self._fields)
+            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions.take))
+        read = json_lines.decode_lines(LineBlock(b"\n".join(lines)), self._fields, self._schema)
         self._schema = read.schema
-        kept = np.concatenate(read.kept)
-        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), kept, assume_unique=True)])
-        return _assemble(source, id_columns.join_columns(read.parts), rows[kept], positions, reasons)
-
-
-class _JsonSpans:
-    """Reads lines by Arrow; if some line is odd, in smaller and smaller parts, and the smallest line by line.
-
-    parts, kept: columns, and the numbers of the lines that they hold. schema: one that fitted the lines, if any did.
-    """
-
-    def __init__(self, lines: list[bytes], schema: pa.Schema | None, fields: EventFields) -> None:
-        self._lines, self._fields = lines, fields
-        self._failed = 0
-        self.parts: list[json_decoder.Columns] = []
-        self.kept: list[_Rows] = []
-        self.schema = schema
-        if len(lines) < _FEW_LINES:
-            self._read_slowly(0, len(lines))
-            return
-        if schema is None or not self._read_fast(0, len(lines)):
-            self.schema = self._guess_schema() or schema
-            self._read(0, len(lines), is_known_odd=self.schema == schema)
-
-    def _guess_schema(self) -> pa.Schema | None:
-        """From the first lines; from later ones if an odd line is among the first."""
-        step = max(1, len(self._lines) // _SPLIT)
-        guesses = (
-            json_decoder.guess_schema(itertools.islice(self._lines, begin, None), self._fields)
-            for begin in range(0, len(self._lines), step)
-        )
-        return next((guess for guess in guesses if guess is not None), None)
-
-    def _read(self, begin: int, end: int, *, is_known_odd: bool = False) -> None:
-        is_small = end - begin < _FEW_LINES
-        if self.schema is None or is_small or self._failed > _MAX_FAILED_SPANS:
-            self._read_slowly(begin, end)
-        elif is_known_odd or not self._read_fast(begin, end):
-            step = max(_SMALL_SPAN, -(-(end - begin) // _SPLIT))
-            if step >= end - begin:
-                self._read_slowly(begin, end)
-                return
-            for at in range(begin, end, step):
-                self._read(at, min(at + step, end))
-
-    def _read_fast(self, begin: int, end: int) -> bool:
-        part = json_decoder.decode_plain_lines(self._lines[begin:end], self.schema, self._fields)
-        if part is None:
-            self._failed += 1
-            return False
-        self.parts.append(part)
-        self.kept.append(np.arange(begin, end))
-        return True
-
-    def _read_slowly(self, begin: int, end: int) -> None:
-        part, kept, _ = json_decoder.read_one_by_one(self._lines[begin:end], self._fields)
-        self.parts.append(part)
-        self.kept.append(kept + begin)
+        reasons.add(BROKEN_RECORD, rows[read.broken])
+        return _assemble(source, read.columns, rows[read.kept], positions, reasons)
 
 
 class AvroRecordDecoder:
@@ -204,8 +137,8 @@ class AvroRecordDecoder:
         self._whole_bytes = avro.whole_block_bytes(self._schema)
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
-        """See `RecordDecoder`."""
-        reasons = _Reasons(len(values))
+        """See `JsonRecordDecoder.decode`."""
+        reasons = Reasons(len(values))
         sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
         reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
         reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
@@ -222,7 +155,7 @@ class AvroRecordDecoder:
         read = np.concatenate(kept) if kept else np.zeros(0, np.int64)
         reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), read)])
         if not parts:
-            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions))
+            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions.take))
         return _assemble(source, avro.to_columns(parts, self._schema), rows[read], positions, reasons)
 
     def _decode_span(
@@ -262,38 +195,16 @@ class AvroRecordDecoder:
         return avro.to_arrow(records, self._schema)
 
 
-class _Reasons:
-    """Why each of n values is rejected: the first reason given counts."""
-
-    def __init__(self, count: int) -> None:
-        self._codes = np.zeros(count, np.uint8)
-        self._texts: list[str] = []
-
-    def add(self, text: str, rows: _Rows) -> None:
-        new = rows[self._codes[rows] == 0]
-        if not len(new):
-            return
-        if text not in self._texts:
-            self._texts.append(text)
-        self._codes[new] = self._texts.index(text) + 1
-
-    def good(self) -> _Rows:
-        return np.flatnonzero(self._codes == 0)
-
-    def report(self, source: str, positions: _Rows) -> tuple[RejectedEvents, ...]:
-        return tuple(
-            RejectedEvents(source, tuple(positions[self._codes == code].tolist()), text)
-            for code, text in enumerate(self._texts, 1)
-        )
+RecordDecoder = JsonRecordDecoder | AvroRecordDecoder
 
 
 def _assemble(
-    source: str, read: json_decoder.Columns, rows_read: _Rows, positions: _Rows, reasons: _Reasons
+    source: str, read: id_columns.Columns, rows_read: _Rows, positions: _Rows, reasons: Reasons
 ) -> DecodedRecords:
     """rows_read: for each row of the columns the number of its value."""
     block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
     return DecodedRecords(
-        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions), *block.rejected)
+        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions.take), *block.rejected)
     )
 
 

@@ -47,8 +47,8 @@ from dp_transforms.runs.ledger.schema import (
     entry_digest,
     has_tables,
 )
+from dp_transforms.stores.databases import reason_of
 from dp_transforms.stores.local_files import create_new
-from dp_transforms.stores.sql_engines import reason_of
 
 _POLL_SECONDS = 0.02
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from dp_transforms.runs.ledger.errors import LedgerError
-from dp_transforms.stores.sql_engines import READS, NoDriverError, sqlite_engine
-from dp_transforms.stores.sql_engines import postgres_engine as engine_of_url
-from dp_transforms.stores.sql_urls import shown_url
+from dp_transforms.stores.databases import READS, NoDriverError, shown_url, sqlite_engine
+from dp_transforms.stores.databases import postgres_engine as engine_of_url
 
 __all__ = ["READS", "postgres_engine", "sqlite_engine"]
 

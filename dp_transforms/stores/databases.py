@@ -1,20 +1,50 @@
-"""How databases are connected to: an SQLite file, or PostgreSQL. A connection lives for one transaction.
+"""Databases: which URLs name one, how errors show them, and how they are connected to: an SQLite file, or PostgreSQL.
 
-What returned from a commit is on the disk, whatever the default of the server is.
+A connection lives for one transaction. What returned from a commit is on the disk, whatever the default of the server
+is. The library is imported when a database is connected to: whether a path names one is asked by every command.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
-import sqlite3
+import re
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
 from dp_transforms.checks import how_to_install, on_one_line
 
+if TYPE_CHECKING:
+    import sqlite3
+
+    import sqlalchemy as sa
+
+POSTGRESQL, SQLITE = "postgresql", "sqlite"
+_DATABASES = (POSTGRESQL, SQLITE, "duckdb")  # the last one is not written to: who asks for it is told what to do
 READS = "shh_reads"  # an execution option: the transaction only reads
+
+
+def database_of(place: str | os.PathLike[str]) -> str | None:
+    """``postgresql``, ``sqlite`` or ``duckdb``; None for a path, and for any other URL."""
+    scheme, found, _ = os.fspath(place).partition("://")
+    name = scheme.partition("+")[0]
+    return name if found and name in _DATABASES else None
+
+
+def is_database(place: str | os.PathLike[str]) -> bool:
+    return database_of(place) is not None
+
+
+def has_password(url: str) -> bool:
+    """Whether the URL itself holds one."""
+    return "***" in shown_url(url)
+
+
+def shown_url(url: str) -> str:
+    """The URL as an error shows it: without its password, and without its options, which may hold one."""
+    hidden = re.sub(r"//([^:/@?]*):.*@", r"//\1:***@", url, flags=re.DOTALL)
+    plain, _, options = hidden.partition("?")
+    return on_one_line(f"{plain}?***" if "password" in options.lower() else plain)
 
 
 class NoDriverError(Exception):
@@ -23,6 +53,10 @@ class NoDriverError(Exception):
 
 def sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:
     """Of a file that is there. A transaction that writes begins as BEGIN IMMEDIATE: one after the other."""
+    import sqlite3
+
+    import sqlalchemy as sa
+    from sqlalchemy.pool import NullPool
 
     def connect() -> sqlite3.Connection:
         # mode=rw: the file is made by us alone, with its mode. The driver must not begin transactions by itself.
@@ -45,6 +79,9 @@ def sqlite_engine(file: pathlib.Path, wait_seconds: float) -> sa.Engine:
 
 def postgres_engine(url: sa.URL, wait_seconds: float) -> sa.Engine:
     """wait_seconds: for a lock. Raises NoDriverError."""
+    import sqlalchemy as sa
+    from sqlalchemy.pool import NullPool
+
     try:
         # After a row is locked, each statement must see what the transaction before has committed, whatever the default
         # of the server is.
