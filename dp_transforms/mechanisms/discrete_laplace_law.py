@@ -1,6 +1,6 @@
 """The law of discrete Laplace noise: its probabilities, tails and tables, which accounting and mechanisms share.
 
-Nothing is drawn here: `mechanisms.discrete_laplace` draws from this law. Sums of two such noises, and what else is
+Nothing is drawn here: `mechanisms.noise_table` draws from this law. Sums of two such noises, and what else is
 computed from the law alone, are here too.
 
 ``Pr[Z = z] = (1 - a)/(1 + a) * a^|z|`` with ``a = exp(-epsilon)``, over the integers. Adding Z to a count that one user

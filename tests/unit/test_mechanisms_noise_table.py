@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
+from dp_transforms.mechanisms.noise_table import DiscreteLaplace, NoiseTable, noise_table
 from dp_transforms.mechanisms.randomness import StreamKeys
 
 ONE = 1 << 128
