@@ -9,8 +9,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.release_modes import ReleaseMode
+from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, smallest_safe_threshold
 from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
 
 # In a known domain the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at

@@ -9,8 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from dp_transforms.accounting.noise_parameters import NoiseParameters
-from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
+from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, TargetChargingMode
 from dp_transforms.cli.plan_options import PLAN_OPTIONS, flag, option_error, warn_of_budget
 from dp_transforms.mechanisms.discrete_laplace_law import check_epsilon
 from dp_transforms.plan.plan_checks import check_hits

@@ -17,8 +17,13 @@ import math
 from typing import ClassVar
 
 from dp_transforms.accounting.calibration import calibrate, charged_sampling_delta, hash_delta, threshold_error
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode, mode_of
+from dp_transforms.accounting.release_modes import (
+    RELEASE_MODES,
+    NoiseParameters,
+    ReleaseMode,
+    mode_of,
+    smallest_safe_threshold,
+)
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.plan_checks import (
     as_float,

@@ -10,9 +10,14 @@ from typing import Any
 
 from dp_transforms.accounting.activity import activity_delta
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
-from dp_transforms.accounting.named_counts import MOST_COUNTS_PER_USER, CountPrice, price_counts
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import hits_from, make_price_list
+from dp_transforms.accounting.purse.price_list import (
+    MOST_COUNTS_PER_USER,
+    CountPrice,
+    hits_from,
+    make_price_list,
+    price_counts,
+)
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,

@@ -19,14 +19,16 @@ from typing import Any, ClassVar
 
 from dp_transforms.accounting.activity import activity_delta, guarantee_with_activity
 from dp_transforms.accounting.calibration import sampling_delta
-from dp_transforms.accounting.named_counts import (
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
+from dp_transforms.accounting.purse.price_list import (
+    PURSE_UNITS,
     SHARE_OF_COUNTS,
+    PriceList,
+    check_price_work,
     count_noise,
     count_units,
+    hits_from,
 )
-from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from
-from dp_transforms.accounting.purse.price_work import check_price_work
 from dp_transforms.accounting.purse.purse_choice import (
     SMALLEST_KNOWN_ERROR,
     PurseChoice,

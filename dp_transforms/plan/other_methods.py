@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.fewest_users import Floats, fewest_users
+from dp_transforms.accounting.purse.open_threshold import Floats, fewest_users
 from dp_transforms.checks import check_fraction, check_whole
 
 _CAP_RATIO = 1.3  # from one cap that is tried to the next; then closer around the best

@@ -29,7 +29,7 @@ from dp_transforms.accounting.kms21_accountant import (
     _six_digits_down,
     check_monitor_noise,
 )
-from dp_transforms.accounting.renyi import (
+from dp_transforms.accounting.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,
     largest_lam,

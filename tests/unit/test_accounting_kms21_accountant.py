@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.accounting.composition import Accountant, optimal_composition_delta
 from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
     calibrate_threshold_monitor,

@@ -8,9 +8,8 @@ import pytest
 
 from dp_transforms.accounting.calibration import charged_sampling_delta
 from dp_transforms.accounting.kms21_accountant import _round_noise
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.renyi import delta_from_divergences, epsilon_from_divergences
-from dp_transforms.accounting.target_charging_noise import solve_target_charging
+from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences
+from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold, solve_target_charging
 from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
 
 MARGIN = 1e-9

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.charging_bounds import RenyiAccountant
-from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import Accountant
 from dp_transforms.accounting.mixed_charging import (
     CallKind,
     MixedChargingAccountant,

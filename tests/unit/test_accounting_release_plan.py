@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_epsilon
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.release_modes import RELEASE_MODES
+from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, smallest_safe_threshold
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule

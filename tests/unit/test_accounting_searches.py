@@ -15,14 +15,7 @@ import pytest
 
 from benchmarks import charging_bounds
 from benchmarks.charging_bounds import static_adversary_epsilon
-from dp_transforms.accounting import (
-    charging_game,
-    composition,
-    mixed_charging,
-    running_epsilon,
-    target_charging,
-    target_charging_noise,
-)
+from dp_transforms.accounting import charging_game, composition, mixed_charging, release_modes, target_charging
 from dp_transforms.accounting import kms21_accountant as monitor
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
@@ -38,12 +31,15 @@ from dp_transforms.accounting.composition import (
     optimal_composition_epsilon,
     smallest_safe_argument,
 )
-from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccountant, largest_probability
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.renyi import largest_lam
-from dp_transforms.accounting.running_epsilon import _chord, epsilon_after_each_hit
+from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccountant, largest_lam, largest_probability
+from dp_transforms.accounting.release_modes import (
+    NoiseParameters,
+    _chord,
+    epsilon_after_each_hit,
+    smallest_safe_threshold,
+    solve_target_charging,
+)
 from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
-from dp_transforms.accounting.target_charging_noise import solve_target_charging
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
 
 Given = dict[str, Any]
@@ -183,7 +179,7 @@ def test_where_the_search_for_the_noise_of_a_plan_begins(
     monkeypatch: pytest.MonkeyPatch, hits: int, epsilon: float, delta: float
 ) -> None:
     """At the scale that advanced composition of twice the likely calls needs: found here by a root, not by its form."""
-    given = noted(monkeypatch, target_charging_noise, "smallest_safe_argument")
+    given = noted(monkeypatch, release_modes, "smallest_safe_argument")
     solve_target_charging(lambda each: min(1.0, each**8), hits, epsilon, delta)
     found_delta, more = limits_of(given)
     calls = 2 * (hits + 3 * math.sqrt(hits) + 4)
@@ -261,7 +257,7 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs() -> Non
 def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = noted(monkeypatch, running_epsilon, "charging_game_deltas")
+    calls = noted(monkeypatch, release_modes, "charging_game_deltas")
     hits, total = 6, charging_game_epsilon(EACH, Q, 6, DELTA) * 1.5
     found = epsilon_after_each_hit(EACH, Q, hits, total, DELTA)
     first, last = (charging_game_epsilon(EACH, Q, count, DELTA) for count in (1, hits))

@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.level_prices import level_price
-from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
+from dp_transforms.accounting.purse.look_prices import level_price
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list, order_budget
 from dp_transforms.audit.names.exact import NamesExactAudit, audit_names_exactly
 from dp_transforms.audit.names.few_looks import best_of_few
 from dp_transforms.audit.names.look_law import LookLaw, divergence, static_delta

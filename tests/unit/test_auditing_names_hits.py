@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.audit.names.exact import audit_names_exactly
 from dp_transforms.audit.names.exclusion import exclusion_p_values
 from dp_transforms.audit.names.look_law import LookLaw, static_delta
