@@ -92,7 +92,14 @@ class OptimalComposition:
         return optimal_composition_delta(self.epsilon_per_query, self.calls, epsilon)
 
     def epsilon(self, delta: float) -> float:
-        return optimal_composition_epsilon(self.epsilon_per_query, self.calls, delta)
+        check_delta(delta)
+        return smallest_safe_argument(
+            self.delta,
+            delta,
+            guess=advanced_composition_epsilon(self.epsilon_per_query, self.calls, delta),
+            lowest=0.0,
+            highest=self.calls * self.epsilon_per_query * (1 + 1e-9),
+        )
 
 
 def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
@@ -130,19 +137,6 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
     rounding = ROUNDING + 1e-15 * (gammaln(calls + 1) + calls * (1 + epsilon_per_query))  # the logarithms grow
     return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + rounding)))
-
-
-def optimal_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
-    """The smallest epsilon for which `calls` such mechanisms are (epsilon, delta)-DP, rounded up."""
-    check_whole("calls", calls, 1)
-    check_delta(delta)
-    return smallest_safe_argument(
-        lambda epsilon: optimal_composition_delta(epsilon_per_query, calls, epsilon),
-        delta,
-        guess=advanced_composition_epsilon(epsilon_per_query, calls, delta),
-        lowest=0.0,
-        highest=calls * epsilon_per_query * (1 + 1e-9),
-    )
 
 
 def smallest_safe_argument(

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
+from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
 from dp_transforms.accounting.composition import Accountant, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.target_charging import (
@@ -141,7 +141,7 @@ def epsilon_after_each_hit(
     epsilon. Between two values of epsilon, delta lies below its chord in e^epsilon: it is a supremum of functions
     ``P(S) - e^epsilon Q(S)``, hence convex.
     """
-    solved = (charging_game_epsilon(epsilon_per_query, target_probability, k, delta) for k in (1, hits))
+    solved = (GameAccountant(epsilon_per_query, target_probability, k).epsilon(delta) for k in (1, hits))
     # At least a thousandth of the total: a generous delta alone may cover the first hits, at epsilon 0.
     first, last = (min(max(one, epsilon / 1000), epsilon) for one in solved)
     found = np.full(hits, last)

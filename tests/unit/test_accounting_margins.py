@@ -33,7 +33,7 @@ def test_noise_that_is_safe_by_less_than_the_margin_is_not_taken(below: float, f
 def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale: float, epochs: int) -> None:
     hits, epsilon, grid = 20, 1.0, 3
     first = _round_noise(scale, epochs, epsilon, 1.0 - 1e-6, hits, grid)
-    exact = first.accountant.delta(epsilon)
+    exact = first.delta(epsilon)
     assert 0 < exact < 1e-6
     for above, is_taken in ((0.5 * MARGIN, False), (2 * MARGIN, True)):
         taken = _round_noise(scale, epochs, epsilon, exact * (1 + above), hits, grid)

@@ -23,12 +23,12 @@ from dp_transforms.accounting.calibration import (
     _choose_for_open_domain,
     hash_delta,
 )
-from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas, charging_game_epsilon
+from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
 from dp_transforms.accounting.composition import (
     ROUNDING,
+    OptimalComposition,
     _polish,
     advanced_composition_epsilon,
-    optimal_composition_epsilon,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccountant, largest_lam, largest_probability
@@ -39,7 +39,7 @@ from dp_transforms.accounting.release_modes import (
     smallest_safe_threshold,
     solve_target_charging,
 )
-from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
+from dp_transforms.accounting.target_charging import ClosedFormAccountant, ExactTailAccountant
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
 
 Given = dict[str, Any]
@@ -141,7 +141,7 @@ def advanced(calls: float) -> float:
     [
         (
             charging_game,
-            lambda: charging_game_epsilon(EACH, Q, HITS, DELTA),
+            lambda: GameAccountant(EACH, Q, HITS).epsilon(DELTA),
             lambda: 0.9 * advanced((HITS + 2 * math.sqrt(HITS)) / Q),
         ),
         (
@@ -152,8 +152,8 @@ def advanced(calls: float) -> float:
         (charging_game, lambda: GameAccountant(EACH, Q, HITS, 9).epsilon(DELTA), lambda: 0.9 * advanced(9)),
         (
             target_charging,
-            lambda: exact_tail_epsilon(EACH, Q, HITS, DELTA),
-            lambda: 0.6 * closed_form_epsilon(EACH, Q, HITS, DELTA),
+            lambda: ExactTailAccountant(EACH, Q, HITS).epsilon(DELTA),
+            lambda: 0.6 * ClosedFormAccountant(EACH, Q, HITS).epsilon(DELTA),
         ),
         (charging_bounds, lambda: static_adversary_epsilon(EACH, Q, HITS, DELTA), lambda: advanced(HITS / Q)),
     ],
@@ -169,7 +169,7 @@ def test_where_the_search_for_an_epsilon_begins(
 
 def test_where_the_search_for_an_epsilon_of_composition_begins_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = noted(monkeypatch, composition, "smallest_safe_argument")
-    optimal_composition_epsilon(EACH, 30, DELTA)
+    OptimalComposition(EACH, 30).epsilon(DELTA)
     guess = advanced_composition_epsilon(EACH, 30, DELTA)
     assert limits_of(calls) == (DELTA, {"guess": guess, "lowest": 0.0, "highest": 30 * EACH * (1 + 1e-9)})
 
@@ -258,9 +258,9 @@ def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = noted(monkeypatch, release_modes, "charging_game_deltas")
-    hits, total = 6, charging_game_epsilon(EACH, Q, 6, DELTA) * 1.5
+    hits, total = 6, GameAccountant(EACH, Q, 6).epsilon(DELTA) * 1.5
     found = epsilon_after_each_hit(EACH, Q, hits, total, DELTA)
-    first, last = (charging_game_epsilon(EACH, Q, count, DELTA) for count in (1, hits))
+    first, last = (GameAccountant(EACH, Q, count).epsilon(DELTA) for count in (1, hits))
     assert [given[:3] for given, _ in calls] == [(EACH, Q, hits)] * 33
     assert [given[3] for given, _ in calls] == pytest.approx(np.geomspace(first, last, 33).tolist(), rel=1e-12)
     assert {given[4] for given, _ in calls} == {20 * DELTA}
@@ -268,14 +268,14 @@ def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last
     assert last * (1 - 1e-6) < found[-1] <= last
     for count, epsilon in enumerate(found, 1):
         assert charging_game_deltas(EACH, Q, hits, epsilon)[count - 1] <= DELTA * (1 + 1e-9)
-        assert epsilon <= charging_game_epsilon(EACH, Q, count, DELTA) * 1.01
+        assert epsilon <= GameAccountant(EACH, Q, count).epsilon(DELTA) * 1.01
 
 
 def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total() -> None:
-    total = charging_game_epsilon(EACH, Q, HITS, 0.2)
-    assert charging_game_epsilon(EACH, Q, 1, 0.2) < total / 1000, "a generous delta covers the first hit"
+    total = GameAccountant(EACH, Q, HITS).epsilon(0.2)
+    assert GameAccountant(EACH, Q, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
     assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
-    lower = charging_game_epsilon(EACH, Q, HITS, DELTA) * (1 - 1e-8)
+    lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA) * (1 - 1e-8)
     assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA)) <= lower
 
 

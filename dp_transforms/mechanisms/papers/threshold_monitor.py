@@ -13,7 +13,7 @@ published answers; whether making a query raises does not depend on the data; on
 Numbers from a budget, and back:
 
     noise = dp_transforms.accounting.kms21_accountant.calibrate_threshold_monitor(epsilon, delta, hits, grid)
-    noise.accountant.epsilon(delta)
+    noise.epsilon(delta)
 
 Privacy rests on two properties of `UserCounters`, which `individual_charging` shares: a user's counter depends on
 published results and on that user's own contributions alone, and a user that has reached the limit never counts again.
