@@ -58,17 +58,10 @@ def calibrate(
         return mode.solve(accountant, hits, epsilon, delta_accounting)
 
     if domain_size:
-        chosen = _choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
+        noise, threshold, delta_open = _choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
     else:
-        chosen = _choose_for_open_domain(solve, shared, queries_per_user, threshold)
-    return Calibration(
-        noise=chosen.noise,
-        threshold=chosen.threshold,
-        delta_accounting=shared - chosen.delta_open,
-        delta_open=chosen.delta_open,
-        delta_sampling=share_of_sampling,
-        delta_hash=share_of_hashes,
-    )
+        noise, threshold, delta_open = _choose_for_open_domain(solve, shared, queries_per_user, threshold)
+    return Calibration(noise, threshold, shared - delta_open, delta_open, share_of_sampling, share_of_hashes)
 
 
 def hash_delta(queries: int, max_users: int, max_items: int) -> float:
@@ -116,18 +109,10 @@ def threshold_error(threshold: int, safe: int) -> ValueError:
     )
 
 
-class _NoiseAndThreshold(NamedTuple):
-    """delta_open: the part of delta that the threshold takes."""
-
-    noise: NoiseParameters
-    threshold: int
-    delta_open: float
-
-
 def _choose_for_known_domain(
     solve: Callable[[float], NoiseParameters], shared: float, tests: int, threshold: int | None
-) -> _NoiseAndThreshold:
-    """All of delta for the noise, and any threshold.
+) -> tuple[NoiseParameters, int, float]:
+    """All of delta for the noise, and any threshold; with the part of delta that the threshold takes, 0.
 
     solve: the least noise for a delta. shared: what is left of delta. tests: the most tests, in the whole run, of items
         that nobody holds. threshold: None for the smallest that keeps the expected false reports at most 0.05.
@@ -136,13 +121,13 @@ def _choose_for_known_domain(
     if threshold is None:
         # The item of one more holder would be at T - 1; the item of none is at T.
         threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
-    return _NoiseAndThreshold(noise, threshold, 0.0)
+    return noise, threshold, 0.0
 
 
 def _choose_for_open_domain(
     solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
-) -> _NoiseAndThreshold:
-    """Half of delta for the noise, or more where the threshold needs less than the other half.
+) -> tuple[NoiseParameters, int, float]:
+    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
 
     solve, shared: as above. queries: of one user in the whole run. threshold: None for the smallest safe one. Raises
         ValueError for a smaller one.
@@ -151,9 +136,9 @@ def _choose_for_open_domain(
     noise = solve(shared - delta_open)
     smallest = smallest_safe_threshold(noise, queries, delta_open)
     if threshold is None or threshold == smallest:
-        return _NoiseAndThreshold(noise, smallest, delta_open)
+        return noise, smallest, delta_open
     if threshold < smallest:
         raise threshold_error(threshold, smallest)
     # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
     delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
-    return _NoiseAndThreshold(solve(shared - delta_open), threshold, delta_open)
+    return solve(shared - delta_open), threshold, delta_open

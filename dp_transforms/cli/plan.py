@@ -15,11 +15,17 @@ from dp_transforms.cli.plan_from_log import Activity, from_log_options, plan_wit
 from dp_transforms.cli.plan_options import PLAN_OPTIONS, flag, plan_options
 from dp_transforms.cli.plan_side_by_side import show_side_by_side
 from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
 from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.views.plan_chart import chart_looks, chart_svg, most_looks_of
-from dp_transforms.views.plan_choices import alternatives, as_record
-from dp_transforms.views.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
-from dp_transforms.views.plan_tables import print_comparison, print_sentence
+from dp_transforms.views.plan_tables import (
+    alternatives,
+    as_record,
+    chart_looks,
+    chart_svg,
+    most_looks_of,
+    print_comparison,
+    print_sentence,
+)
 from dp_transforms.views.plan_words import in_a_sentence, why
 
 

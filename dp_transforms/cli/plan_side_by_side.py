@@ -15,10 +15,10 @@ from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.plan_comparison import FOUND, LOOKS, TITLES, as_json, found_from
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.views.plan_chart import chart_looks, chart_svg, most_looks_of
-from dp_transforms.views.plan_comparison import FOUND, LOOKS, TITLES, as_json, found_from
+from dp_transforms.views.plan_tables import chart_looks, chart_svg, most_looks_of
 from dp_transforms.views.plan_words import in_a_sentence
 
 _MICROS = 1_000_000

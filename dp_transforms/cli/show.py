@@ -24,8 +24,7 @@ from dp_transforms.reports import (
     report_files_in,
 )
 from dp_transforms.stores.sql_urls import is_database
-from dp_transforms.views.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
-from dp_transforms.views.run_words import ended_words
+from dp_transforms.views.report_table import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20

@@ -13,11 +13,9 @@ from dp_transforms.cli.output_file import write_output
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page import picture
-from dp_transforms.views.page.item_titles import read_titles
-from dp_transforms.views.page.report_columns import plan_of, report_columns
+from dp_transforms.views.page.report_columns import plan_of, read_titles, report_columns
 from dp_transforms.views.page.report_page import report_page
-from dp_transforms.views.page.shown_text import shown_text
-from dp_transforms.views.report_table import escape_text
+from dp_transforms.views.report_table import escape_text, shown_text
 
 ENDINGS = {"--html": (".html", ".htm"), "--chart": picture.FORMATS}
 

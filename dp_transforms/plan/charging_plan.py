@@ -167,24 +167,15 @@ class ChargingPlan(ReleasePlan):
             max_items=budget.max_items,
         )
         return cls(
-            epsilon=budget.epsilon,
-            delta=budget.delta,
+            **budget.fields(),
             hits_per_user=hits,
             max_items_per_user=max_items_per_user,
-            schedule=budget.schedule,
             release=release,
             threshold=found.threshold,
             zone_width=mode.zone_width(found.noise),
             **dataclasses.asdict(found.noise),
-            domain_size=budget.domain_size,
-            domain_fingerprint=budget.domain_fingerprint,
-            max_users=budget.max_users,
-            max_items=budget.max_items,
             accountant=accountant,
-            delta_accounting=found.delta_accounting,
-            delta_open=found.delta_open,
-            delta_sampling=found.delta_sampling,
-            delta_hash=found.delta_hash,
+            **{name: getattr(found, name) for name in DELTA_SHARES},
         )
 
     @property

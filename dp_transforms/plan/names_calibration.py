@@ -97,9 +97,7 @@ def calibrate_names(
     noise, listed = choice.prices.noise, choice.hit_prices
     known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
     return {
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "schedule": budget.schedule,
+        **budget.fields(),
         "release": release,
         "usual_looks": usual_looks,
         "most_looks": most_looks,
@@ -123,10 +121,6 @@ def calibrate_names(
         "known_threshold": known_threshold if forget_after else choice.threshold,
         "forget_after": forget_after,
         "size_error": size_error,
-        "domain_size": budget.domain_size,
-        "domain_fingerprint": budget.domain_fingerprint,
-        "max_users": budget.max_users,
-        "max_items": budget.max_items,
         "activity_epsilon": activity_epsilon,
         "delta_looks": choice.delta_looks,
         "delta_open": choice.delta_open,

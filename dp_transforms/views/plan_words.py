@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 
-from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
-from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.views.plan_comparison import (
+from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
     NAMES,
     NAMES_LOOKS_ALONE,
     NAMES_WITH_HITS,
     FoundFrom,
+    likely_hits,
 )
+from dp_transforms.plan.release_plan import ReleasePlan
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
@@ -61,7 +61,7 @@ def why(plan: ReleasePlan, found: FoundFrom) -> str:
     return (
         f"Looks alone are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each would be"
         f" found from {with_hits:,} users on instead of {users:,}, but only until each has had"
-        f" {_hits(HITS_TO_COMPARE)}; a user with {_items(looks)} may have some {math.ceil(HIT_SHARE * looks):,}."
+        f" {_hits(HITS_TO_COMPARE)}; a user with {_items(looks)} may have some {likely_hits(looks):,}."
         " Use --hits-per-user where few of a user's items are near the threshold."
     )
 

@@ -12,7 +12,7 @@ import click
 from dp_transforms.cli.config_file import defaults_of, read_config
 from dp_transforms.cli.subcommands import shh
 from dp_transforms.errors import UserError
-from dp_transforms.views.page.item_titles import read_titles
+from dp_transforms.views.page.report_columns import read_titles
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 
 _CONFIG = """

@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from dp_transforms.accounting.purse.open_threshold import fewest_users
-from dp_transforms.plan.other_methods import (
+from dp_transforms.plan.plan_comparison import (
     BestCap,
     _gaussian_sigma,
     _GaussianSelection,

@@ -202,7 +202,7 @@ def test_a_tampered_plan_is_refused(changes: dict[str, Any], message: str) -> No
 def test_a_longer_schedule_is_refused() -> None:
     longer = WindowSchedule.fixed(START, START + 500 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
-        ReleasePlan.from_json(changed_plan(LABELS, schedule=longer.to_dict()))
+        ReleasePlan.from_json(changed_plan(LABELS, schedule=dataclasses.asdict(longer)))
 
 
 @pytest.mark.parametrize(
