@@ -15,7 +15,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
@@ -168,39 +167,12 @@ def _chord(
     return min(high, (low + math.log1p(share * math.expm1(high - low))) * (1 + 1e-9))
 
 
-class ReleaseMode(Protocol):
-    """One release mode. default_hits: of hits_per_user. accountants: their names, the default first.
-
-    widest: the widest noise that can be sampled.
-    """
-
-    default_hits: int
-    accountants: tuple[str, ...]
-    widest: NoiseParameters
-
-    def zone_width(self, noise: NoiseParameters) -> int:
-        """Integers in the charged zone; 0 where every result is charged."""
-        ...
-
-    def check(self, noise: NoiseParameters) -> None:
-        """Raises ValueError for numbers that are not a noise of this mode."""
-        ...
-
-    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
-        """The least noise at which the accountant proves (epsilon, delta), rounded to more."""
-        ...
-
-    def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
-        """What this accountant, one of `accountants`, proves about the charged results."""
-        ...
-
-    def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
-        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the mechanism cut at j hits."""
-        ...
-
-
 class TargetChargingMode:
-    """Modes ``labels`` and ``counts``: eps-DP queries. Those with a result in a target are charged."""
+    """Modes ``labels`` and ``counts``: eps-DP queries. Those with a result in a target are charged.
+
+    default_hits: of hits_per_user. accountants: their names, the default first. widest: the widest noise that can be
+    sampled. `Kms21Mode` has the same attributes and methods.
+    """
 
     accountants: tuple[str, ...] = tuple(TARGET_CHARGING_ACCOUNTANTS)
     widest = NoiseParameters(MIN_EPSILON)
@@ -210,7 +182,10 @@ class TargetChargingMode:
         self.default_hits = default_hits
 
     def zone_width(self, noise: NoiseParameters) -> int:
-        """ceil(2 / epsilon_per_query) in labels: 6 % more noise than for counts."""
+        """Integers in the charged zone; 0 where every result is charged.
+
+        ceil(2 / epsilon_per_query) in labels: 6 % more noise than for counts.
+        """
         return math.ceil(2 / noise.epsilon_per_query) if self.has_zone else 0
 
     def target_probability(self, epsilon_per_query: float) -> float:
@@ -220,6 +195,7 @@ class TargetChargingMode:
         return not_prior_probability(epsilon_per_query)
 
     def check(self, noise: NoiseParameters) -> None:
+        """Raises ValueError for numbers that are not a noise of this mode."""
         if not MIN_EPSILON <= noise.epsilon_per_query <= MAX_EPSILON:
             raise ValueError(
                 f"epsilon_per_query must lie in [{MIN_EPSILON}, {MAX_EPSILON:g}], got {noise.epsilon_per_query!r}."
@@ -228,17 +204,23 @@ class TargetChargingMode:
             raise ValueError("wide_epsilon_per_query and noise_cap must be 0 except for release 'kms21'.")
 
     def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
+        """The least noise at which the accountant proves (epsilon, delta), rounded to more."""
+
         def delta_at(epsilon_per_query: float) -> float:
             return self.accountant(accountant, NoiseParameters(epsilon_per_query), hits).delta(epsilon)
 
         return NoiseParameters(solve_target_charging(delta_at, hits, epsilon, delta))
 
     def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
+        """What this accountant, one of `accountants`, proves about the charged results."""
         q = self.target_probability(noise.epsilon_per_query)
         return TARGET_CHARGING_ACCOUNTANTS[name](noise.epsilon_per_query, q, hits)
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
-        """By the game, whichever accountant the plan used: it is never larger."""
+        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the mechanism cut at j hits.
+
+        By the game, whichever accountant the plan used: it is never larger.
+        """
         q = self.target_probability(noise.epsilon_per_query)
         return epsilon_after_each_hit(noise.epsilon_per_query, q, hits, epsilon, delta)
 
@@ -290,6 +272,7 @@ class Kms21Mode:
         )
 
 
+ReleaseMode = TargetChargingMode | Kms21Mode
 RELEASE_MODES: dict[str, ReleaseMode] = {
     "labels": TargetChargingMode(has_zone=True, default_hits=3),
     "counts": TargetChargingMode(has_zone=False, default_hits=10),

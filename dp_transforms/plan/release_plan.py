@@ -17,7 +17,7 @@ import functools
 import hashlib
 import importlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from dp_transforms.checks import exact, is_whole, shown
@@ -113,6 +113,17 @@ class ReleasePlan(abc.ABC):
     DEFAULT_RELEASE: ClassVar[str] = DEFAULT_RELEASE  # of `calibrate`
     CHOICES: ClassVar[frozenset[str]]  # arguments of `calibrate` beside those of every plan
     FLOATS: ClassVar[tuple[str, ...]]  # the fields that are floats
+    find: ClassVar[
+        Callable[..., dict[str, Any]]
+    ]  # the fields of the plan of `calibrate`: of a release mode and a budget
+
+    def __init_subclass__(cls) -> None:
+        cls.CHOICES = frozenset(cls.find.__kwdefaults__ or ())
+        cls.FLOATS = tuple(name for name, kind in cls.__annotations__.items() if kind == "float")
+
+    def _make_floats(self) -> None:
+        for name in self.FLOATS:
+            object.__setattr__(self, name, as_float(name, getattr(self, name)))
 
     @classmethod
     def calibrate(
@@ -197,12 +208,9 @@ class ReleasePlan(abc.ABC):
         check_declared_ids(max_users, max_items)
         if domain is not None and not isinstance(domain, KnownDomain):
             raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
-        return kind.of_budget(release, Budget(epsilon, delta, schedule, domain, max_users, max_items), **choices)
-
-    @classmethod
-    @abc.abstractmethod
-    def of_budget(cls: type[_Plan], release: str, budget: Budget, *args: Any, **choices: Any) -> _Plan:
-        """The plan of `calibrate`. choices: of the arguments in `CHOICES` those that were given."""
+        budget = Budget(epsilon, delta, schedule, domain, max_users, max_items)
+        plan: _Plan = cast(Any, kind)(**kind.find(release, budget, **choices))
+        return plan
 
     @property
     @abc.abstractmethod

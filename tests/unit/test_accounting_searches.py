@@ -19,8 +19,8 @@ from dp_transforms.accounting import charging_game, composition, mixed_charging,
 from dp_transforms.accounting import kms21_accountant as monitor
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
-    _choose_for_known_domain,
-    _choose_for_open_domain,
+    choose_for_known_domain,
+    choose_for_open_domain,
     hash_delta,
 )
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
@@ -227,11 +227,11 @@ def solver(asked_for: list[float]) -> Callable[[float], NoiseParameters]:
 
 def test_all_of_delta_goes_to_the_noise_where_the_domain_is_known() -> None:
     asked_for: list[float] = []
-    found = _choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
+    found = choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
     noise = NoiseParameters(0.3)
     assert found == (noise, smallest_safe_threshold(noise, 5000, DEFAULT_FALSE_REPORTS) - 1, 0.0)
-    assert _choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
-    assert _choose_for_known_domain(solver(asked_for), 1e-6, 0, None).threshold == 1, "never below one holder"
+    assert choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
+    assert choose_for_known_domain(solver(asked_for), 1e-6, 0, None)[1] == 1, "never below one holder"
     assert asked_for == [1e-6] * 3
 
 
@@ -239,19 +239,19 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs() -> Non
     asked_for: list[float] = []
     smallest = smallest_safe_threshold(NoiseParameters(0.25), 240, 0.5e-6)
     wanted = (NoiseParameters(0.25), smallest, 0.5e-6)
-    assert _choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
-    assert _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
+    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
+    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
     assert asked_for == [0.5e-6] * 2
     with pytest.raises(ValueError, match=f"threshold must be >= {smallest}, .* got {smallest - 1}"):
-        _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
+        choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
     del asked_for[:]
     for above in (1, 40, 400):
         tail = 240 * NoiseParameters(0.25).upper_tail(smallest + above - 1)
         share = max(tail, 1e-12)
-        found = _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
-        assert found.delta_open == pytest.approx(share, rel=1e-14, abs=0)
-        assert (found.threshold, asked_for[-1]) == (smallest + above, 1e-6 - found.delta_open)
-        assert found.noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
+        noise, threshold, delta_open = choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
+        assert delta_open == pytest.approx(share, rel=1e-14, abs=0)
+        assert (threshold, asked_for[-1]) == (smallest + above, 1e-6 - delta_open)
+        assert noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
 
 
 def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last(
