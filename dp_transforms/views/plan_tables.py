@@ -28,6 +28,7 @@ from dp_transforms.plan.plan_comparison import (
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import in_a_sentence, why
+from dp_transforms.views.report_table import counted
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
@@ -216,10 +217,9 @@ def prices_in_words(plan: NamesPlan) -> str:
     if not plan.hits_per_user:
         return "looks alone"
     share = plan.hits_per_user * plan.hit_units / plan.purse
-    hits = "1 hit" if plan.hits_per_user == 1 else f"{plan.hits_per_user:,} hits"
     return (
-        f"looks and {hits}, {share:.0%} of a purse, for users with {plan.hits_from:,} pairs or more; looks alone for"
-        " others"
+        f"looks and {counted(plan.hits_per_user, 'hit')}, {share:.0%} of a purse, for users with {plan.hits_from:,}"
+        " pairs or more; looks alone for others"
     )
 
 

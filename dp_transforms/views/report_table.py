@@ -154,8 +154,8 @@ def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
 
 def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
     """So many hits at most, of any one user: the estimate is that of one more, where there is one."""
-    counted = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
-    return counted if counted == len(after_hits) else max(0, counted - 1)
+    paid = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
+    return paid if paid == len(after_hits) else max(0, paid - 1)
 
 
 def _what_was_paid(plan: Mapping[str, Any]) -> str:
@@ -165,8 +165,8 @@ def _what_was_paid(plan: Mapping[str, Any]) -> str:
         return ""
     if not hits:
         return "Users paid for looks alone."
-    number = "1 hit" if hits == 1 else f"{hits:,} hits"
-    return f"Users paid for looks; those with many paid less, and for {number} each, after which they no longer count."
+    paid = f"for {counted(hits, 'hit')} each"
+    return f"Users paid for looks; those with many paid less, and {paid}, after which they no longer count."
 
 
 def is_ascii_only(console: Console) -> bool:
@@ -266,6 +266,11 @@ def shown_text(text: str) -> str:
 
 def _begins_with_mark(text: str) -> bool:
     return unicodedata.category(text[0]).startswith("M")
+
+
+def counted(number: int, what: str) -> str:
+    """``1 hit``, ``2 hits``."""
+    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def ended_words(ended: RunEnded) -> str:

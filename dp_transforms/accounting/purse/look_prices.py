@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -55,10 +56,9 @@ def look_price(noise: ExponentialPower, order: float, weight: int, *, hit_price:
     """
     check_order(order)
     check_whole("weight", weight, 1)
-    if not is_number(hit_price) or not 0 <= hit_price < math.inf:
-        raise ValueError(f"hit_price must be finite and >= 0, got {shown(hit_price)}.")
-    excess = _bit_excess(noise, float(order), weight, float(hit_price))
-    return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
+    _check_hit_price(hit_price)
+    excess = functools.partial(_bit_excess, noise, float(order), weight, float(hit_price))
+    return _price(_largest(noise, float(order), weight, excess), order)
 
 
 def check_order(order: float) -> None:
@@ -67,30 +67,44 @@ def check_order(order: float) -> None:
         raise ValueError("order must be > 1, got 1.")
 
 
-def coarse_excess(noise: ExponentialPower, order: float, weight: int) -> float:
-    """`look_price` as an excess, over each 64th count alone, so no bound; infinite where it overflows."""
-    return _coarse_search(noise, order, weight, 0.0)[1]
+def _check_hit_price(hit_price: float) -> None:
+    if not is_number(hit_price) or not 0 <= hit_price < math.inf:
+        raise ValueError(f"hit_price must be finite and >= 0, got {shown(hit_price)}.")
 
 
-def _bit_excess(noise: ExponentialPower, order: float, weight: int, hit_price: float) -> float:
-    """A bound on ``sum P_o^order Q_o^-lam e^(-lam h [hit]) - 1`` for all m, both ways; at least about lam 1e-12."""
-    reach, coarse = _coarse_search(noise, order, weight, hit_price)
-    return coarse if coarse == math.inf else max(coarse, _maximum(noise, order, weight, hit_price, reach, 1))
+def _price(excess: float, order: float) -> float:
+    """The divergence of an excess, rounded up."""
+    return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
 
 
-def _coarse_search(noise: ExponentialPower, order: float, weight: int, hit_price: float) -> tuple[int, float]:
-    """A reach beyond which no excess is larger than the largest found up to there, and that one."""
-    smallest = SMALLEST_PRICE * (order - 1) / 2
-    reach = weight + 2 * noise.scale
-    coarse = max(smallest, _maximum(noise, order, weight, hit_price, reach, _COARSE))
-    while coarse < math.inf and beyond_reach(noise, order, weight, reach) > coarse:
+def _largest(
+    noise: ExponentialPower, order: float, weight: int, excess: Callable[[int, int], float], boundaries: int = 1
+) -> float:
+    """A bound on the excess for all m; at least about lam 1e-12. excess, boundaries: as in `_coarse_search`."""
+    reach, coarse = _coarse_search(noise, order, weight, excess, boundaries)
+    return coarse if coarse == math.inf else max(coarse, excess(reach, 1))
+
+
+def _coarse_search(
+    noise: ExponentialPower, order: float, weight: int, excess: Callable[[int, int], float], boundaries: int = 1
+) -> tuple[int, float]:
+    """A reach beyond which no excess is larger than the largest found up to there, and that one.
+
+    excess: of a reach and a stride: the largest one of each so many counts up to there. boundaries: far above all of
+    them each adds at most what `beyond_reach` says.
+    """
+    reach, found = weight + 2 * noise.scale, SMALLEST_PRICE * (order - 1) / 2
+    while True:
+        found = max(found, excess(reach, _COARSE))
+        if found == math.inf or boundaries * beyond_reach(noise, order, weight, reach) <= found:
+            return reach, found
         reach = math.ceil(reach * _GROWTH)
-        coarse = max(coarse, _maximum(noise, order, weight, hit_price, reach, _COARSE))
-    return reach, coarse
 
 
-def _maximum(noise: ExponentialPower, order: float, weight: int, hit_price: float, reach: int, stride: int) -> float:
-    """The largest excess for ``weight + 1 - reach <= m <= reach``, both ways. The range is its own mirror image.
+def _bit_excess(noise: ExponentialPower, order: float, weight: int, hit_price: float, reach: int, stride: int) -> float:
+    """The largest ``sum P_o^order Q_o^-lam e^(-lam h [hit]) - 1`` for ``weight + 1 - reach <= m <= reach``, both ways.
+
+    The range is its own mirror image.
 
     Without a hit price one way is enough: m and ``weight + 1 - m`` exchange the worlds, since
     ``1 - Pr[Z >= m] = Pr[Z >= 1 - m]``.
@@ -185,11 +199,11 @@ def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int
     check_whole("weight", weight, 1)
     check_spacing(noise, weight, spacing)
     # What this adds up grows with the intervals, so a coarse look for their number is enough.
-    found = coarse_excess(noise, order, weight)
+    _, found = _coarse_search(noise, order, weight, functools.partial(_bit_excess, noise, order, weight, 0.0))
     if found == math.inf:
         return math.inf
     excess = _level_excess(noise, order, weight, spacing, _reach(noise, order, weight, spacing, found))
-    return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
+    return _price(excess, order)
 
 
 def level_reach(noise: ExponentialPower, order: float, weight: int, spacing: int) -> int:
@@ -280,20 +294,10 @@ def zone_price(noise: ExponentialPower, order: float, weight: int, spacing: int,
     check_order(order)
     check_whole("weight", weight, 1)
     check_spacing(noise, weight, spacing)
-    if not is_number(hit_price) or not 0 <= hit_price < math.inf:
-        raise ValueError(f"hit_price must be finite and >= 0, got {shown(hit_price)}.")
+    _check_hit_price(hit_price)
     charge = float(hit_price) * (order - 1)
-    reach = weight + 2 * noise.scale
-    found = SMALLEST_PRICE * (order - 1) / 2
-    while True:
-        found = max(found, _zone_excess(noise, float(order), weight, spacing, charge, reach, _COARSE))
-        # Twice: far above both boundaries each of them adds at most this much.
-        if found == math.inf or 2 * beyond_reach(noise, order, weight, reach) <= found:
-            break
-        reach = math.ceil(reach * _GROWTH)
-    if found < math.inf:
-        found = max(found, _zone_excess(noise, float(order), weight, spacing, charge, reach, 1))
-    return max(SMALLEST_PRICE, math.log1p(found) / (order - 1) * (1 + ROUNDING))
+    excess = functools.partial(_zone_excess, noise, float(order), weight, spacing, charge)
+    return _price(_largest(noise, float(order), weight, excess, boundaries=2), order)
 
 
 def _zone_excess(

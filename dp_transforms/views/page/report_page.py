@@ -33,7 +33,7 @@ from dp_transforms.views.page.promise import (
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import escape_text, length_text, shown_text
+from dp_transforms.views.report_table import counted, escape_text, length_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 MOST_BYTES = 32 << 20
@@ -150,7 +150,7 @@ def extent_of(columns: ReportColumns) -> Extent:
 
 def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
-    declared = "" if plan is None else f" has {_windows_in_words(plan.schedule.horizon)}"
+    declared = "" if plan is None else f" has {counted(plan.schedule.horizon, 'window')}"
     run = f"Run {shown_text(header.run_id)}{declared}."
     if not extent.windows:
         return f"{run} No window has a heavy item. {state}".strip()
@@ -161,11 +161,7 @@ def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone
 def named_in_words(items: int, windows: int) -> str:
     """windows: those with a heavy item."""
     named = "1 item was named" if items == 1 else f"{items:,} items were named"
-    return f"{named} in {_windows_in_words(windows)}"
-
-
-def _windows_in_words(count: int) -> str:
-    return "1 window" if count == 1 else f"{count:,} windows"
+    return f"{named} in {counted(windows, 'window')}"
 
 
 def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None) -> str:
