@@ -33,6 +33,7 @@ from dp_transforms.mechanisms.discrete_laplace_law import (
     MIN_WIDE_EPSILON,
     capped_sum_upper_tail,
     sampling_total_variation,
+    smallest_whole,
     upper_tail,
 )
 
@@ -77,14 +78,9 @@ class NoiseParameters:
     def smallest_margin(self, probability: float) -> int:
         """The smallest m with ``Pr[noise >= m] <= probability``. probability: in (0, 1)."""
         low, high = -1, 1
-        while self.upper_tail(high) > probability:
-            low, high = high, 2 * high
         while self.upper_tail(low) <= probability:
             low, high = 2 * low, low
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.upper_tail(middle) > probability else (low, middle)
-        return high
+        return smallest_whole(lambda margin: self.upper_tail(margin) <= probability, low, high)
 
 
 def smallest_safe_threshold(noise: NoiseParameters, queries_per_user: int, delta_open: float) -> int:

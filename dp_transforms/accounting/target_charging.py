@@ -64,14 +64,9 @@ class ExactTailAccountant(CountedCalls):
 
         # The first term falls with r and the second one rises. Find where they cross, then look both ways for as long
         # as the larger term alone does not already exceed the best sum.
-        low, high = hits - 1, 2 * hits
-        while tail(high) > composed(high):
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if tail(middle) > composed(middle) else (low, middle)
-        best, best_calls = 1.0, high
-        for step, at, larger_term in ((1, high, composed), (-1, high - 1, tail)):
+        cross = discrete_laplace_law.smallest_whole(lambda calls: tail(calls) <= composed(calls), hits - 1, 2 * hits)
+        best, best_calls = 1.0, cross
+        for step, at, larger_term in ((1, cross, composed), (-1, cross - 1, tail)):
             while at >= 0 and larger_term(at) < best:
                 total = tail(at) + composed(at)
                 if total < best:

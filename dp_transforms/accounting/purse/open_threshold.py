@@ -20,6 +20,7 @@ from dp_transforms.accounting.composition import check_delta
 from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
 from dp_transforms.checks import check_range
+from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
 
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
@@ -36,13 +37,7 @@ def fewest_users(found: Found, share: float, probability: float) -> int:
     found: int64[k] numbers of users that count -> float64[k], with which probability such an item is found; it rises
     beyond `probability`. share: each user counts with this probability, independently of the others.
     """
-    low, high = 0, 1
-    while _found(found, high, share) < probability:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _found(found, middle, share) < probability else (low, middle)
-    return high
+    return smallest_whole(lambda users: _found(found, users, share) >= probability, 0, 1)
 
 
 def _found(found: Found, users: int, share: float) -> float:
@@ -98,13 +93,7 @@ def smallest_size_margin(
         of_nobody = most_unheld * noise.upper_tail(z + 1 + others * largest)
         return bool(users * of_one.max() + of_nobody <= size_error * _SAFE)
 
-    low, high = -1, noise.scale
-    while not is_enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    return smallest_whole(is_enough, -1, noise.scale)
 
 
 def found_from(

@@ -36,6 +36,7 @@ from dp_transforms.mechanisms.discrete_laplace_law import (
     MIN_WIDE_EPSILON,
     UNIFORM_BITS,
     capped_sum_tail_integer,
+    smallest_whole,
 )
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery, check_counts, check_grid, units_up
@@ -144,18 +145,11 @@ class _Monitor:
             cap=self._cap,
         )
 
-        def errs_too_often(units: int) -> bool:
+        def errs_seldom(units: int) -> bool:
             # One query errs in one direction only. The lower tail is the heavier one: V is cut off above.
-            return (1 << UNIFORM_BITS) - upper_tail(-units) + 1 > allowed
+            return (1 << UNIFORM_BITS) - upper_tail(-units) + 1 <= allowed
 
-        high = 1
-        while errs_too_often(high):
-            high *= 2
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if errs_too_often(middle) else (low, middle)
-        return high / self._grid + self._threshold_shift
+        return smallest_whole(errs_seldom, 0, 1) / self._grid + self._threshold_shift
 
 
 class ThresholdMonitor(_Monitor):
