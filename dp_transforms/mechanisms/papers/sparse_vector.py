@@ -53,18 +53,21 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
 
 
 class _SparseVector:
-    """[DR14] Algorithm 1 at run_epsilon, again and again, until it has ended `cutoff` times."""
+    """[DR14] Algorithm 1, again and again, until it has ended `cutoff` times."""
 
     def __init__(
         self,
         data: Any,
-        run_epsilon: float,
+        *,
+        epsilon: float,
         threshold: float,
         cutoff: int,
-        grid: int,
-        sensitivity_units: int | None,
-        noise: NoiseSource | None,
+        delta: float = 0.0,
+        grid: int = 1,
+        sensitivity_units: int | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
+        run_epsilon, value_epsilon = self._epsilons(epsilon, delta, cutoff)
         check_grid(grid)
         if sensitivity_units is None:
             sensitivity_units = 1 if grid == 1 else grid + 1
@@ -78,8 +81,14 @@ class _SparseVector:
         self._noise = SecretNoise() if noise is None else noise
         self._threshold_epsilon = epsilon_per_unit(run_epsilon / 2, self._sensitivity)
         self._query_epsilon = epsilon_per_unit(run_epsilon / 4, self._sensitivity)
+        self._value_epsilon = epsilon_per_unit(value_epsilon, self._sensitivity) if value_epsilon else 0.0
         self._tops = 0
         self._begin_run()
+
+    @staticmethod
+    def _epsilons(epsilon: float, delta: float, cutoff: int) -> tuple[float, float]:
+        """Of each run of Algorithm 1, and of each value that is published; 0 where none is."""
+        return epsilon_per_run(epsilon, delta, cutoff), 0.0
 
     @property
     def tops(self) -> int:
@@ -139,21 +148,6 @@ class Sparse(_SparseVector):
     >>> [stream.ask(LinearQuery(weights)) for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1])], stream.halted
     ([False, True, True], True)
     """
-
-    def __init__(
-        self,
-        data: Any,
-        *,
-        epsilon: float,
-        threshold: float,
-        cutoff: int,
-        delta: float = 0.0,
-        grid: int = 1,
-        sensitivity_units: int | None = None,
-        noise: NoiseSource | None = None,
-    ) -> None:
-        run_epsilon = epsilon_per_run(epsilon, delta, cutoff)
-        super().__init__(data, run_epsilon, threshold, cutoff, grid, sensitivity_units, noise)
 
     def ask(self, query: Query) -> bool:
         """Whether the noisy answer reaches the noisy threshold. Raises Halted after the last True."""
@@ -229,24 +223,12 @@ class NumericSparse(_SparseVector):
     (True, True, True)
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        epsilon: float,
-        threshold: float,
-        cutoff: int,
-        delta: float = 0.0,
-        grid: int = 1,
-        sensitivity_units: int | None = None,
-        noise: NoiseSource | None = None,
-    ) -> None:
+    @staticmethod
+    def _epsilons(epsilon: float, delta: float, cutoff: int) -> tuple[float, float]:
         _check_budget(epsilon, delta, cutoff)
         share = _COMPARISON_SHARE if delta == 0 else _COMPARISON_SHARE_ADVANCED
         run_epsilon = epsilon_per_run(share * epsilon, delta / 2, cutoff)
-        super().__init__(data, run_epsilon, threshold, cutoff, grid, sensitivity_units, noise)
-        value_epsilon = epsilon_per_run((1 - share) * epsilon, delta / 2, cutoff)
-        self._value_epsilon = epsilon_per_unit(value_epsilon, self._sensitivity)
+        return run_epsilon, epsilon_per_run((1 - share) * epsilon, delta / 2, cutoff)
 
     def ask(self, query: Query) -> float | None:
         """The answer with noise, a multiple of 1 / grid; None below the threshold. Raises Halted after the last one."""
