@@ -88,19 +88,22 @@ class UserCounters:
 
 
 class _Monitor:
-    """What both share. copies: int64[n], how many times each record or user is there."""
+    """What both share. members: the records or users of the subclass."""
 
     def __init__(
         self,
-        copies: npt.NDArray[np.int64],
+        members: Any,
+        /,
+        *,
         hits: int,
         threshold: float,
         wide_epsilon: float,
         narrow_epsilon: float,
         cap: int,
-        grid: int,
-        noise: NoiseSource | None,
+        grid: int = 1,
+        noise: NoiseSource | None = None,
     ) -> None:
+        copies = self._copies_of(members)
         check_grid(grid)
         check_whole("hits", hits, 1, 2**32)
         check_whole("cap", cap, 0, _LONGEST_CAP)
@@ -113,6 +116,11 @@ class _Monitor:
         self._wide_epsilon, self._narrow_epsilon, self._cap = wide_epsilon, narrow_epsilon, cap
         self._grid = grid
         self._noise = SecretNoise() if noise is None else noise
+
+    @staticmethod
+    def _copies_of(members: Any) -> npt.NDArray[np.int64]:
+        """int64[n]: how many times each record or user is there."""
+        raise NotImplementedError
 
     def ask(self, query: LinearQuery) -> bool:
         """Whether the noisy sum of the weights of all that are not removed reaches the threshold: "top"."""
@@ -158,9 +166,9 @@ class ThresholdMonitor(_Monitor):
     Guarantee: (epsilon, delta)-DP for one record, condition and numbers: see the module. Each element pays its weight
     f(x) for a "top", and all of its copies are deleted once it has paid `hits`.
 
-    records: int64[n], how often each element is in the database (1 for each user, if records are users); a query has a
-    weight for each. threshold: rounded up to the grid. wide_epsilon, narrow_epsilon, cap: the noise ``W + min(V, cap)``
-    in units of ``1 / grid``. Source: [KMS21] Theorem 3.2.
+    The first argument, the records: int64[n], how often each element is in the database (1 for each user, if records
+    are users); a query has a weight for each. threshold: rounded up to the grid. wide_epsilon, narrow_epsilon, cap: the
+    noise ``W + min(V, cap)`` in units of ``1 / grid``. Source: [KMS21] Theorem 3.2.
 
     >>> monitor = ThresholdMonitor([10**7, 10**7], hits=1, threshold=5e6, wide_epsilon=3e-5, narrow_epsilon=2e-3,
     ...                            cap=3300)
@@ -168,22 +176,11 @@ class ThresholdMonitor(_Monitor):
     [True, False, True]
     """
 
-    def __init__(
-        self,
-        records: Any,
-        *,
-        hits: int,
-        threshold: float,
-        wide_epsilon: float,
-        narrow_epsilon: float,
-        cap: int,
-        grid: int = 1,
-        noise: NoiseSource | None = None,
-    ) -> None:
+    @staticmethod
+    def _copies_of(records: Any) -> npt.NDArray[np.int64]:
         copies = np.asarray(records)
         check_whole("the number of elements", copies.size, 1, 2**40)
-        copies = check_counts(copies, copies.size)
-        super().__init__(copies, hits, threshold, wide_epsilon, narrow_epsilon, cap, grid, noise)
+        return check_counts(copies, copies.size)
 
 
 class ThresholdMonitorEvolving(_Monitor):
@@ -193,26 +190,15 @@ class ThresholdMonitorEvolving(_Monitor):
     user that is absent at a step has weight 0. Source: [KMS21] Algorithm 5 and Theorem 4.4. Replacing a user's data,
     which is how the theorem is worded, is twice that step: (2 epsilon, (1 + e^epsilon) delta).
 
-    users: how many; they are positions 0 .. users - 1 of every query's weights. The rest is as in `ThresholdMonitor`.
+    The first argument, the users: how many; they are positions 0 .. users - 1 of every query's weights. The rest is as
+    in `ThresholdMonitor`.
 
     >>> monitor = ThresholdMonitorEvolving(2000, hits=1, threshold=500, wide_epsilon=0.05, narrow_epsilon=0.5, cap=2)
     >>> [monitor.ask(LinearQuery(np.arange(2000) % 2 == step % 2)) for step in range(4)]  # each user pays once
     [True, True, False, False]
     """
 
-    def __init__(
-        self,
-        users: int,
-        *,
-        hits: int,
-        threshold: float,
-        wide_epsilon: float,
-        narrow_epsilon: float,
-        cap: int,
-        grid: int = 1,
-        noise: NoiseSource | None = None,
-    ) -> None:
+    @staticmethod
+    def _copies_of(users: int) -> npt.NDArray[np.int64]:
         check_whole("users", users, 1, 2**40)
-        super().__init__(
-            np.ones(users, dtype=np.int64), hits, threshold, wide_epsilon, narrow_epsilon, cap, grid, noise
-        )
+        return np.ones(users, dtype=np.int64)
