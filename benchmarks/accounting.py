@@ -13,11 +13,11 @@ from rich.table import Table
 
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_epsilon
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.accounting.charging_game import charging_game_deltas, charging_game_epsilon
+from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
 from dp_transforms.accounting.target_charging import (
+    ClosedFormAccountant,
+    ExactTailAccountant,
     between_probability,
-    closed_form_epsilon,
-    exact_tail_epsilon,
     not_prior_probability,
 )
 from dp_transforms.plan.release_plan import ReleasePlan
@@ -67,11 +67,11 @@ def _bounds(row: dict[str, Any]) -> dict[str, float]:
         "hits": hits,
         "delta": delta,
         "static adversary": static_adversary_epsilon(epsilon_per_query, q, hits, delta),
-        "game": charging_game_epsilon(epsilon_per_query, q, hits, delta),
-        "exact tail": exact_tail_epsilon(epsilon_per_query, q, hits, delta),
+        "game": GameAccountant(epsilon_per_query, q, hits).epsilon(delta),
+        "exact tail": ExactTailAccountant(epsilon_per_query, q, hits).epsilon(delta),
         "Renyi": RenyiAccountant(epsilon_per_query, q, hits).epsilon(delta),
-        "closed form": closed_form_epsilon(epsilon_per_query, q, hits, delta),
-        "game, labels": charging_game_epsilon(epsilon_per_query, between, hits, delta),
+        "closed form": ClosedFormAccountant(epsilon_per_query, q, hits).epsilon(delta),
+        "game, labels": GameAccountant(epsilon_per_query, between, hits).epsilon(delta),
     }
 
 

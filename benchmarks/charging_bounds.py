@@ -16,7 +16,7 @@ from dp_transforms.accounting.composition import (
     check_epsilon,
     smallest_safe_argument,
 )
-from dp_transforms.accounting.renyi import (
+from dp_transforms.accounting.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,
     largest_lam,
@@ -35,7 +35,7 @@ class RenyiAccountant:
     privacy: one user with all of its events. An `Accountant`; never below `GameAccountant`.
 
     orders: the orders lam + 1 that are tried, each above 1; () for a fine grid up to the largest that has a charge.
-    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: `accounting.renyi`.
+    Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: `accounting.mixed_charging`.
     """
 
     epsilon_per_query: float

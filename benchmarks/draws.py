@@ -14,7 +14,7 @@ _EPSILON_PER_QUERY, _THRESHOLD = 0.0568745, 490  # epsilon 2, delta 1e-9, 3 hits
 def run(*, quick: bool = False) -> list[Figure]:
     import numpy as np
 
-    from dp_transforms.mechanisms.discrete_laplace import discrete_laplace
+    from dp_transforms.mechanisms.noise_table import discrete_laplace
     from dp_transforms.mechanisms.randomness import StreamKeys
 
     rows, rounds = (100_000, 3) if quick else (1_000_000, 7)

@@ -19,16 +19,15 @@ from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
 )
-from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
 )
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import Halted, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.small_database import SmallDatabase, small_database_records_needed
+from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
 from dp_transforms.views.line_plot import line_plot_svg
 
 _EPSILON, _DELTA = 1.0, 1e-6

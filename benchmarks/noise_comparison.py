@@ -29,9 +29,8 @@ from rich.table import Table
 
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import OptimalComposition, smallest_safe_argument
+from dp_transforms.accounting.composition import Accountant, OptimalComposition, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from dp_transforms.accounting.target_charging import (
     ClosedFormAccountant,

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import OptimalComposition
-from dp_transforms.mechanisms.papers.boundary_wrapper import BOUNDARY, BoundaryWrapper, exponential_choice
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
+from dp_transforms.mechanisms.papers.private_computation import BOUNDARY, BoundaryWrapper, exponential_choice
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, TargetCharging
 
 EPSILON, DELTA = 2.0, 1e-6  # for all labels together

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorNoise, calibrate_threshold_monitor
+from dp_transforms.accounting.release_modes import solve_target_charging
 from dp_transforms.accounting.target_charging import not_prior_probability
-from dp_transforms.accounting.target_charging_noise import solve_target_charging
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery

@@ -13,7 +13,7 @@ import pytest
 
 import dp_transforms
 from dp_transforms import ReleasePlan, WindowSchedule, read_report
-from dp_transforms.plan.other_methods import partition_selection_found_from
+from dp_transforms.plan.plan_comparison import partition_selection_found_from
 from tests import conftest
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables

@@ -1,4 +1,4 @@
-"""From a budget to the noise and the threshold of a charging plan, and how delta is split; parts serve all plans.
+"""The shares of delta of every plan; and the noise and the threshold of a charging plan from what is left of it.
 
 Every rounding goes toward more noise and a larger share.
 """
@@ -7,69 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.release_modes import ReleaseMode
+from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold
 from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
 
 # In a known domain the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
 # most one run in twenty publishes any.
 DEFAULT_FALSE_REPORTS = 0.05
-
-
-class Calibration(NamedTuple):
-    """What a budget allows: the noise of one count, the threshold, and how delta is split between them."""
-
-    noise: NoiseParameters
-    threshold: int
-    delta_accounting: float
-    delta_open: float
-    delta_sampling: float
-    delta_hash: float
-
-
-def calibrate(
-    mode: ReleaseMode,
-    accountant: str,
-    *,
-    epsilon: float,
-    delta: float,
-    hits: int,
-    queries_per_user: int,
-    horizon: int,
-    domain_size: int,
-    threshold: int | None,
-    max_users: int,
-    max_items: int,
-) -> Calibration:
-    """The least noise for this budget.
-
-    Names as in `ReleasePlan.calibrate`. threshold: None for the smallest safe one. Raises ValueError if the budget is
-    too small for any noise that can be sampled, or if the threshold is below the smallest safe one.
-    """
-    share_of_hashes = hash_delta(queries_per_user, max_users, max_items)
-    # The worst case; still far below 1e-20.
-    share_of_sampling = charged_sampling_delta(
-        epsilon, queries_per_user, mode.widest.total_variation, horizon, domain_size
-    )
-    shared = delta_left(delta, share_of_hashes + share_of_sampling, max_users)
-
-    def solve(delta_accounting: float) -> NoiseParameters:
-        return mode.solve(accountant, hits, epsilon, delta_accounting)
-
-    if domain_size:
-        chosen = _choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
-    else:
-        chosen = _choose_for_open_domain(solve, shared, queries_per_user, threshold)
-    return Calibration(
-        noise=chosen.noise,
-        threshold=chosen.threshold,
-        delta_accounting=shared - chosen.delta_open,
-        delta_open=chosen.delta_open,
-        delta_sampling=share_of_sampling,
-        delta_hash=share_of_hashes,
-    )
 
 
 def hash_delta(queries: int, max_users: int, max_items: int) -> float:
@@ -117,18 +61,10 @@ def threshold_error(threshold: int, safe: int) -> ValueError:
     )
 
 
-class _NoiseAndThreshold(NamedTuple):
-    """delta_open: the part of delta that the threshold takes."""
-
-    noise: NoiseParameters
-    threshold: int
-    delta_open: float
-
-
-def _choose_for_known_domain(
+def choose_for_known_domain(
     solve: Callable[[float], NoiseParameters], shared: float, tests: int, threshold: int | None
-) -> _NoiseAndThreshold:
-    """All of delta for the noise, and any threshold.
+) -> tuple[NoiseParameters, int, float]:
+    """All of delta for the noise, and any threshold; with the part of delta that the threshold takes, 0.
 
     solve: the least noise for a delta. shared: what is left of delta. tests: the most tests, in the whole run, of items
         that nobody holds. threshold: None for the smallest that keeps the expected false reports at most 0.05.
@@ -137,13 +73,13 @@ def _choose_for_known_domain(
     if threshold is None:
         # The item of one more holder would be at T - 1; the item of none is at T.
         threshold = max(1, smallest_safe_threshold(noise, tests, DEFAULT_FALSE_REPORTS) - 1)
-    return _NoiseAndThreshold(noise, threshold, 0.0)
+    return noise, threshold, 0.0
 
 
-def _choose_for_open_domain(
+def choose_for_open_domain(
     solve: Callable[[float], NoiseParameters], shared: float, queries: int, threshold: int | None
-) -> _NoiseAndThreshold:
-    """Half of delta for the noise, or more where the threshold needs less than the other half.
+) -> tuple[NoiseParameters, int, float]:
+    """Half of delta for the noise, or more where the threshold needs less than the other half; and what it takes.
 
     solve, shared: as above. queries: of one user in the whole run. threshold: None for the smallest safe one. Raises
         ValueError for a smaller one.
@@ -152,9 +88,9 @@ def _choose_for_open_domain(
     noise = solve(shared - delta_open)
     smallest = smallest_safe_threshold(noise, queries, delta_open)
     if threshold is None or threshold == smallest:
-        return _NoiseAndThreshold(noise, smallest, delta_open)
+        return noise, smallest, delta_open
     if threshold < smallest:
         raise threshold_error(threshold, smallest)
     # What the open domain no longer needs goes to the accountant: less noise, and with it a smaller tail.
     delta_open = max(queries * noise.upper_tail(threshold - 1), shared * 1e-6)
-    return _NoiseAndThreshold(solve(shared - delta_open), threshold, delta_open)
+    return solve(shared - delta_open), threshold, delta_open

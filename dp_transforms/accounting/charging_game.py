@@ -214,21 +214,6 @@ def charging_game_delta(epsilon_per_query: float, target_probability: float, hit
     return charging_game_deltas(epsilon_per_query, target_probability, hits, epsilon)[-1]
 
 
-def charging_game_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
-    """The smallest epsilon at which the game's delta is at most `delta`, rounded up."""
-    check_target(epsilon_per_query, target_probability)
-    check_delta(delta)
-    check_whole("hits", hits, 1)
-    calls = math.ceil((hits + 2 * math.sqrt(hits)) / target_probability)
-    return smallest_safe_argument(
-        lambda epsilon: charging_game_delta(epsilon_per_query, target_probability, hits, epsilon),
-        delta,
-        guess=0.9 * advanced_composition_epsilon(epsilon_per_query, calls, delta),
-        lowest=0.0,
-        highest=math.inf,
-    )
-
-
 @functools.lru_cache(maxsize=512)
 def capped_game_delta(
     epsilon_per_query: float, target_probability: float, hits: int, participations: int, epsilon: float
@@ -285,7 +270,22 @@ def _walk(lattice: _Lattice, hits: int, participations: int) -> float:
 
 
 @dataclasses.dataclass(frozen=True)
-class GameAccountant:
+class CountedCalls:
+    """The numbers that all accountants of target charging take."""
+
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
+
+    def __post_init__(self) -> None:
+        check_target(self.epsilon_per_query, self.target_probability)
+        for name in ("epsilon_per_query", "target_probability"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        check_whole("hits", self.hits, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class GameAccountant(CountedCalls):
     """Guarantee: the interaction is (epsilon, delta(epsilon))-DP for one user, and tight for what is known of it.
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user, who is
@@ -300,16 +300,10 @@ class GameAccountant:
     1.996
     """
 
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
     participations: int | None = None
 
     def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        for name in ("epsilon_per_query", "target_probability"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        check_whole("hits", self.hits, 1)
+        super().__post_init__()
         if self.participations is not None:
             check_whole("participations", self.participations, 1)
 
@@ -321,11 +315,9 @@ class GameAccountant:
         return capped_game_delta(*game, self.participations, epsilon)
 
     def epsilon(self, delta: float) -> float:
-        game = (self.epsilon_per_query, self.target_probability, self.hits)
-        if self.participations is None:
-            return charging_game_epsilon(*game, delta)
         check_delta(delta)
-        calls = math.ceil(min(self.participations, (self.hits + 2 * math.sqrt(self.hits)) / self.target_probability))
+        calls = (self.hits + 2 * math.sqrt(self.hits)) / self.target_probability
+        calls = math.ceil(calls if self.participations is None else min(self.participations, calls))
         return smallest_safe_argument(
             self.delta,
             delta,

@@ -1,8 +1,12 @@
-"""Composition of pure mechanisms: basic, advanced and optimal, and the solver that every accountant shares.
+"""What every accountant answers; composition of pure mechanisms, basic, advanced and optimal; and the solver of all.
 
-Guarantee: r adaptive calls to epsilon_per_query-DP mechanisms are (epsilon, delta)-DP, for the delta that the functions
-here return. No function rounds down: a delta is never smaller than the one of its formula beyond the last few digits of
-a float, and the solver returns an argument at which the bound was evaluated and holds.
+`Accountant` is the one question: what does the whole interaction cost? Guarantee of each object with this interface:
+the interaction that it describes is (epsilon, delta(epsilon))-DP for every epsilon, and (epsilon(delta), delta)-DP for
+every delta. Neither number is ever rounded down. Each class says which interaction, and for which unit of privacy.
+
+Guarantee of composition: r adaptive calls to epsilon_per_query-DP mechanisms are (epsilon, delta)-DP, for the delta
+that the functions here return. No function rounds down: a delta is never smaller than the one of its formula beyond the
+last few digits of a float, and the solver returns an argument at which the bound was evaluated and holds.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +23,29 @@ from dp_transforms.checks import check_positive, check_whole, is_number
 ROUNDING = 1e-10  # relative; far above the float error of the sums below, far below what can be measured
 MOST_CALLS = 10**7  # the sum of optimal composition has a term for each
 _SMALLEST_LOG = -740.0  # just above the logarithm of the smallest float
+
+
+@runtime_checkable
+class Accountant(Protocol):
+    """The privacy cost of one interaction, as a curve: delta as a function of epsilon, and its inverse.
+
+    Objects are frozen dataclasses: their fields are the declared numbers of the interaction, checked when they are
+    built. Equal fields mean equal curves.
+    """
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest delta in [0, 1] that is proved at this epsilon. Does not increase with epsilon.
+
+        ValueError: epsilon is negative, infinite or NaN.
+        """
+        ...
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon >= 0, rounded up, at which the interaction has this delta; infinite if the method proves none.
+
+        ValueError: delta does not lie strictly between 0 and 1.
+        """
+        ...
 
 
 def check_epsilon_per_query(epsilon_per_query: float) -> None:
@@ -64,7 +92,14 @@ class OptimalComposition:
         return optimal_composition_delta(self.epsilon_per_query, self.calls, epsilon)
 
     def epsilon(self, delta: float) -> float:
-        return optimal_composition_epsilon(self.epsilon_per_query, self.calls, delta)
+        check_delta(delta)
+        return smallest_safe_argument(
+            self.delta,
+            delta,
+            guess=advanced_composition_epsilon(self.epsilon_per_query, self.calls, delta),
+            lowest=0.0,
+            highest=self.calls * self.epsilon_per_query * (1 + 1e-9),
+        )
 
 
 def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
@@ -102,19 +137,6 @@ def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: flo
     gain = -np.expm1(np.minimum(epsilon - loss, 0.0))
     rounding = ROUNDING + 1e-15 * (gammaln(calls + 1) + calls * (1 + epsilon_per_query))  # the logarithms grow
     return float(min(1.0, np.sum(np.exp(log_mass) * gain) * (1 + rounding)))
-
-
-def optimal_composition_epsilon(epsilon_per_query: float, calls: int, delta: float) -> float:
-    """The smallest epsilon for which `calls` such mechanisms are (epsilon, delta)-DP, rounded up."""
-    check_whole("calls", calls, 1)
-    check_delta(delta)
-    return smallest_safe_argument(
-        lambda epsilon: optimal_composition_delta(epsilon_per_query, calls, epsilon),
-        delta,
-        guess=advanced_composition_epsilon(epsilon_per_query, calls, delta),
-        lowest=0.0,
-        highest=calls * epsilon_per_query * (1 + 1e-9),
-    )
 
 
 def smallest_safe_argument(

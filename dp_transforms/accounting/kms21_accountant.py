@@ -43,48 +43,16 @@ _LONGEST_SCALE = 1 / MIN_WIDE_EPSILON
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ThresholdMonitorNoise:
-    """The noise of a monitor, as plain numbers for workers, and the proof that it comes from.
-
-    wide_epsilon, narrow_epsilon, cap: W is discrete Laplace with wide_epsilon, V with narrow_epsilon; what is added is
-    ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1. algorithm_epsilon,
-    algorithm_delta: a pair (e, d) of [KMS21] Algorithm 3 with these noises that meets the budget. epochs: 1 for Theorem
-    3.2 used directly, or the number of epochs composed.
-    """
-
-    wide_epsilon: float
-    narrow_epsilon: float
-    cap: int
-    grid: int
-    hits: int
-    algorithm_epsilon: float
-    algorithm_delta: float
-    epochs: int
-
-    @property
-    def form(self) -> str:
-        """``direct`` ([KMS21] Theorem 3.2) or ``epochs`` (Theorem 3.8): the proof that needs less noise."""
-        return "direct" if self.epochs == 1 else "epochs"
-
-    @property
-    def accountant(self) -> ThresholdMonitorAccountant:
-        return ThresholdMonitorAccountant(
-            wide_epsilon=self.wide_epsilon,
-            narrow_epsilon=self.narrow_epsilon,
-            cap=self.cap,
-            hits=self.hits,
-            grid=self.grid,
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ThresholdMonitorAccountant:
     """Guarantee: a monitor with these numbers is (epsilon, delta(epsilon))-DP for one user. An `Accountant`.
 
-    Condition and units: see the module. ValueError if the numbers do not satisfy the conditions of the proof.
+    wide_epsilon, narrow_epsilon, cap: W is discrete Laplace with wide_epsilon, V with narrow_epsilon; what is added is
+    ``W + min(V, cap)``. All in units of ``1 / grid``. hits: k, in whole contributions of 1.
+
+    Condition: see the module. ValueError if the numbers do not satisfy the conditions of the proof.
     Source: [KMS21] Theorems 3.2 and 3.8, docs/threshold_monitor_on_a_grid.md.
 
-    >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50).accountant
+    >>> accountant = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
     >>> accountant.delta(1.0) <= 1e-6, accountant.cut(10).epsilon(1e-6) < 0.3
     (True, True)
     """
@@ -121,12 +89,25 @@ class ThresholdMonitorAccountant:
         return dataclasses.replace(self, hits=min(hits, self.hits))
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ThresholdMonitorNoise(ThresholdMonitorAccountant):
+    """The noise of a monitor, as plain numbers for workers, and the proof that it comes from.
+
+    algorithm_epsilon, algorithm_delta: a pair (e, d) of [KMS21] Algorithm 3 with these noises that meets the budget.
+    epochs: 1 for Theorem 3.2 used directly, or the number of epochs composed (Theorem 3.8): what needs less noise.
+    """
+
+    algorithm_epsilon: float
+    algorithm_delta: float
+    epochs: int
+
+
 def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorNoise:
     """The least noise for which a monitor is proved to be (epsilon, delta)-DP: directly, or by epochs.
 
     >>> noise = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
-    >>> print(noise.form, round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
-    direct 4198 35020 350200
+    >>> print(noise.epochs, round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
+    1 4198 35020 350200
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -215,27 +196,23 @@ def _round_noise(
             f"epsilon = {epsilon:g} with hits = {hits} needs noise of scale {10 * scale * grid * math.log(scale):.3g} "
             f"units, over {_LONGEST_SCALE:g}. Raise epsilon or delta, lower hits, or use a coarser grid than {grid}."
         )
+    d = delta / _FAILURES if epochs == 1 else delta / (2 * _FAILURES * epochs)
     while True:
         narrow_epsilon = _six_digits_down(1 / (scale * grid))
         cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
-        wide_epsilon = _six_digits_down(1 / (10 * cap))
-        accountant = ThresholdMonitorAccountant(
-            wide_epsilon=wide_epsilon, narrow_epsilon=narrow_epsilon, cap=cap, hits=hits, grid=grid
+        noise = ThresholdMonitorNoise(
+            wide_epsilon=_six_digits_down(1 / (10 * cap)),
+            narrow_epsilon=narrow_epsilon,
+            cap=cap,
+            grid=grid,
+            hits=hits,
+            algorithm_epsilon=narrow_epsilon * grid * math.log(1 / d),
+            algorithm_delta=d,
+            epochs=epochs,
         )
-        if accountant.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
-            break
+        if noise.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
+            return noise
         scale *= 1 + 1e-6
-    d = delta / _FAILURES if epochs == 1 else delta / (2 * _FAILURES * epochs)
-    return ThresholdMonitorNoise(
-        wide_epsilon=wide_epsilon,
-        narrow_epsilon=narrow_epsilon,
-        cap=cap,
-        grid=grid,
-        hits=hits,
-        algorithm_epsilon=narrow_epsilon * grid * math.log(1 / d),
-        algorithm_delta=d,
-        epochs=epochs,
-    )
 
 
 def _six_digits_down(value: float) -> float:

@@ -1,6 +1,6 @@
 """Target charging by counting calls: the closed form and the exact tail; and the targets of the release modes.
 
-Guarantee of each ``..._delta``: a data holder called any number of times, each call epsilon_per_query-DP with a
+Guarantee of each accountant: a data holder called any number of times, each call epsilon_per_query-DP with a
 q-target for one user, and an exclusion after `hits` results in the target, is (epsilon, delta)-DP for that user.
 Source: [CL23] Theorem B.4 in the form of its own Lemma A.4; docs/guarantee.md section 3 says what is misprinted there
 and proves what is computed here. `charging_game` is never larger.
@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.accountant import Accountant
-from dp_transforms.accounting.charging_game import GameAccountant, check_target
+from dp_transforms.accounting.charging_game import CountedCalls, GameAccountant
 from dp_transforms.accounting.composition import (
     ROUNDING,
+    Accountant,
     check_delta,
     check_epsilon,
     check_epsilon_per_query,
@@ -32,22 +32,7 @@ _CUTS = 2000  # values of r tried by the closed form; each of them is a valid bo
 
 
 @dataclasses.dataclass(frozen=True)
-class _CountedCalls:
-    """The numbers that both accountants of this module take."""
-
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
-
-    def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        for name in ("epsilon_per_query", "target_probability"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        check_whole("hits", self.hits, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class ExactTailAccountant(_CountedCalls):
+class ExactTailAccountant(CountedCalls):
     """Guarantee: the interaction, with an exclusion after `hits` hits, is (epsilon, delta(epsilon))-DP for one user.
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user. Unit of
@@ -59,14 +44,39 @@ class ExactTailAccountant(_CountedCalls):
     """
 
     def delta(self, epsilon: float) -> float:
-        return exact_tail_delta(self.epsilon_per_query, self.target_probability, self.hits, epsilon)
+        return self.delta_and_calls(epsilon)[0]
 
     def epsilon(self, delta: float) -> float:
-        return exact_tail_epsilon(self.epsilon_per_query, self.target_probability, self.hits, delta)
+        closed_form = ClosedFormAccountant(self.epsilon_per_query, self.target_probability, self.hits)
+        guess = 0.6 * closed_form.epsilon(delta)
+        return smallest_safe_argument(self.delta, delta, guess=guess, lowest=0.0, highest=math.inf)
+
+    def delta_and_calls(self, epsilon: float) -> tuple[float, int]:
+        """The smallest, over r, of ``Pr[more than r calls] + optimal composition of r calls``, and this r."""
+        check_epsilon(epsilon)
+        hits = self.hits
+
+        def tail(calls: int) -> float:
+            return float(calls_exceed_probability(np.array([calls]), hits, self.target_probability)[0])
+
+        def composed(calls: int) -> float:
+            return optimal_composition_delta(self.epsilon_per_query, calls, epsilon)
+
+        # The first term falls with r and the second one rises. Find where they cross, then look both ways for as long
+        # as the larger term alone does not already exceed the best sum.
+        cross = discrete_laplace_law.smallest_whole(lambda calls: tail(calls) <= composed(calls), hits - 1, 2 * hits)
+        best, best_calls = 1.0, cross
+        for step, at, larger_term in ((1, cross, composed), (-1, cross - 1, tail)):
+            while at >= 0 and larger_term(at) < best:
+                total = tail(at) + composed(at)
+                if total < best:
+                    best, best_calls = total, at
+                at += step
+        return best, best_calls
 
 
 @dataclasses.dataclass(frozen=True)
-class ClosedFormAccountant(_CountedCalls):
+class ClosedFormAccountant(CountedCalls):
     """Guarantee: as `ExactTailAccountant`, by the theorem as [CL23] prove it: B.4 with the composition of Lemma A.4.
 
     For comparison. delta and epsilon each search their own grid of r, so they are inverse to about one part in 1000;
@@ -77,10 +87,34 @@ class ClosedFormAccountant(_CountedCalls):
     """
 
     def delta(self, epsilon: float) -> float:
-        return closed_form_delta(self.epsilon_per_query, self.target_probability, self.hits, epsilon)
+        """The smallest, over r, of the Chernoff tail of more than r calls plus basic or advanced composition of r."""
+        check_epsilon(epsilon)
+        epsilon_per_query, target_probability, hits = self.epsilon_per_query, self.target_probability, self.hits
+        least = hits / target_probability
+        # Advanced composition says nothing if r eps^2 / 2 >= epsilon, and basic composition nothing if r eps > epsilon.
+        most = max(2 * epsilon / epsilon_per_query**2, epsilon / epsilon_per_query)
+        if most <= least:
+            return 1.0
+        calls = np.geomspace(least, most, _CUTS)
+        drift = calls * epsilon_per_query**2 / 2
+        exponent = np.maximum(epsilon - drift, 0.0) ** 2 / (2 * calls * epsilon_per_query**2)
+        composed = np.where(calls * epsilon_per_query <= epsilon, 0.0, np.exp(-exponent))
+        return float(min(1.0, np.min(_chernoff_tail(calls, hits, target_probability) + composed) * (1 + ROUNDING)))
 
     def epsilon(self, delta: float) -> float:
-        return closed_form_epsilon(self.epsilon_per_query, self.target_probability, self.hits, delta)
+        """[CL23] Theorem B.4 with the composition of its Lemma A.4, at the best alpha; ``r = (1 + alpha) hits / q``."""
+        check_delta(delta)
+        epsilon_per_query, target_probability, hits = self.epsilon_per_query, self.target_probability, self.hits
+        # The smallest alpha with exp(-alpha^2 hits / (2 (1 + alpha))) <= delta; the best one leaves a little for the
+        # rest.
+        log_term = math.log(1 / delta) / hits
+        alpha = log_term + math.sqrt(log_term**2 + 2 * log_term)
+        least = (1 + alpha) * hits / target_probability
+        calls = np.geomspace(least, 2 * least, _CUTS)
+        left = delta - _chernoff_tail(calls, hits, target_probability) * (1 + ROUNDING)
+        calls, left = calls[left > 0], left[left > 0]
+        advanced = calls * epsilon_per_query**2 / 2 + epsilon_per_query * np.sqrt(2 * calls * np.log(1 / left))
+        return float(np.min(np.minimum(calls * epsilon_per_query, advanced)) * (1 + ROUNDING))
 
 
 # By the names that plans know, the default first. All take (epsilon_per_query, target_probability, hits).
@@ -115,93 +149,6 @@ def calls_exceed_probability(
     successes_missing = np.maximum(calls - hits + 1, 1)
     tail = betainc(successes_missing.astype(np.float64), float(hits), 1 - target_probability)
     return np.where(calls < hits, 1.0, np.minimum(1.0, tail * (1 + ROUNDING)))
-
-
-def exact_tail_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
-    """The smallest, over r, of ``Pr[more than r calls] + optimal composition of r calls`` at this epsilon."""
-    return _exact_tail(epsilon_per_query, target_probability, hits, epsilon)[0]
-
-
-def exact_tail_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
-    """The smallest epsilon at which `exact_tail_delta` is at most delta, rounded up."""
-    return exact_tail_epsilon_and_calls(epsilon_per_query, target_probability, hits, delta)[0]
-
-
-def exact_tail_epsilon_and_calls(
-    epsilon_per_query: float, target_probability: float, hits: int, delta: float
-) -> tuple[float, int]:
-    """That epsilon, and the number of calls r at which the interaction is cut in its proof."""
-    check_delta(delta)
-    epsilon = smallest_safe_argument(
-        lambda epsilon: exact_tail_delta(epsilon_per_query, target_probability, hits, epsilon),
-        delta,
-        guess=0.6 * closed_form_epsilon(epsilon_per_query, target_probability, hits, delta),
-        lowest=0.0,
-        highest=math.inf,
-    )
-    return epsilon, _exact_tail(epsilon_per_query, target_probability, hits, epsilon)[1]
-
-
-def _exact_tail(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> tuple[float, int]:
-    check_target(epsilon_per_query, target_probability)
-    check_whole("hits", hits, 1)
-    check_epsilon(epsilon)
-
-    def tail(calls: int) -> float:
-        return float(calls_exceed_probability(np.array([calls]), hits, target_probability)[0])
-
-    def composed(calls: int) -> float:
-        return optimal_composition_delta(epsilon_per_query, calls, epsilon)
-
-    # The first term falls with r and the second one rises. Find where they cross, then look both ways for as long as
-    # the larger term alone does not already exceed the best sum.
-    low, high = hits - 1, 2 * hits
-    while tail(high) > composed(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tail(middle) > composed(middle) else (low, middle)
-    best, best_calls = 1.0, high
-    for step, at, larger_term in ((1, high, composed), (-1, high - 1, tail)):
-        while at >= 0 and larger_term(at) < best:
-            total = tail(at) + composed(at)
-            if total < best:
-                best, best_calls = total, at
-            at += step
-    return best, best_calls
-
-
-def closed_form_delta(epsilon_per_query: float, target_probability: float, hits: int, epsilon: float) -> float:
-    """The smallest, over r, of the Chernoff tail of more than r calls plus basic or advanced composition of r calls."""
-    check_target(epsilon_per_query, target_probability)
-    check_whole("hits", hits, 1)
-    check_epsilon(epsilon)
-    least = hits / target_probability
-    # Advanced composition says nothing if r eps^2 / 2 >= epsilon, and basic composition nothing if r eps > epsilon.
-    most = max(2 * epsilon / epsilon_per_query**2, epsilon / epsilon_per_query)
-    if most <= least:
-        return 1.0
-    calls = np.geomspace(least, most, _CUTS)
-    drift = calls * epsilon_per_query**2 / 2
-    exponent = np.maximum(epsilon - drift, 0.0) ** 2 / (2 * calls * epsilon_per_query**2)
-    composed = np.where(calls * epsilon_per_query <= epsilon, 0.0, np.exp(-exponent))
-    return float(min(1.0, np.min(_chernoff_tail(calls, hits, target_probability) + composed) * (1 + ROUNDING)))
-
-
-def closed_form_epsilon(epsilon_per_query: float, target_probability: float, hits: int, delta: float) -> float:
-    """[CL23] Theorem B.4 with the composition of its Lemma A.4, at the best alpha; ``r = (1 + alpha) hits / q``."""
-    check_target(epsilon_per_query, target_probability)
-    check_whole("hits", hits, 1)
-    check_delta(delta)
-    # The smallest alpha with exp(-alpha^2 hits / (2 (1 + alpha))) <= delta; the best one leaves a little for the rest.
-    log_term = math.log(1 / delta) / hits
-    alpha = log_term + math.sqrt(log_term**2 + 2 * log_term)
-    least = (1 + alpha) * hits / target_probability
-    calls = np.geomspace(least, 2 * least, _CUTS)
-    left = delta - _chernoff_tail(calls, hits, target_probability) * (1 + ROUNDING)
-    calls, left = calls[left > 0], left[left > 0]
-    advanced = calls * epsilon_per_query**2 / 2 + epsilon_per_query * np.sqrt(2 * calls * np.log(1 / left))
-    return float(np.min(np.minimum(calls * epsilon_per_query, advanced)) * (1 + ROUNDING))
 
 
 def _chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability: float) -> npt.NDArray[np.float64]:

@@ -17,20 +17,19 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportFileError, ReportHeader
-from dp_transforms.views.page.fact_sheet import fact_sheet, plan_facts
 from dp_transforms.views.page.promise import (
+    Finding,
     budget_of,
+    check_against_plan,
     in_three_sentences,
     may_be_done,
     must_not_be_concluded,
     not_covered,
 )
-from dp_transforms.views.page.report_check import Finding, check_against_plan
 from dp_transforms.views.page.report_columns import plan_of
-from dp_transforms.views.page.report_page import named_in_words
-from dp_transforms.views.page.shown_text import shown_text
+from dp_transforms.views.page.report_page import fact_sheet, named_in_words, plan_facts
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import escape_text
+from dp_transforms.views.report_table import escape_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 _WIDTH = 100

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dp_transforms.accounting.noise_parameters import NoiseParameters
-from dp_transforms.accounting.release_modes import RELEASE_MODES, TargetChargingMode
+from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, TargetChargingMode
 from dp_transforms.checks import exact, on_one_line
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import OUTPUT, GroupedCommand, flag, option
@@ -23,12 +22,18 @@ from dp_transforms.cli.plan_options import PLAN_OPTIONS, option_error, plan_opti
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
 from dp_transforms.plan.plan_checks import check_hits
+from dp_transforms.plan.plan_comparison import FOUND, LOOKS, TITLES, Comparison, FoundFrom, as_json, found_from
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.views.plan_chart import chart_looks, chart_svg, most_looks_of
-from dp_transforms.views.plan_choices import alternatives, as_record
-from dp_transforms.views.plan_comparison import FOUND, LOOKS, TITLES, Comparison, FoundFrom, as_json, found_from
-from dp_transforms.views.plan_tables import print_comparison, print_sentence
+from dp_transforms.views.plan_tables import (
+    alternatives,
+    as_record,
+    chart_looks,
+    chart_svg,
+    most_looks_of,
+    print_comparison,
+    print_sentence,
+)
 from dp_transforms.views.plan_words import in_a_sentence, why
 
 _CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]

@@ -25,7 +25,8 @@ from dp_transforms.stores.databases import is_database
 
 if TYPE_CHECKING:
     from dp_transforms.views.serving.access import Access
-    from dp_transforms.views.serving.web_app import AskOperator, Followed
+    from dp_transforms.views.serving.live_view import Followed
+    from dp_transforms.views.serving.web_app import AskOperator
 
     Shown = Callable[[], tuple[Followed, AskOperator | None]]  # reads it for the first time; raises UserError
 
@@ -135,7 +136,7 @@ def command(
 def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetime.tzinfo, open_by: str | None) -> Shown:
     """open_by: the option by which others than this machine may reach it. Raises UserError for options that do not
     fit."""
-    from dp_transforms.views.page.item_titles import read_titles
+    from dp_transforms.views.page.report_columns import read_titles
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 

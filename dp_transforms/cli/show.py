@@ -25,8 +25,7 @@ from dp_transforms.reports import (
     report_files_in,
 )
 from dp_transforms.stores.databases import is_database
-from dp_transforms.views.report_table import escape_text, is_ascii_only, label_text, legend, windows_table
-from dp_transforms.views.run_words import ended_words
+from dp_transforms.views.report_table import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
@@ -206,10 +205,9 @@ def _write_pictures(
     run has ended.
     """
     from dp_transforms.views.page import picture
-    from dp_transforms.views.page.item_titles import read_titles
-    from dp_transforms.views.page.report_columns import plan_of, report_columns
+    from dp_transforms.views.page.report_columns import plan_of, read_titles, report_columns
     from dp_transforms.views.page.report_page import report_page
-    from dp_transforms.views.page.shown_text import shown_text
+    from dp_transforms.views.report_table import shown_text
 
     named = read_titles(titles) if titles is not None else {}
     if page := pictures["--html"]:

@@ -1,6 +1,6 @@
 """The law of discrete Laplace noise: its probabilities, tails and tables, which accounting and mechanisms share.
 
-Nothing is drawn here: `mechanisms.discrete_laplace` draws from this law. Sums of two such noises, and what else is
+Nothing is drawn here: `mechanisms.noise_table` draws from this law. Sums of two such noises, and what else is
 computed from the law alone, are here too.
 
 ``Pr[Z = z] = (1 - a)/(1 + a) * a^|z|`` with ``a = exp(-epsilon)``, over the integers. Adding Z to a count that one user
@@ -15,7 +15,7 @@ import decimal
 import functools
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from dp_transforms.checks import check_positive, check_range
@@ -41,6 +41,16 @@ class WideTails(NamedTuple):
     nonzero: int
     coarse: tuple[int, ...]
     fine: tuple[int, ...]
+
+
+def smallest_whole(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The smallest whole number that `holds`. It holds from there on, and not at low; high: a guess above low."""
+    while not holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def check_epsilon(epsilon: float) -> None:

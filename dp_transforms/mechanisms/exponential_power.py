@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_range, check_whole
-from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
+from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, smallest_whole
 
 MIN_SHAPE, MAX_SHAPE = 1.0, 4.0  # the error bound of the exact tables is for these
 COUNT_SHAPE = 2.0  # of the noise of counts of named items, which is Gaussian: prices and draws have it from here
@@ -86,13 +86,7 @@ class ExponentialPower:
     def smallest_margin(self, probability: float) -> int:
         """The smallest m >= 1 with ``Pr[Z >= m] <= probability``. probability: in (0, 1)."""
         check_fraction("probability", probability)
-        low, high = 0, self.scale
-        while self.upper_tail(high) > probability:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.upper_tail(middle) > probability else (low, middle)
-        return high
+        return smallest_whole(lambda margin: self.upper_tail(margin) <= probability, 0, self.scale)
 
     def hazard_bounds(self, margin: int) -> tuple[float, float]:
         """Bounds, below and above, on density / upper tail of X at ``margin - 1/2 > 0``, for each unit of scale.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.discrete_laplace import discrete_laplace
+from dp_transforms.mechanisms.noise_table import discrete_laplace
 from dp_transforms.mechanisms.randomness import IdHasher, Words, derive_key
 from dp_transforms.monitor.equal_rows import group_starts
 from dp_transforms.monitor.event_batch import EventBatch

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.discrete_laplace import Inversion
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
+from dp_transforms.mechanisms.noise_table import Inversion
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders

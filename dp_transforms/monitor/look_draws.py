@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.noise_bounds import noise_bounds
+from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.naming_settings import NamingSettings

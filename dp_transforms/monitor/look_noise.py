@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_bounds import noise_bounds
+from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.query_noise import Draw, digests_of_groups

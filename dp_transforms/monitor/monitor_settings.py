@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold, ReleaseRule
+from dp_transforms.mechanisms.release_rule import (
+    BetweenThresholds,
+    CountsAboveThreshold,
+    NamesAboveThreshold,
+    ReleaseRule,
+)
 from dp_transforms.monitor.query_noise import CappedSumNoise, QueryNoise, SingleNoise
 from dp_transforms.monitor.stream_settings import StreamSettings
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, ExponentialPower
-from dp_transforms.mechanisms.noise_bounds import noise_bounds
+from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import group_starts
 from dp_transforms.monitor.item_pairs import ItemPairs

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_integer, upper_tail_integers
+from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
 from dp_transforms.monitor.item_holders import ItemHolders
 

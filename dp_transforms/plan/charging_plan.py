@@ -14,14 +14,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from dp_transforms.accounting.calibration import calibrate, charged_sampling_delta, hash_delta, threshold_error
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.release_modes import RELEASE_MODES, ReleaseMode, mode_of
+from dp_transforms.accounting.calibration import (
+    charged_sampling_delta,
+    choose_for_known_domain,
+    choose_for_open_domain,
+    delta_left,
+    hash_delta,
+    threshold_error,
+)
+from dp_transforms.accounting.release_modes import (
+    RELEASE_MODES,
+    NoiseParameters,
+    ReleaseMode,
+    mode_of,
+    smallest_safe_threshold,
+)
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.plan_checks import (
-    as_float,
     check_accountant,
     check_budget,
     check_declared_ids,
@@ -38,22 +49,68 @@ DEFAULT_MAX_ITEMS_PER_USER = 3
 DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
 
 
+def calibrate_charging(
+    release: str,
+    budget: Budget,
+    *,
+    hits_per_user: int | None = None,
+    max_items_per_user: int = DEFAULT_MAX_ITEMS_PER_USER,
+    threshold: int | None = None,
+    accountant: str | None = None,
+) -> dict[str, Any]:
+    """The fields of the plan with the least noise. Names as in `ReleasePlan.calibrate`.
+
+    threshold: None for the smallest safe one. Raises ValueError if the budget is too small for any noise that can be
+    sampled, or if the threshold is below the smallest safe one.
+    """
+    mode, domain_size, horizon = mode_of(release), budget.domain_size, budget.schedule.horizon
+    accountant = mode.accountants[0] if accountant is None else accountant
+    check_accountant(release, accountant)
+    hits = mode.default_hits if hits_per_user is None else hits_per_user
+    check_hits(hits)
+    check_whole("max_items_per_user", max_items_per_user, 1)
+    if threshold is not None:
+        check_whole("threshold", threshold, 1)
+    queries = max_items_per_user * horizon
+    delta_hash = hash_delta(queries, budget.max_users, budget.max_items)
+    # The worst case; still far below 1e-20.
+    delta_sampling = charged_sampling_delta(budget.epsilon, queries, mode.widest.total_variation, horizon, domain_size)
+    shared = delta_left(budget.delta, delta_hash + delta_sampling, budget.max_users)
+    solve = functools.partial(mode.solve, accountant, hits, budget.epsilon)
+    if domain_size:
+        noise, threshold, delta_open = choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
+    else:
+        noise, threshold, delta_open = choose_for_open_domain(solve, shared, queries, threshold)
+    return {
+        **budget.fields(),
+        "release": release,
+        "hits_per_user": hits,
+        "max_items_per_user": max_items_per_user,
+        "threshold": threshold,
+        "zone_width": mode.zone_width(noise),
+        **dataclasses.asdict(noise),
+        "accountant": accountant,
+        "delta_accounting": shared - delta_open,
+        "delta_open": delta_open,
+        "delta_sampling": delta_sampling,
+        "delta_hash": delta_hash,
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class ChargingPlan(ReleasePlan):
     """One calibrated run that charges hits. Build it with `ReleasePlan.calibrate`, which names the choices.
 
-    epsilon, delta: the guarantee for one user over the whole schedule.
+    Fields that are not named here: as in `ReleasePlan`.
+
     hits_per_user: charged results after which a user is excluded.
     max_items_per_user: distinct items of a user that count in one window (L).
-    schedule: the declared windows; its horizon is the number of windows that may be published.
     release: ``labels``, ``counts`` or ``kms21``.
     threshold: noisy counts of at least this are reported; in labels the lower edge of the charged zone.
     zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in labels.
     epsilon_per_query: the discrete Laplace noise of one count has scale 1 / epsilon_per_query.
     wide_epsilon_per_query, noise_cap: the second noise of kms21: ``W + min(V, noise_cap)`` is added to a count, V of
         the scale above and W of scale 1 / wide_epsilon_per_query. 0 in the other modes.
-    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
-    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
     accountant: the proof that the noise comes from: ``game``, ``exact_tail`` or ``closed_form``; in kms21
         ``threshold_monitor``.
     delta_accounting, delta_open, delta_sampling, delta_hash: how delta was split.
@@ -81,18 +138,10 @@ class ChargingPlan(ReleasePlan):
     delta_hash: float
 
     DEFAULT_RELEASE: ClassVar[str] = "labels"
-    CHOICES: ClassVar[frozenset[str]] = frozenset(["hits_per_user", "max_items_per_user", "threshold", "accountant"])
-    FLOATS: ClassVar[tuple[str, ...]] = (
-        "epsilon",
-        "delta",
-        "epsilon_per_query",
-        "wide_epsilon_per_query",
-        *DELTA_SHARES,
-    )
+    find = staticmethod(calibrate_charging)
 
     def __post_init__(self) -> None:
-        for name in self.FLOATS:
-            object.__setattr__(self, name, as_float(name, getattr(self, name)))
+        self._make_floats()
         check_budget(self.epsilon, self.delta, self.schedule)
         check_hits(self.hits_per_user)
         check_whole("max_items_per_user", self.max_items_per_user, 1)
@@ -127,60 +176,6 @@ class ChargingPlan(ReleasePlan):
         needed = charged_sampling_delta(self.epsilon, queries, variation, self.schedule.horizon, self.domain_size)
         check_share("delta_hash", self.delta_hash, hash_delta(queries, self.max_users, self.max_items))
         check_share("delta_sampling", self.delta_sampling, needed)
-
-    @classmethod
-    def of_budget(
-        cls,
-        release: str,
-        budget: Budget,
-        *,
-        hits_per_user: int | None = None,
-        max_items_per_user: int = DEFAULT_MAX_ITEMS_PER_USER,
-        threshold: int | None = None,
-        accountant: str | None = None,
-    ) -> ChargingPlan:
-        """The plan with the least noise. Names as in `ReleasePlan.calibrate`."""
-        mode = mode_of(release)
-        accountant = mode.accountants[0] if accountant is None else accountant
-        check_accountant(release, accountant)
-        hits = mode.default_hits if hits_per_user is None else hits_per_user
-        check_hits(hits)
-        check_whole("max_items_per_user", max_items_per_user, 1)
-        if threshold is not None:
-            check_whole("threshold", threshold, 1)
-        found = calibrate(
-            mode,
-            accountant,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            hits=hits,
-            queries_per_user=max_items_per_user * budget.schedule.horizon,
-            horizon=budget.schedule.horizon,
-            domain_size=budget.domain_size,
-            threshold=threshold,
-            max_users=budget.max_users,
-            max_items=budget.max_items,
-        )
-        return cls(
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            hits_per_user=hits,
-            max_items_per_user=max_items_per_user,
-            schedule=budget.schedule,
-            release=release,
-            threshold=found.threshold,
-            zone_width=mode.zone_width(found.noise),
-            **dataclasses.asdict(found.noise),
-            domain_size=budget.domain_size,
-            domain_fingerprint=budget.domain_fingerprint,
-            max_users=budget.max_users,
-            max_items=budget.max_items,
-            accountant=accountant,
-            delta_accounting=found.delta_accounting,
-            delta_open=found.delta_open,
-            delta_sampling=found.delta_sampling,
-            delta_hash=found.delta_hash,
-        )
 
     @property
     def noise(self) -> NoiseParameters:

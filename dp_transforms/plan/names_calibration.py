@@ -10,9 +10,14 @@ from typing import Any
 
 from dp_transforms.accounting.activity import activity_delta
 from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
-from dp_transforms.accounting.named_counts import MOST_COUNTS_PER_USER, CountPrice, price_counts
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import hits_from, make_price_list
+from dp_transforms.accounting.purse.price_list import (
+    MOST_COUNTS_PER_USER,
+    CountPrice,
+    hits_from,
+    make_price_list,
+    price_counts,
+)
 from dp_transforms.accounting.purse.purse_choice import (
     DEFAULT_MOST_LOOKS,
     DEFAULT_USUAL_LOOKS,
@@ -92,9 +97,7 @@ def calibrate_names(
     noise, listed = choice.prices.noise, choice.hit_prices
     known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
     return {
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "schedule": budget.schedule,
+        **budget.fields(),
         "release": release,
         "usual_looks": usual_looks,
         "most_looks": most_looks,
@@ -118,10 +121,6 @@ def calibrate_names(
         "known_threshold": known_threshold if forget_after else choice.threshold,
         "forget_after": forget_after,
         "size_error": size_error,
-        "domain_size": budget.domain_size,
-        "domain_fingerprint": budget.domain_fingerprint,
-        "max_users": budget.max_users,
-        "max_items": budget.max_items,
         "activity_epsilon": activity_epsilon,
         "delta_looks": choice.delta_looks,
         "delta_open": choice.delta_open,

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
 
 from dp_transforms.accounting.activity import activity_delta, guarantee_with_activity
 from dp_transforms.accounting.calibration import sampling_delta
-from dp_transforms.accounting.named_counts import (
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
+from dp_transforms.accounting.purse.price_list import (
+    PURSE_UNITS,
     SHARE_OF_COUNTS,
+    PriceList,
+    check_price_work,
     count_noise,
     count_units,
+    hits_from,
 )
-from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, hits_from
-from dp_transforms.accounting.purse.price_work import check_price_work
 from dp_transforms.accounting.purse.purse_choice import (
     SMALLEST_KNOWN_ERROR,
     PurseChoice,
@@ -37,7 +38,6 @@ from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.names_calibration import calibrate_names, check_most_looks, names_hash_delta
 from dp_transforms.plan.plan_checks import (
-    as_float,
     check_budget,
     check_declared_ids,
     check_delta_split,
@@ -45,7 +45,7 @@ from dp_transforms.plan.plan_checks import (
     check_false_reports,
     check_share,
 )
-from dp_transforms.plan.release_plan import Budget, ReleasePlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 DELTA_SHARES = ("delta_looks", "delta_open", "delta_sampling", "delta_hash")
@@ -58,9 +58,8 @@ _MOST_NAMED_AGAIN = 0.5
 class NamesPlan(ReleasePlan):
     """One calibrated run in which users pay for looks. Build it with `ReleasePlan.calibrate`, which names the choices.
 
-    epsilon, delta: the guarantee for one user over the whole schedule.
-    schedule: the declared windows; its horizon is the number of windows that may be published.
-    release: ``names``.
+    Fields that are not named here: as in `ReleasePlan`. release: ``names``.
+
     usual_looks: the noise was chosen for users with between so many looks in the run; the guarantee is for all.
     most_looks: a purse pays for at most so many looks; a user's further ones do not count.
     shape, scale: the noise of one sum, an `ExponentialPower`.
@@ -84,9 +83,7 @@ class NamesPlan(ReleasePlan):
         known domain every one. Equal to threshold where items are not followed.
     forget_after: in windows; 0 where known items are not followed, the horizon in a known domain.
     size_error: the probability that any size that the run states is larger than the number of users.
-    domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
-    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. max_users is also for
-        stated sizes, which are wrong more often than size_error if there are more users.
+    max_users: also for stated sizes, which are wrong more often than size_error if there are more users.
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon; 0 for
         none. Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
     delta_looks, delta_open, delta_sampling, delta_hash: how delta was split.
@@ -128,33 +125,10 @@ class NamesPlan(ReleasePlan):
     delta_sampling: float
     delta_hash: float
 
-    CHOICES: ClassVar[frozenset[str]] = frozenset(
-        [
-            "usual_looks",
-            "most_looks",
-            "hits_per_user",
-            "known_items",
-            "forget_after",
-            "known_error",
-            "size_error",
-            "counts_for",
-            "activity_epsilon",
-        ]
-    )
-    FLOATS: ClassVar[tuple[str, ...]] = (
-        "epsilon",
-        "delta",
-        "shape",
-        "order",
-        "budget",
-        "size_error",
-        "activity_epsilon",
-        *DELTA_SHARES,
-    )
+    find = staticmethod(calibrate_names)
 
     def __post_init__(self) -> None:
-        for name in self.FLOATS:
-            object.__setattr__(self, name, as_float(name, getattr(self, name)))
+        self._make_floats()
         for name in ("usual_looks", "weights", "units", "hit_weights", "hit_look_units"):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         check_budget(self.epsilon, self.delta, self.schedule)
@@ -249,11 +223,6 @@ class NamesPlan(ReleasePlan):
                 f"known_threshold = {self.known_threshold} is too low for forget_after = {self.forget_after}: noise "
                 f"would name an item that nobody holds again and again. Lower known_error or forget_after."
             )
-
-    @classmethod
-    def of_budget(cls, release: str, budget: Budget, **choices: Any) -> NamesPlan:
-        """The plan that finds most for users with the usual looks. choices: names as in `ReleasePlan.calibrate`."""
-        return cls(**calibrate_names(release, budget, **choices))
 
     @property
     def guarantee(self) -> str:

@@ -11,21 +11,25 @@ kinds; each is in a module of its name.
 from __future__ import annotations
 
 import abc
+import collections
 import dataclasses
 import functools
+import hashlib
 import importlib
+import json
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from dp_transforms.checks import exact, shown
+from dp_transforms.checks import exact, is_whole, shown
 from dp_transforms.html_tables import html_table
 from dp_transforms.plan.plan_checks import as_float, check_budget, check_declared_ids
-from dp_transforms.plan.plan_json import PlanForm, fingerprint_of, read_fields, write_fields
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
+FORMAT_VERSION = 3
+_WRITE_ONE = "Write one with `shh plan --output`."
 DEFAULT_RELEASE = "names"
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
-
 # Module and name of the class of plans for each release mode. They import this module, so they are looked up by name.
 _CHARGING = ("charging_plan", "ChargingPlan")
 _CLASS_OF = {
@@ -35,7 +39,6 @@ _CLASS_OF = {
     "names": ("names_plan", "NamesPlan"),
 }
 RELEASES = tuple(_CLASS_OF)
-
 _Plan = TypeVar("_Plan", bound="ReleasePlan")
 
 
@@ -69,9 +72,15 @@ class Budget(NamedTuple):
     def domain_size(self) -> int:
         return 0 if self.domain is None else self.domain.size
 
-    @property
-    def domain_fingerprint(self) -> str:
-        return "" if self.domain is None else self.domain.fingerprint
+    def fields(self) -> dict[str, Any]:
+        """The fields of a plan that are declared, and not found."""
+        declared = self._asdict()
+        domain = declared.pop("domain")
+        return {
+            **declared,
+            "domain_size": self.domain_size,
+            "domain_fingerprint": "" if domain is None else domain.fingerprint,
+        }
 
 
 class ReleasePlan(abc.ABC):
@@ -104,6 +113,17 @@ class ReleasePlan(abc.ABC):
     DEFAULT_RELEASE: ClassVar[str] = DEFAULT_RELEASE  # of `calibrate`
     CHOICES: ClassVar[frozenset[str]]  # arguments of `calibrate` beside those of every plan
     FLOATS: ClassVar[tuple[str, ...]]  # the fields that are floats
+    find: ClassVar[
+        Callable[..., dict[str, Any]]
+    ]  # the fields of the plan of `calibrate`: of a release mode and a budget
+
+    def __init_subclass__(cls) -> None:
+        cls.CHOICES = frozenset(cls.find.__kwdefaults__ or ())
+        cls.FLOATS = tuple(name for name, kind in cls.__annotations__.items() if kind == "float")
+
+    def _make_floats(self) -> None:
+        for name in self.FLOATS:
+            object.__setattr__(self, name, as_float(name, getattr(self, name)))
 
     @classmethod
     def calibrate(
@@ -188,12 +208,9 @@ class ReleasePlan(abc.ABC):
         check_declared_ids(max_users, max_items)
         if domain is not None and not isinstance(domain, KnownDomain):
             raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
-        return kind.of_budget(release, Budget(epsilon, delta, schedule, domain, max_users, max_items), **choices)
-
-    @classmethod
-    @abc.abstractmethod
-    def of_budget(cls: type[_Plan], release: str, budget: Budget, *args: Any, **choices: Any) -> _Plan:
-        """The plan of `calibrate`. choices: of the arguments in `CHOICES` those that were given."""
+        budget = Budget(epsilon, delta, schedule, domain, max_users, max_items)
+        plan: _Plan = cast(Any, kind)(**kind.find(release, budget, **choices))
+        return plan
 
     @property
     @abc.abstractmethod
@@ -232,7 +249,7 @@ class ReleasePlan(abc.ABC):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
-        return fingerprint_of(self._fields(), self.FLOATS)
+        return _fingerprint_of(self._fields(), self.FLOATS)
 
     def _repr_html_(self) -> str:
         """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
@@ -247,35 +264,63 @@ class ReleasePlan(abc.ABC):
         return html_table(self.guarantee, (), [*declared, *rows])
 
     def to_json(self) -> str:
-        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back."""
-        return write_fields(self._fields(), self.FLOATS)
+        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back.
+
+        One line a field, and one each for the parts of an object. A list has one line.
+        """
+        whole = {"format_version": FORMAT_VERSION, **self._fields(), "fingerprint": self.fingerprint}
+        return "{\n" + ",\n".join(f"  {json.dumps(name)}: {_written(value)}" for name, value in whole.items()) + "\n}"
 
     def _fields(self) -> dict[str, Any]:
         fields = {name: getattr(self, name) for name in _field_names(type(self))}
-        return {**fields, "schedule": self.schedule.to_dict()}
+        return {**fields, "schedule": dataclasses.asdict(self.schedule)}
 
     @classmethod
     def from_json(cls: type[_Plan], text: str | bytes) -> _Plan:
         """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
 
-        The fingerprint finds accidental changes. It is not a signature: anybody can compute it again, and so change
+        A file is hostile input: an error shows one line and little. The fingerprint finds changes that were made by
+        accident, in an editor or on the way. It is not a signature: anybody can compute it again, and so change
         anything that the other checks let pass.
         """
-
-        def form_of(fields: dict[str, Any]) -> PlanForm:
-            kind = plan_class(fields.get("release"))
-            return PlanForm(_field_names(kind), kind.FLOATS)
-
-        fields = read_fields(text, form_of)
-        kind = plan_class(fields["release"])
+        fields = _parse(text)
+        version = fields.pop("format_version", None)
+        if not is_whole(version) or version != FORMAT_VERSION:
+            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {_WRITE_ONE}")
+        kind = plan_class(fields.get("release"))
+        wrong = set(fields) ^ {"fingerprint", *_field_names(kind)}
+        if wrong:
+            shown_names = shown(", ".join(sorted(wrong)))[1:-1]
+            raise ValueError(f"the plan has missing or unknown fields: {shown_names}. {_WRITE_ONE}")
+        if fields.pop("fingerprint") != _fingerprint_of(fields, kind.FLOATS):
+            raise ValueError(f"the plan was changed after `shh plan` wrote it: the fingerprint is wrong. {_WRITE_ONE}")
         try:
-            schedule = WindowSchedule.from_dict(fields.pop("schedule"))
+            schedule = WindowSchedule(**fields.pop("schedule"))
         except TypeError:
             raise ValueError("the schedule of the plan has missing or unknown fields.") from None
         plan: ReleasePlan = cast(Any, kind)(schedule=schedule, **fields)
         if not isinstance(plan, cls):
             raise ValueError(f"the plan is a {kind.__name__}, not a {cls.__name__}. Use ReleasePlan.from_json.")
         return plan
+
+    def again(self, release: str | None = None, **choices: Any) -> ReleasePlan | None:
+        """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices.
+
+        Names as in `calibrate`. None if the budget is too small for it.
+        """
+        try:
+            return ReleasePlan.calibrate(
+                epsilon=self.epsilon,
+                delta=self.delta,
+                schedule=self.schedule,
+                release=release or self.release,
+                domain=self.domain,
+                max_users=self.max_users,
+                max_items=self.max_items,
+                **choices,
+            )
+        except ValueError:
+            return None
 
 
 def plan_class(release: object) -> type[ReleasePlan]:
@@ -289,3 +334,45 @@ def plan_class(release: object) -> type[ReleasePlan]:
 
 def _field_names(kind: type[ReleasePlan]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+
+
+def _written(value: Any) -> str:
+    indent = 2 if isinstance(value, dict) else None
+    return json.dumps(value, indent=indent, allow_nan=False).replace("\n", "\n  ")
+
+
+def _fingerprint_of(fields: dict[str, Any], floats: Iterable[str]) -> str:
+    """Hex SHA-256 of the canonical JSON of a plan's fields: equal for equal plans only."""
+    as_floats = {name: as_float(name, fields[name]) for name in floats}
+    canonical = {"format_version": FORMAT_VERSION, **fields, **as_floats}
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parse(text: str | bytes) -> dict[str, Any]:
+    """A JSON object, without what the standard parser lets pass: fields named twice, NaN, infinities."""
+    try:
+        fields = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except _RefusedJsonError as error:
+        raise ValueError(f"the plan {error}. {_WRITE_ONE}") from None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ValueError(f"the plan is not JSON text as `shh plan` writes it. {_WRITE_ONE}")
+    return fields
+
+
+class _RefusedJsonError(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        twice = next(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
+        raise _RefusedJsonError(f"has the field {shown(twice)} twice")
+    return fields
+
+
+def _refuse(name: str) -> Any:
+    raise _RefusedJsonError("contains NaN or an infinity")

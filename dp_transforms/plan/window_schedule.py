@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dp_transforms.checks import shown
 
@@ -148,10 +148,3 @@ class WindowSchedule:
         # Clip first: a moment near the int64 limits must not wrap around.
         since_start = np.clip(moment_micros, start, start + (self.horizon + 1) * slide) - start
         return np.clip((since_start - 1) // slide, 0, self.horizon)
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> WindowSchedule:
-        return cls(**fields)

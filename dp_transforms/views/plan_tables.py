@@ -1,27 +1,37 @@
-"""What ``shh plan`` prints: a sentence, from how many users on each method finds an item, and what the plan is."""
+"""What ``shh plan`` prints: a sentence, from how many users on each method finds an item, and what the plan is.
+
+And ``--chart``: from how many users on an item is found, against the activity of those users.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
-from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.views.plan_choices import choices_table
-from dp_transforms.views.plan_comparison import (
+from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
+    LOOKS,
     NAMES,
     NAMES_KNOWN,
     NAMES_LOOKS_ALONE,
     NAMES_WITH_HITS,
+    TITLES,
     FoundFrom,
 )
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import in_a_sentence, why
+from dp_transforms.views.report_table import counted
 
+_HITS = (1, 3, 10, 30)
+_MAX_ITEMS_PER_USER = (1, 3, 10)
 _COLUMNS = {
     NAMES: "names,\nnew\nitem",
     NAMES_KNOWN: "names,\nknown\nitem",
@@ -40,6 +50,63 @@ _OTHERS = (
     " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
     " as many items of a user count as in labels."
 )
+_POINTS = 13
+
+
+def alternatives(chosen: ChargingPlan) -> list[ChargingPlan]:
+    """The chosen plan among others of its release mode: with other hits and items per user.
+
+    The others have the default threshold. Plans that the budget cannot pay for are left out.
+    """
+    plans = []
+    for hits in sorted({*_HITS, chosen.hits_per_user}):
+        for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.max_items_per_user}):
+            if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.max_items_per_user):
+                plans.append(chosen)
+                continue
+            other = chosen.again(
+                hits_per_user=hits, max_items_per_user=max_items_per_user, accountant=chosen.accountant
+            )
+            if isinstance(other, ChargingPlan):
+                plans.append(other)
+    return plans
+
+
+def as_record(plan: ChargingPlan, chosen: ChargingPlan) -> dict[str, Any]:
+    return {
+        "release": plan.release,
+        "hits_per_user": plan.hits_per_user,
+        "max_items_per_user": plan.max_items_per_user,
+        "epsilon_per_query": plan.epsilon_per_query,
+        "noise_scale": plan.noise_scale,
+        "threshold": plan.threshold,
+        "zone_width": plan.zone_width,
+        "smallest_detectable": plan.smallest_detectable(FOUND),
+        "expected_false_reports": plan.expected_false_reports,
+        "chosen": plan is chosen,
+    }
+
+
+def choices_table(chosen: ChargingPlan, plans: list[ChargingPlan]) -> Table:
+    table = Table()
+    table.add_column("")
+    table.add_column("release")
+    for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
+        table.add_column(title, justify="right")
+    for before, plan in zip([None, *plans], plans, strict=False):
+        if before is not None and (before.release, before.hits_per_user) != (plan.release, plan.hits_per_user):
+            table.add_section()
+        table.add_row(
+            ">" if plan is chosen else "",
+            plan.release,
+            str(plan.hits_per_user),
+            str(plan.max_items_per_user),
+            f"{plan.noise_scale:,.1f}",
+            f"{plan.threshold:,}",
+            f"{plan.smallest_detectable(FOUND):,}",
+            style="bold" if plan is chosen else None,
+        )
+    return table
 
 
 def print_sentence(plan: ReleasePlan) -> None:
@@ -150,10 +217,9 @@ def prices_in_words(plan: NamesPlan) -> str:
     if not plan.hits_per_user:
         return "looks alone"
     share = plan.hits_per_user * plan.hit_units / plan.purse
-    hits = "1 hit" if plan.hits_per_user == 1 else f"{plan.hits_per_user:,} hits"
     return (
-        f"looks and {hits}, {share:.0%} of a purse, for users with {plan.hits_from:,} pairs or more; looks alone for"
-        " others"
+        f"looks and {counted(plan.hits_per_user, 'hit')}, {share:.0%} of a purse, for users with {plan.hits_from:,}"
+        " pairs or more; looks alone for others"
     )
 
 
@@ -207,21 +273,41 @@ def _domain_text(plan: ReleasePlan) -> str:
 
 def _price_of_kms21(chosen: ChargingPlan) -> str:
     """The same guarantee in labels mode, to compare."""
-    try:
-        labels = ChargingPlan.calibrate(
-            release="labels",
-            epsilon=chosen.epsilon,
-            delta=chosen.delta,
-            schedule=chosen.schedule,
-            max_items_per_user=chosen.max_items_per_user,
-            domain=chosen.domain,
-            max_users=chosen.max_users,
-            max_items=chosen.max_items,
-        )
-    except ValueError:
+    labels = chosen.again("labels", max_items_per_user=chosen.max_items_per_user)
+    if not isinstance(labels, ChargingPlan):
         return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
     return (
         f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of labels (scale"
         f" {labels.noise_scale:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
         " guarantee. It is there for comparison: use --release labels."
     )
+
+
+def chart_looks(most_looks: int = LOOKS[-1]) -> list[int]:
+    """The activities that are drawn: from 1 to at least a thousand, evenly by powers."""
+    return sorted({round(looks) for looks in np.geomspace(1, max(LOOKS[-1], most_looks), _POINTS)})
+
+
+def most_looks_of(plan: object) -> int:
+    return plan.most_looks if isinstance(plan, NamesPlan) else LOOKS[-1]
+
+
+def chart_svg(title: str, found: dict[str, FoundFrom]) -> str:
+    """A whole SVG file. found: by plan, "" where there is only one; at most 8 lines in all."""
+    series: Series = {
+        f"{plan}: {TITLES[method]}" if plan else TITLES[method]: _points(row)
+        for plan, methods in found.items()
+        for method, row in methods.items()
+    }
+    return line_plot_svg(
+        title,
+        "pairs (window, item) of each holder in the run",
+        f"users from which an item is found with {FOUND:.0%}",
+        series,
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _points(row: dict[int, int]) -> list[tuple[float, float]]:
+    return [(float(looks), float(users)) for looks, users in row.items()]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
-from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.plan.charging_plan import ChargingPlan
 from dp_transforms.plan.names_plan import NamesPlan
-from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.views.plan_comparison import (
+from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
     NAMES,
     NAMES_LOOKS_ALONE,
     NAMES_WITH_HITS,
     FoundFrom,
+    likely_hits,
 )
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.views.report_table import counted
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
@@ -26,7 +27,7 @@ def in_a_sentence(plan: ReleasePlan) -> str:
     run = f"in these {_duration(plan.schedule.end_seconds - plan.schedule.start_seconds)}"
     if isinstance(plan, NamesPlan):
         few, many = _usual(plan)
-        first = f"{what} {plan.found_from(few, FOUND):,} users on, if each of them has {_items(few)} {run}"
+        first = f"{what} {plan.found_from(few, FOUND):,} users on, if each of them has {counted(few, 'item')} {run}"
         return f"{first}." if few == many else f"{first}; from {plan.found_from(many, FOUND):,} if each has {many:,}."
     assert isinstance(plan, ChargingPlan)
     hits = "its one hit is" if plan.hits_per_user == 1 else f"all {plan.hits_per_user:,} hits are"
@@ -44,30 +45,26 @@ def why(plan: ReleasePlan, found: FoundFrom) -> str:
     if not isinstance(plan, NamesPlan):
         return ""
     few, many = plan.usual_looks
-    usual = f"most users have {_items(few)} in the run" if few == many else f"most users have {few:,} to {many:,} items"
+    usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
+    paid = f"are paid for: most users have {usual}."
     looks = max((each for each in found[NAMES] if each <= many), default=min(found[NAMES]))
-    users = found[NAMES][looks]
+    users, items = found[NAMES][looks], counted(looks, "item")
     if plan.hits_per_user:
         alone = found.get(NAMES_LOOKS_ALONE, {}).get(looks)
-        hits = _hits(plan.hits_per_user)
         instead = "" if alone is None else f" instead of {alone:,}"
         return (
-            f"Looks and hits are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each is"
-            f" found from {users:,} users on{instead}, until they have had {hits}; then they no longer count."
+            f"Looks and hits {paid} With a price for hits an item of users with {items} each is found from {users:,}"
+            f" users on{instead}, until they have had {counted(plan.hits_per_user, 'hit')}; then they no longer count."
         )
     with_hits = found.get(NAMES_WITH_HITS, {}).get(looks)
     if with_hits is None or with_hits >= users:
-        return f"Looks alone are paid for: {usual}. A price for hits would find no more."
+        return f"Looks alone {paid} A price for hits would find no more."
     return (
-        f"Looks alone are paid for: {usual}. With a price for hits an item of users with {_items(looks)} each would be"
-        f" found from {with_hits:,} users on instead of {users:,}, but only until each has had"
-        f" {_hits(HITS_TO_COMPARE)}; a user with {_items(looks)} may have some {math.ceil(HIT_SHARE * looks):,}."
-        " Use --hits-per-user where few of a user's items are near the threshold."
+        f"Looks alone {paid} With a price for hits an item of users with {items} each would be found from"
+        f" {with_hits:,} users on instead of {users:,}, but only until each has had {counted(HITS_TO_COMPARE, 'hit')};"
+        f" a user with {items} may have some {likely_hits(looks):,}. Use --hits-per-user where few of a user's items"
+        " are near the threshold."
     )
-
-
-def _hits(number: int) -> str:
-    return "1 hit" if number == 1 else f"{number:,} hits"
 
 
 def _usual(plan: NamesPlan) -> tuple[int, int]:
@@ -75,10 +72,6 @@ def _usual(plan: NamesPlan) -> tuple[int, int]:
     first, last = plan.usual_looks
     middle = round(math.sqrt(first * last))
     return min(max(round(middle, 1 - len(str(middle))), first), last), last
-
-
-def _items(number: int) -> str:
-    return "1 item" if number == 1 else f"{number:,} items"
 
 
 def _window_of_item(seconds: int) -> str:
@@ -93,5 +86,4 @@ def _duration(seconds: int) -> str:
     size, unit = next(
         (size, unit) for size, unit in _UNITS if seconds % size == 0 and (seconds >= 2 * size or unit == "second")
     )
-    number = seconds // size
-    return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
+    return counted(seconds // size, unit)

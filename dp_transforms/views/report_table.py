@@ -1,4 +1,7 @@
-"""Reports as a table for a terminal. Labels may be hostile: they reach the terminal escaped, and never as markup."""
+"""Reports for people: a table for a terminal, labels as text, how a run ended.
+
+Labels may be hostile: they reach a terminal, a page or a picture escaped, and never as markup.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.views.time_axis import local_text
 
 _MAX_LABEL = 80
@@ -34,6 +37,9 @@ _MOST_HITS = 10**6  # of a plan that is worth a word
 _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
 _AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
+_LONGEST = 80
+# What `label_text` would write otherwise, or what a page would show like another text.
+_AMBIGUOUS = re.compile(r'["\\]|^ | $|  ')
 
 
 def windows_table(
@@ -148,8 +154,8 @@ def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
 
 def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
     """So many hits at most, of any one user: the estimate is that of one more, where there is one."""
-    counted = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
-    return counted if counted == len(after_hits) else max(0, counted - 1)
+    paid = bisect.bisect_right(after_hits, epsilon_spent * (1 + 1e-9))  # computed on another machine, perhaps
+    return paid if paid == len(after_hits) else max(0, paid - 1)
 
 
 def _what_was_paid(plan: Mapping[str, Any]) -> str:
@@ -159,8 +165,8 @@ def _what_was_paid(plan: Mapping[str, Any]) -> str:
         return ""
     if not hits:
         return "Users paid for looks alone."
-    number = "1 hit" if hits == 1 else f"{hits:,} hits"
-    return f"Users paid for looks; those with many paid less, and for {number} each, after which they no longer count."
+    paid = f"for {counted(hits, 'hit')} each"
+    return f"Users paid for looks; those with many paid less, and {paid}, after which they no longer count."
 
 
 def is_ascii_only(console: Console) -> bool:
@@ -245,3 +251,27 @@ def length_text(micros: int) -> str:
         return f"{micros / 1_000_000}s"
     unit, size = next((unit, size) for unit, size in _UNITS if seconds % size == 0)
     return f"{seconds // size}{unit}"
+
+
+def shown_text(text: str) -> str:
+    """A text with blanks as it is, if nothing in it hides or misleads; else quoted and escaped as on a terminal.
+
+    Two different texts of at most 80 characters never look alike. Longer ones are cut.
+    """
+    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    if not cut or _AMBIGUOUS.search(cut) or escape_text(cut) != cut or _begins_with_mark(cut):
+        return label_text(text)
+    return cut
+
+
+def _begins_with_mark(text: str) -> bool:
+    return unicodedata.category(text[0]).startswith("M")
+
+
+def counted(number: int, what: str) -> str:
+    """``1 hit``, ``2 hits``."""
+    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def ended_words(ended: RunEnded) -> str:
+    return f"The run has ended: all of its {ended.windows:,} windows are closed."

@@ -20,10 +20,9 @@ from apache_beam.testing import test_stream
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, wide_discrete_laplace
+from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, wide_discrete_laplace
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
-from dp_transforms.mechanisms.papers.user_counters import UserCounters
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving, UserCounters
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState

@@ -10,8 +10,8 @@ from dp_transforms.cli.main import main
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportHeader, write_report_file
-from dp_transforms.views.page.fact_sheet import plan_facts
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
+from dp_transforms.views.page.report_page import plan_facts
 from tests.cli.shown_reports import HOSTILE, hostile_characters
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_names_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of

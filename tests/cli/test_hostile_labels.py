@@ -19,8 +19,7 @@ from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, Win
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
-from dp_transforms.views.page.shown_text import shown_text
-from dp_transforms.views.report_table import label_text
+from dp_transforms.views.report_table import label_text, shown_text
 
 HOUR = 3_600_000_000
 HOSTILE = {

@@ -17,9 +17,9 @@ from dp_transforms.cli.plan_options import PLAN_OPTIONS, plan_from_options, plan
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.plan_comparison import Comparison
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.views.plan_comparison import Comparison
 from tests.helpers.forked import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]

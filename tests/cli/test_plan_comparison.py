@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from dp_transforms.cli.plan import command
 from dp_transforms.errors import UserError
 from dp_transforms.plan.names_plan import NamesPlan
-from dp_transforms.plan.other_methods import (
+from dp_transforms.plan.plan_comparison import (
     gaussian_histograms_found_from,
     partition_selection_found_from,
     weighted_gaussian_found_from,

@@ -11,7 +11,7 @@ import click
 
 from dp_transforms.cli.subcommands import defaults_of, read_config, shh
 from dp_transforms.errors import UserError
-from dp_transforms.views.page.item_titles import read_titles
+from dp_transforms.views.page.report_columns import read_titles
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 
 _CONFIG = """

@@ -6,10 +6,15 @@ import functools
 import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
-from dp_transforms.accounting.named_counts import CountPrice, price_counts
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, hits_from, make_price_list
+from dp_transforms.accounting.purse.price_list import (
+    PURSE_UNITS,
+    CountPrice,
+    hits_from,
+    make_price_list,
+    order_budget,
+    price_counts,
+)
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.names_calibration import LEVEL_SPACING

@@ -8,9 +8,14 @@ from typing import Any
 
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.target_charging import not_prior_probability
-from dp_transforms.mechanisms.papers.boundary_wrapper import BOUNDARY, BoundaryWrapper, FiniteMechanism, TwoRuns
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import OwnTarget
+from dp_transforms.mechanisms.papers.private_computation import (
+    BOUNDARY,
+    BoundaryWrapper,
+    FiniteMechanism,
+    OwnTarget,
+    TwoRuns,
+)
 from dp_transforms.mechanisms.papers.target_charging import TargetCharging
 from tests.privacy.scenarios import Scenario
 from tests.privacy.scenarios_target_charging import _LN3, _RESPONSE, Transcript, _finite, _game, _halts, _hits

@@ -14,9 +14,8 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 )
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.small_database import SmallDatabase
 from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.papers.synthetic_data import SyntheticData
+from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, SyntheticData
 from tests.privacy.scenarios import Scenario
 
 Run = Callable[[NoiseSource, bool], Hashable]

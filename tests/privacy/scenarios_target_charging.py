@@ -14,14 +14,23 @@ from typing import Any
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
-from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism
-from dp_transforms.mechanisms.papers.conditional_release import ConditionalRelease
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
+from dp_transforms.mechanisms.papers.private_computation import (
+    FiniteMechanism,
+    NoisyAnswer,
+    NoisyTest,
+    NoisyZoneTest,
+    NotPrior,
+)
 from dp_transforms.mechanisms.papers.query import RealQuery
-from dp_transforms.mechanisms.papers.selection import OneShotTopK
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
+from dp_transforms.mechanisms.papers.target_charging import (
+    ConditionalRelease,
+    HitLimit,
+    MultiTargetCharging,
+    OneShotTopK,
+    Price,
+    TargetCharging,
+)
 from tests.privacy.scenarios import Scenario
 
 Transcript = list[Hashable]

@@ -19,8 +19,7 @@ from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
-from dp_transforms.mechanisms.papers.user_counters import UserCounters
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.mechanisms.release_rule import Release, ReleaseRule
 from tests.privacy.scenarios import Scenario
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
+from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold, Release
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_budgets import UserBudgets

@@ -9,8 +9,7 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
+from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -9,12 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE
+from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, zone_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
-from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers.hits_adversary import HitsGame
 from tests.unit import purse_oracle

@@ -13,8 +13,13 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.accounting.purse.price_list import (
+    PURSE_UNITS,
+    PriceList,
+    delta_of_budget,
+    make_price_list,
+    order_budget,
+)
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor import item_namer, replay_weights
 from dp_transforms.monitor.naming_settings import NamingSettings

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor import look_candidates
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace
+from dp_transforms.mechanisms.noise_table import DiscreteLaplace, discrete_laplace
 from tests.helpers.sampling_checks import (
     chi_squared_rejects,
     laplace_probability,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace
+from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, discrete_laplace
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys, sum_modulo_2_128
 from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.item_table import ItemTable

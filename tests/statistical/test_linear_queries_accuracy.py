@@ -13,17 +13,15 @@ import functools
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
     offline_records_needed,
     online_records_needed,
 )
-from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import Halted, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.small_database import SmallDatabase, small_database_records_needed
-from dp_transforms.mechanisms.papers.synthetic_data import SyntheticData
+from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, SyntheticData, small_database_records_needed
 from tests.helpers.sampling_checks import too_many
 
 _BETA = 0.1

@@ -16,9 +16,8 @@ import pytest
 
 import dp_transforms.accounting
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
-from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition, optimal_composition_delta
+from dp_transforms.accounting.composition import MOST_CALLS, Accountant, OptimalComposition, optimal_composition_delta
 from dp_transforms.accounting.target_charging import (
     ClosedFormAccountant,
     ExactTailAccountant,

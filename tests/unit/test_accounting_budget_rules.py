@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.renyi import delta_from_divergences
+from dp_transforms.accounting.mixed_charging import delta_from_divergences
 from dp_transforms.plan.lifetime_cost import (
     BASIC,
     NOTHING,

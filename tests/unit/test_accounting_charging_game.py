@@ -13,16 +13,14 @@ from scipy.stats import binom
 
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta, static_adversary_epsilon
 from dp_transforms.accounting.charging_game import (
+    GameAccountant,
     charging_game_delta,
     charging_game_deltas,
-    charging_game_epsilon,
 )
 from dp_transforms.accounting.target_charging import (
+    ClosedFormAccountant,
+    ExactTailAccountant,
     between_probability,
-    closed_form_delta,
-    closed_form_epsilon,
-    exact_tail_delta,
-    exact_tail_epsilon_and_calls,
     not_prior_probability,
 )
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
@@ -39,14 +37,15 @@ def test_reference_values(row: dict[str, float]) -> None:
     epsilon_per_query, hits, delta = row["eps_query"], int(row["hits"]), row["delta"]
     q = not_prior_probability(epsilon_per_query)
     between = between_probability(epsilon_per_query, math.ceil(2 / epsilon_per_query))
-    exact_tail, calls = exact_tail_epsilon_and_calls(epsilon_per_query, q, hits, delta)
-    assert charging_game_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(row["game"], rel=3e-5)
-    assert charging_game_epsilon(epsilon_per_query, between, hits, delta) == pytest.approx(
+    exact_tail = ExactTailAccountant(epsilon_per_query, q, hits)
+    closed_form = ClosedFormAccountant(epsilon_per_query, q, hits)
+    assert GameAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(row["game"], rel=3e-5)
+    assert GameAccountant(epsilon_per_query, between, hits).epsilon(delta) == pytest.approx(
         row["game_between_zone_2_over_eps"], rel=3e-5
     )
-    assert exact_tail == pytest.approx(row["exact_tail"], rel=3e-5)
-    assert calls == row["exact_tail_calls"]
-    assert closed_form_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(row["closed_form"], rel=3e-5)
+    assert exact_tail.epsilon(delta) == pytest.approx(row["exact_tail"], rel=3e-5)
+    assert exact_tail.delta_and_calls(exact_tail.epsilon(delta))[1] == row["exact_tail_calls"]
+    assert closed_form.epsilon(delta) == pytest.approx(row["closed_form"], rel=3e-5)
     assert static_adversary_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(
         row["static_lower_bound"], rel=3e-5
     )
@@ -71,7 +70,7 @@ def test_misprint_of_theorem_b4() -> None:
     assert as_printed == pytest.approx(2.72, abs=0.005)
     assert attained == pytest.approx(2.97, abs=0.005)
     assert static_adversary_delta(epsilon_per_query, q, hits, as_printed) > 5 * delta
-    assert closed_form_epsilon(epsilon_per_query, q, hits, delta) == pytest.approx(3.78, abs=0.005)
+    assert ClosedFormAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(3.78, abs=0.005)
 
 
 GRID = list(itertools.product((0.02, 0.1, 0.5, 1.5), (1, 4, 30), (1.0, 0.6), (1e-4, 1e-9)))
@@ -80,12 +79,12 @@ GRID = list(itertools.product((0.02, 0.1, 0.5, 1.5), (1, 4, 30), (1.0, 0.6), (1e
 @pytest.mark.parametrize(("epsilon_per_query", "hits", "share", "delta"), GRID)
 def test_order_of_the_bounds(epsilon_per_query: float, hits: int, share: float, delta: float) -> None:
     q = share * not_prior_probability(epsilon_per_query)
-    epsilon = charging_game_epsilon(epsilon_per_query, q, hits, delta)
+    epsilon = GameAccountant(epsilon_per_query, q, hits).epsilon(delta)
     game = charging_game_delta(epsilon_per_query, q, hits, epsilon)
     assert delta * 0.9999 < game <= delta
     assert static_adversary_delta(epsilon_per_query, q, hits, epsilon) <= game
-    exact_tail = exact_tail_delta(epsilon_per_query, q, hits, epsilon)
-    assert game <= exact_tail <= closed_form_delta(epsilon_per_query, q, hits, epsilon) * (1 + 1e-9)
+    exact_tail = ExactTailAccountant(epsilon_per_query, q, hits).delta(epsilon)
+    assert game <= exact_tail <= ClosedFormAccountant(epsilon_per_query, q, hits).delta(epsilon) * (1 + 1e-9)
     assert epsilon <= RenyiAccountant(epsilon_per_query, q, hits).epsilon(delta)
 
 
@@ -101,7 +100,7 @@ def test_monotone_in_every_argument() -> None:
     assert rising([delta(hits=k) for k in (1, 2, 3, 5, 10, 50)])
     assert rising([delta(epsilon=e) for e in (6.0, 4.0, 3.0, 1.0, 0.1, 0.0)])
     assert rising([delta(share=s) for s in (1.0, 0.99, 0.8, 0.4, 0.1)])
-    epsilons = [charging_game_epsilon(0.2, 0.4, 5, d) for d in (0.1, 1e-3, 1e-6, 1e-9, 1e-12)]
+    epsilons = [GameAccountant(0.2, 0.4, 5).epsilon(d) for d in (0.1, 1e-3, 1e-6, 1e-9, 1e-12)]
     assert rising(epsilons)
 
 
@@ -157,9 +156,9 @@ def test_too_large_a_target_is_refused() -> None:
         with pytest.raises(ValueError, match="target_probability must lie in"):
             charging_game_delta(0.3, q, 2, 1.0)
         with pytest.raises(ValueError, match="target_probability must lie in"):
-            charging_game_epsilon(0.3, q, 2, 1e-6)
+            GameAccountant(0.3, q, 2).epsilon(1e-6)
         with pytest.raises(ValueError, match="target_probability must lie in"):
-            exact_tail_delta(0.3, q, 2, 1.0)
+            ExactTailAccountant(0.3, q, 2).delta(1.0)
 
 
 @pytest.mark.parametrize(

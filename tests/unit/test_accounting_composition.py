@@ -16,17 +16,14 @@ from dp_transforms.accounting.composition import (
     OptimalComposition,
     advanced_composition_epsilon,
     optimal_composition_delta,
-    optimal_composition_epsilon,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.target_charging import (
+    ClosedFormAccountant,
+    ExactTailAccountant,
     _chernoff_tail,
     between_probability,
     calls_exceed_probability,
-    closed_form_delta,
-    closed_form_epsilon,
-    exact_tail_delta,
-    exact_tail_epsilon,
     not_prior_probability,
 )
 from dp_transforms.mechanisms.discrete_laplace_law import probability, upper_tail
@@ -69,7 +66,7 @@ def test_one_call_composes_to_itself() -> None:
 
 def test_optimal_is_below_advanced_composition() -> None:
     for calls in (1, 10, 100, 1000):
-        optimal = optimal_composition_epsilon(0.1, calls, 1e-7)
+        optimal = OptimalComposition(0.1, calls).epsilon(1e-7)
         assert optimal <= advanced_composition_epsilon(0.1, calls, 1e-7) * (1 + 1e-6)
         assert optimal_composition_delta(0.1, calls, optimal) <= 1e-7
 
@@ -174,10 +171,10 @@ def test_a_planted_chernoff_tail_is_seen() -> None:
 
 def test_epsilon_and_delta_of_each_bound_are_inverse() -> None:
     q = 0.45
-    epsilon = exact_tail_epsilon(0.1, q, 8, 1e-7)
-    assert exact_tail_delta(0.1, q, 8, epsilon) == pytest.approx(1e-7, rel=1e-4)
-    epsilon = closed_form_epsilon(0.1, q, 8, 1e-7)
-    assert closed_form_delta(0.1, q, 8, epsilon) == pytest.approx(1e-7, rel=2e-3)
+    epsilon = ExactTailAccountant(0.1, q, 8).epsilon(1e-7)
+    assert ExactTailAccountant(0.1, q, 8).delta(epsilon) == pytest.approx(1e-7, rel=1e-4)
+    epsilon = ClosedFormAccountant(0.1, q, 8).epsilon(1e-7)
+    assert ClosedFormAccountant(0.1, q, 8).delta(epsilon) == pytest.approx(1e-7, rel=2e-3)
 
 
 def test_exact_tail_tries_every_cut() -> None:
@@ -185,13 +182,13 @@ def test_exact_tail_tries_every_cut() -> None:
         float(calls_exceed_probability(np.array([r]), 4, 0.4)[0]) + optimal_composition_delta(0.3, r, 2.0)
         for r in range(1, 200)
     )
-    assert exact_tail_delta(0.3, 0.4, 4, 2.0) == pytest.approx(best, rel=1e-12)
+    assert ExactTailAccountant(0.3, 0.4, 4).delta(2.0) == pytest.approx(best, rel=1e-12)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, math.nan, 2.0])
 def test_impossible_deltas_are_refused(delta: float) -> None:
-    for solve in (exact_tail_epsilon, closed_form_epsilon):
+    for accountant in (ExactTailAccountant(0.1, 0.4, 3), ClosedFormAccountant(0.1, 0.4, 3)):
         with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
-            solve(0.1, 0.4, 3, delta)
+            accountant.epsilon(delta)
     with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
-        optimal_composition_epsilon(0.1, 3, delta)
+        OptimalComposition(0.1, 3).epsilon(delta)

@@ -29,16 +29,15 @@ from dp_transforms.accounting.kms21_accountant import (
     _six_digits_down,
     check_monitor_noise,
 )
-from dp_transforms.accounting.renyi import (
+from dp_transforms.accounting.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,
     largest_lam,
     target_charge,
 )
 from dp_transforms.accounting.target_charging import (
-    closed_form_delta,
-    closed_form_epsilon,
-    exact_tail_delta,
+    ClosedFormAccountant,
+    ExactTailAccountant,
 )
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.charging_plan import DELTA_SHARES
@@ -74,7 +73,7 @@ def test_the_closed_form_by_hand(each: float, q: float, hits: int, epsilon: floa
         composed = 0.0 if calls * each <= epsilon else math.exp(-(left**2) / (2 * calls * each**2))
         best = min(best, (chernoff(calls, hits, q) + composed) * (1 + ROUNDING))
     assert 0 < best < 1
-    assert closed_form_delta(each, q, hits, epsilon) == exactly(best, 1e-11)
+    assert ClosedFormAccountant(each, q, hits).delta(epsilon) == exactly(best, 1e-11)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_the_epsilon_of_the_closed_form_by_hand(each: float, q: float, hits: int
         if left > 1e-9 * delta:
             advanced = calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / left))
             best = min(best, min(calls * each, advanced) * (1 + ROUNDING))
-    assert closed_form_epsilon(each, q, hits, delta) == exactly(best, 1e-11)
+    assert ClosedFormAccountant(each, q, hits).epsilon(delta) == exactly(best, 1e-11)
 
 
 @pytest.mark.parametrize(
@@ -378,5 +377,5 @@ def test_a_policy_is_worth_no_more_than_1_and_no_less_than_stopping(hit: float, 
 def test_a_tail_that_proves_nothing_is_1() -> None:
     """Each call loses as much as may be lost in all: every cut adds up to more than 1."""
     for each, q, hits in ((6.0, 0.002, 5), (3.0, 0.04, 9)):
-        assert exact_tail_delta(each, q, hits, 0.0) == 1.0
-    assert exact_tail_delta(0.1, 0.475, 5, 0.0) < 1.0
+        assert ExactTailAccountant(each, q, hits).delta(0.0) == 1.0
+    assert ExactTailAccountant(0.1, 0.475, 5).delta(0.0) < 1.0

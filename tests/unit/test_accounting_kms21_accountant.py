@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import optimal_composition_delta
+from dp_transforms.accounting.composition import Accountant, optimal_composition_delta
 from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
     calibrate_threshold_monitor,
@@ -269,7 +268,7 @@ def test_the_reference_values() -> None:
     assert direct_scale(1, 1e-6, 50) == pytest.approx(350_199, abs=0.5)
     assert epochs_scale(1, 1e-6, 50) == pytest.approx(447_656, rel=0.02)  # there with another split of delta
     noise = calibrate_threshold_monitor(1.0, 1e-6, 50)
-    assert noise.form == "direct"
+    assert noise.epochs == 1
     assert 350_199 <= 1 / noise.wide_epsilon < 350_199 * (1 + 1e-5)
     assert noise.algorithm_delta == pytest.approx(1e-6 / 3, rel=1e-4)
     shift = noise.algorithm_epsilon / math.log(1 / noise.algorithm_delta)
@@ -284,8 +283,8 @@ def test_calibration_takes_the_better_form_and_no_more_noise_than_it_needs(
     epsilon: float, delta: float, hits: int, form: str
 ) -> None:
     noise = calibrate_threshold_monitor(epsilon, delta, hits)
-    assert noise.form == form
-    assert noise.accountant.delta(epsilon) <= delta
+    assert (noise.epochs > 1) == (form == "epochs")
+    assert noise.delta(epsilon) <= delta
     assert 1 / noise.wide_epsilon <= (1 + 1e-4) * min(f(epsilon, delta, hits) for f in (direct_scale, epochs_scale))
     narrow = noise.narrow_epsilon * 1.001
     cap = math.ceil(math.log(1 / narrow) / narrow)
@@ -298,12 +297,12 @@ def test_a_grid_changes_units_and_nothing_else(grid: int) -> None:
     whole, fine = (calibrate_threshold_monitor(2.0, 1e-6, 3, grid=each) for each in (1, grid))
     assert 1 / fine.wide_epsilon / grid == pytest.approx(1 / whole.wide_epsilon, rel=1e-3)
     assert fine.narrow_epsilon * grid == pytest.approx(whole.narrow_epsilon, rel=1e-5)
-    assert fine.accountant.delta(2.0) <= 1e-6
+    assert fine.delta(2.0) <= 1e-6
 
 
 @pytest.mark.parametrize("hits", [1, 50, 2000])
 def test_the_accountant_is_a_curve_and_its_inverse(hits: int) -> None:
-    accountant = calibrate_threshold_monitor(1.0, 1e-6, hits).accountant
+    accountant = calibrate_threshold_monitor(1.0, 1e-6, hits)
     assert isinstance(accountant, Accountant)
     epsilons = [0.0, 0.2, 0.5, 0.9, 1.0, 1.1, 2.0, 50.0]
     deltas = [accountant.delta(epsilon) for epsilon in epsilons]
@@ -347,7 +346,7 @@ def test_delta_is_not_below_the_best_that_is_proved_and_not_far_above(hits: int,
 def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:
     noise = calibrate_threshold_monitor(10_000.0, 1e-6, 1)
     assert (noise.narrow_epsilon, noise.cap, noise.wide_epsilon) == pytest.approx((0.5, 2, 0.05), rel=1e-5)
-    assert noise.accountant.epsilon(1e-6) < 1000
+    assert noise.epsilon(1e-6) < 1000
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.plan.lifetime_cost import (
     BudgetRule,
     delta_units,

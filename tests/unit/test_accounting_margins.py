@@ -8,9 +8,8 @@ import pytest
 
 from dp_transforms.accounting.calibration import charged_sampling_delta
 from dp_transforms.accounting.kms21_accountant import _round_noise
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.renyi import delta_from_divergences, epsilon_from_divergences
-from dp_transforms.accounting.target_charging_noise import solve_target_charging
+from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences
+from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold, solve_target_charging
 from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
 
 MARGIN = 1e-9
@@ -34,7 +33,7 @@ def test_noise_that_is_safe_by_less_than_the_margin_is_not_taken(below: float, f
 def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale: float, epochs: int) -> None:
     hits, epsilon, grid = 20, 1.0, 3
     first = _round_noise(scale, epochs, epsilon, 1.0 - 1e-6, hits, grid)
-    exact = first.accountant.delta(epsilon)
+    exact = first.delta(epsilon)
     assert 0 < exact < 1e-6
     for above, is_taken in ((0.5 * MARGIN, False), (2 * MARGIN, True)):
         taken = _round_noise(scale, epochs, epsilon, exact * (1 + above), hits, grid)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.charging_bounds import RenyiAccountant
-from dp_transforms.accounting.accountant import Accountant
 from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.composition import Accountant
 from dp_transforms.accounting.mixed_charging import (
     CallKind,
     MixedChargingAccountant,
@@ -21,7 +21,7 @@ from dp_transforms.accounting.mixed_charging import (
     largest_support,
 )
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
-from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.private_computation import NotPrior
 from dp_transforms.mechanisms.papers.target_charging import TargetCharging
 from tests.helpers.scripted import Scripted

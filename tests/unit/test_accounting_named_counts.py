@@ -9,9 +9,14 @@ from typing import Any
 import mpmath
 import pytest
 
-from dp_transforms.accounting.named_counts import SHARE_OF_COUNTS, count_noise, count_units, price_counts
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS
+from dp_transforms.accounting.purse.price_list import (
+    PURSE_UNITS,
+    SHARE_OF_COUNTS,
+    count_noise,
+    count_units,
+    price_counts,
+)
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.plan.names_plan import NamesPlan
 from dp_transforms.plan.release_plan import ReleasePlan

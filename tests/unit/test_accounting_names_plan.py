@@ -263,7 +263,7 @@ def test_a_plan_in_a_known_domain_follows_every_item_for_ever() -> None:
 def test_a_longer_schedule_needs_no_other_plan() -> None:
     """What a purse pays for does not depend on the number of windows, in an open domain."""
     longer = WindowSchedule.fixed(HOURLY.start_seconds, HOURLY.start_seconds + 5000 * 3600, 3600)
-    plan = ReleasePlan.from_json(changed_plan(short_names_plan(), schedule=longer.to_dict()))
+    plan = ReleasePlan.from_json(changed_plan(short_names_plan(), schedule=dataclasses.asdict(longer)))
     assert plan.threshold == short_names_plan().threshold
     assert plan == short_names_plan(schedule=longer)
 

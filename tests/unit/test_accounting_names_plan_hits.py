@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.accounting.purse.open_threshold import found_from
-from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.plan.names_plan import NamesPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.calibrated_plans import DOMAIN, HOURLY

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dp_transforms.accounting.fewest_users import fewest_users
-from dp_transforms.plan.other_methods import (
+from dp_transforms.accounting.purse.open_threshold import fewest_users
+from dp_transforms.plan.plan_comparison import (
     BestCap,
     _gaussian_sigma,
     _GaussianSelection,

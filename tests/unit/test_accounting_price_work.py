@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse import level_prices, look_prices, price_list, zone_prices
-from dp_transforms.accounting.purse.level_prices import level_price
-from dp_transforms.accounting.purse.price_list import PriceList
-from dp_transforms.accounting.purse.price_work import MOST_WORK, price_work
-from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.accounting.purse import look_prices, price_list
+from dp_transforms.accounting.purse.look_prices import level_price, zone_price
+from dp_transforms.accounting.purse.price_list import MOST_WORK, PriceList, price_work
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.names_plan import NamesPlan
 from dp_transforms.plan.release_plan import ReleasePlan
@@ -83,8 +81,6 @@ def test_no_price_looks_further_than_the_work_says(
         return real(law, reach)
 
     monkeypatch.setattr(look_prices, "log_tails", watched)
-    monkeypatch.setattr(level_prices, "log_tails", watched)
-    monkeypatch.setattr(zone_prices, "log_tails", watched)
     price(noise, order, weight, spacing)
     # Tables are made for up to twice as far.
     assert max(asked) <= price_work(noise, order, [weight], spacing) + 2 * weight

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.purse import price_bounds as module
-from dp_transforms.accounting.purse.level_prices import level_price
-from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.accounting.purse.look_prices import level_price, look_price, zone_price
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.accounting.purse.price_list import PriceList
-from dp_transforms.accounting.purse.zone_prices import zone_price
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 

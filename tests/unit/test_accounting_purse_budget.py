@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy.stats import norm
 
-from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
+from dp_transforms.accounting.purse.price_list import delta_of_budget, order_budget
 from tests.unit.purse_oracle import REFERENCE
 
 

@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.accounting.purse import purse_search
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
-from dp_transforms.accounting.purse.order_budget import delta_of_budget, order_budget
+from dp_transforms.accounting.purse.price_list import delta_of_budget, order_budget
 from dp_transforms.accounting.purse.purse_choice import PurseChoice, choose_purse
 
 BUDGET = {"epsilon": 2.0, "delta": 1e-9}

@@ -11,7 +11,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 
 from dp_transforms.accounting.purse.look_prices import look_price
-from dp_transforms.accounting.purse.order_budget import delta_of_budget
+from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers import looks_game
 from tests.helpers.looks_game import looks_delta

@@ -8,8 +8,7 @@ import math
 import mpmath
 import pytest
 
-from dp_transforms.accounting.purse.level_prices import level_price
-from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.accounting.purse.look_prices import level_price, look_price
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE

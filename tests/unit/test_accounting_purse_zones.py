@@ -9,10 +9,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse import zone_prices
-from dp_transforms.accounting.purse.level_prices import level_price
-from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, look_price
-from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.accounting.purse import look_prices
+from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, level_price, look_price, zone_price
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
@@ -161,7 +159,7 @@ def test_the_free_name_above_must_be_priced_near_its_own_boundary() -> None:
 def test_a_price_that_stops_at_a_finite_tail_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = ExponentialPower(3.0, 1000)
     right = zone_price(noise, 17.0, 200, 1300, hit_price=0.1)
-    monkeypatch.setattr(zone_prices, "beyond_reach", lambda *_: 0.0)
+    monkeypatch.setattr(look_prices, "beyond_reach", lambda *_: 0.0)
     assert zone_price(noise, 17.0, 200, 1300, hit_price=0.1) < right * 0.8
 
 

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.charging_game import charging_game_delta, charging_game_epsilon
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.release_modes import RELEASE_MODES
+from dp_transforms.accounting.charging_game import GameAccountant, charging_game_delta
+from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, smallest_safe_threshold
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -121,7 +120,7 @@ def test_epsilon_after_hits(plan: ReleasePlan) -> None:
         q = RELEASE_MODES[plan.release].target_probability(plan.epsilon_per_query)  # type: ignore[attr-defined]
         delta = charging_game_delta(plan.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.delta_accounting * (1 + 1e-9)
-        exact = charging_game_epsilon(plan.epsilon_per_query, q, hits, plan.delta_accounting)
+        exact = GameAccountant(plan.epsilon_per_query, q, hits).epsilon(plan.delta_accounting)
         assert running[hits - 1] == pytest.approx(exact, rel=3e-3)
 
 
@@ -203,7 +202,7 @@ def test_a_tampered_plan_is_refused(changes: dict[str, Any], message: str) -> No
 def test_a_longer_schedule_is_refused() -> None:
     longer = WindowSchedule.fixed(START, START + 500 * 3600, 3600)
     with pytest.raises(ValueError, match="threshold must be >="):
-        ReleasePlan.from_json(changed_plan(LABELS, schedule=longer.to_dict()))
+        ReleasePlan.from_json(changed_plan(LABELS, schedule=dataclasses.asdict(longer)))
 
 
 @pytest.mark.parametrize(

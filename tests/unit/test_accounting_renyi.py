@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.charging_bounds import RenyiAccountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.renyi import largest_lam, target_charge
+from dp_transforms.accounting.mixed_charging import largest_lam, target_charge
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
 
 EPSILONS = (0.02, 0.3, 1.0, 3.0)

@@ -19,7 +19,7 @@ import pytest
 from dp_transforms.accounting.calibration import hash_delta
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
-from dp_transforms.accounting.target_charging import closed_form_epsilon
+from dp_transforms.accounting.target_charging import ClosedFormAccountant
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -166,5 +166,5 @@ def test_the_closed_form_keeps_its_margin_for_rounding(
             if left > 0:
                 advanced = calls * e**2 / 2 + e * (2 * calls * (1 / left).ln()).sqrt()
                 truth = min(truth, calls * e, advanced)
-    found = closed_form_epsilon(epsilon_per_query, target_probability, hits, delta)
+    found = ClosedFormAccountant(epsilon_per_query, target_probability, hits).epsilon(delta)
     assert 1 + 0.5e-10 < decimal.Decimal(found) / truth < 1 + 1e-8

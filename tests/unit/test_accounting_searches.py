@@ -15,35 +15,31 @@ import pytest
 
 from benchmarks import charging_bounds
 from benchmarks.charging_bounds import static_adversary_epsilon
-from dp_transforms.accounting import (
-    charging_game,
-    composition,
-    mixed_charging,
-    running_epsilon,
-    target_charging,
-    target_charging_noise,
-)
+from dp_transforms.accounting import charging_game, composition, mixed_charging, release_modes, target_charging
 from dp_transforms.accounting import kms21_accountant as monitor
 from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
-    _choose_for_known_domain,
-    _choose_for_open_domain,
+    choose_for_known_domain,
+    choose_for_open_domain,
     hash_delta,
 )
-from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas, charging_game_epsilon
+from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
 from dp_transforms.accounting.composition import (
     ROUNDING,
+    OptimalComposition,
     _polish,
     advanced_composition_epsilon,
-    optimal_composition_epsilon,
     smallest_safe_argument,
 )
-from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccountant, largest_probability
-from dp_transforms.accounting.noise_parameters import NoiseParameters, smallest_safe_threshold
-from dp_transforms.accounting.renyi import largest_lam
-from dp_transforms.accounting.running_epsilon import _chord, epsilon_after_each_hit
-from dp_transforms.accounting.target_charging import closed_form_epsilon, exact_tail_epsilon
-from dp_transforms.accounting.target_charging_noise import solve_target_charging
+from dp_transforms.accounting.mixed_charging import CallKind, MixedChargingAccountant, largest_lam, largest_probability
+from dp_transforms.accounting.release_modes import (
+    NoiseParameters,
+    _chord,
+    epsilon_after_each_hit,
+    smallest_safe_threshold,
+    solve_target_charging,
+)
+from dp_transforms.accounting.target_charging import ClosedFormAccountant, ExactTailAccountant
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON, MIN_EPSILON
 
 Given = dict[str, Any]
@@ -145,7 +141,7 @@ def advanced(calls: float) -> float:
     [
         (
             charging_game,
-            lambda: charging_game_epsilon(EACH, Q, HITS, DELTA),
+            lambda: GameAccountant(EACH, Q, HITS).epsilon(DELTA),
             lambda: 0.9 * advanced((HITS + 2 * math.sqrt(HITS)) / Q),
         ),
         (
@@ -156,8 +152,8 @@ def advanced(calls: float) -> float:
         (charging_game, lambda: GameAccountant(EACH, Q, HITS, 9).epsilon(DELTA), lambda: 0.9 * advanced(9)),
         (
             target_charging,
-            lambda: exact_tail_epsilon(EACH, Q, HITS, DELTA),
-            lambda: 0.6 * closed_form_epsilon(EACH, Q, HITS, DELTA),
+            lambda: ExactTailAccountant(EACH, Q, HITS).epsilon(DELTA),
+            lambda: 0.6 * ClosedFormAccountant(EACH, Q, HITS).epsilon(DELTA),
         ),
         (charging_bounds, lambda: static_adversary_epsilon(EACH, Q, HITS, DELTA), lambda: advanced(HITS / Q)),
     ],
@@ -173,7 +169,7 @@ def test_where_the_search_for_an_epsilon_begins(
 
 def test_where_the_search_for_an_epsilon_of_composition_begins_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = noted(monkeypatch, composition, "smallest_safe_argument")
-    optimal_composition_epsilon(EACH, 30, DELTA)
+    OptimalComposition(EACH, 30).epsilon(DELTA)
     guess = advanced_composition_epsilon(EACH, 30, DELTA)
     assert limits_of(calls) == (DELTA, {"guess": guess, "lowest": 0.0, "highest": 30 * EACH * (1 + 1e-9)})
 
@@ -183,7 +179,7 @@ def test_where_the_search_for_the_noise_of_a_plan_begins(
     monkeypatch: pytest.MonkeyPatch, hits: int, epsilon: float, delta: float
 ) -> None:
     """At the scale that advanced composition of twice the likely calls needs: found here by a root, not by its form."""
-    given = noted(monkeypatch, target_charging_noise, "smallest_safe_argument")
+    given = noted(monkeypatch, release_modes, "smallest_safe_argument")
     solve_target_charging(lambda each: min(1.0, each**8), hits, epsilon, delta)
     found_delta, more = limits_of(given)
     calls = 2 * (hits + 3 * math.sqrt(hits) + 4)
@@ -231,11 +227,11 @@ def solver(asked_for: list[float]) -> Callable[[float], NoiseParameters]:
 
 def test_all_of_delta_goes_to_the_noise_where_the_domain_is_known() -> None:
     asked_for: list[float] = []
-    found = _choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
+    found = choose_for_known_domain(solver(asked_for), 1e-6, 5000, None)
     noise = NoiseParameters(0.3)
     assert found == (noise, smallest_safe_threshold(noise, 5000, DEFAULT_FALSE_REPORTS) - 1, 0.0)
-    assert _choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
-    assert _choose_for_known_domain(solver(asked_for), 1e-6, 0, None).threshold == 1, "never below one holder"
+    assert choose_for_known_domain(solver(asked_for), 1e-6, 5000, -3) == (noise, -3, 0.0)
+    assert choose_for_known_domain(solver(asked_for), 1e-6, 0, None)[1] == 1, "never below one holder"
     assert asked_for == [1e-6] * 3
 
 
@@ -243,28 +239,28 @@ def test_an_open_domain_takes_half_of_delta_or_what_its_threshold_needs() -> Non
     asked_for: list[float] = []
     smallest = smallest_safe_threshold(NoiseParameters(0.25), 240, 0.5e-6)
     wanted = (NoiseParameters(0.25), smallest, 0.5e-6)
-    assert _choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
-    assert _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
+    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, None) == wanted
+    assert choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest) == wanted
     assert asked_for == [0.5e-6] * 2
     with pytest.raises(ValueError, match=f"threshold must be >= {smallest}, .* got {smallest - 1}"):
-        _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
+        choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest - 1)
     del asked_for[:]
     for above in (1, 40, 400):
         tail = 240 * NoiseParameters(0.25).upper_tail(smallest + above - 1)
         share = max(tail, 1e-12)
-        found = _choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
-        assert found.delta_open == pytest.approx(share, rel=1e-14, abs=0)
-        assert (found.threshold, asked_for[-1]) == (smallest + above, 1e-6 - found.delta_open)
-        assert found.noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
+        noise, threshold, delta_open = choose_for_open_domain(solver(asked_for), 1e-6, 240, smallest + above)
+        assert delta_open == pytest.approx(share, rel=1e-14, abs=0)
+        assert (threshold, asked_for[-1]) == (smallest + above, 1e-6 - delta_open)
+        assert noise == NoiseParameters(0.3 if 1e-6 - share > 0.6e-6 else 0.25)
 
 
 def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = noted(monkeypatch, running_epsilon, "charging_game_deltas")
-    hits, total = 6, charging_game_epsilon(EACH, Q, 6, DELTA) * 1.5
+    calls = noted(monkeypatch, release_modes, "charging_game_deltas")
+    hits, total = 6, GameAccountant(EACH, Q, 6).epsilon(DELTA) * 1.5
     found = epsilon_after_each_hit(EACH, Q, hits, total, DELTA)
-    first, last = (charging_game_epsilon(EACH, Q, count, DELTA) for count in (1, hits))
+    first, last = (GameAccountant(EACH, Q, count).epsilon(DELTA) for count in (1, hits))
     assert [given[:3] for given, _ in calls] == [(EACH, Q, hits)] * 33
     assert [given[3] for given, _ in calls] == pytest.approx(np.geomspace(first, last, 33).tolist(), rel=1e-12)
     assert {given[4] for given, _ in calls} == {20 * DELTA}
@@ -272,14 +268,14 @@ def test_the_running_figure_is_computed_at_values_between_the_first_and_the_last
     assert last * (1 - 1e-6) < found[-1] <= last
     for count, epsilon in enumerate(found, 1):
         assert charging_game_deltas(EACH, Q, hits, epsilon)[count - 1] <= DELTA * (1 + 1e-9)
-        assert epsilon <= charging_game_epsilon(EACH, Q, count, DELTA) * 1.01
+        assert epsilon <= GameAccountant(EACH, Q, count).epsilon(DELTA) * 1.01
 
 
 def test_the_running_figure_begins_at_a_thousandth_and_never_exceeds_the_total() -> None:
-    total = charging_game_epsilon(EACH, Q, HITS, 0.2)
-    assert charging_game_epsilon(EACH, Q, 1, 0.2) < total / 1000, "a generous delta covers the first hit"
+    total = GameAccountant(EACH, Q, HITS).epsilon(0.2)
+    assert GameAccountant(EACH, Q, 1).epsilon(0.2) < total / 1000, "a generous delta covers the first hit"
     assert epsilon_after_each_hit(EACH, Q, HITS, total, 0.2)[0] == pytest.approx(total / 1000, rel=1e-12)
-    lower = charging_game_epsilon(EACH, Q, HITS, DELTA) * (1 - 1e-8)
+    lower = GameAccountant(EACH, Q, HITS).epsilon(DELTA) * (1 - 1e-8)
     assert lower * (1 - 1e-6) < max(epsilon_after_each_hit(EACH, Q, HITS, lower, DELTA)) <= lower
 
 

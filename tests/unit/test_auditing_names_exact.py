@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.level_prices import level_price
-from dp_transforms.accounting.purse.order_budget import order_budget
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
+from dp_transforms.accounting.purse.look_prices import level_price
+from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list, order_budget
 from dp_transforms.audit.exact_looks import NamesExactAudit, audit_names_exactly
 from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse.zone_prices import zone_price
+from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.audit.exact_looks import audit_names_exactly
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, reach_of_prices, static_delta
 from dp_transforms.audit.payments import audit_payments

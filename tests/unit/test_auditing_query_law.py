@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from dp_transforms.audit.query_law import CappedSumLaw, Result, ThresholdLaw, laplace_mass
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
 from dp_transforms.mechanisms.discrete_laplace_law import probability
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold
+from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold
 from tests.helpers.adversary import Action, extract_kernel
 from tests.helpers.exact_monitor import settings_for
 

@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 from benchmarks import peers_histograms, peers_set_union
 from benchmarks.finding_logs import LogPairs
-from dp_transforms.plan.other_methods import _TruncatedGeometric, weighted_gaussian_threshold
+from dp_transforms.plan.plan_comparison import _TruncatedGeometric, weighted_gaussian_threshold
 
 EPSILON, DELTA = 2.0, 1e-9
 

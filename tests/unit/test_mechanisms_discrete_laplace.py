@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms import discrete_laplace_law
-from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace, discrete_laplace, multiply_high
+from dp_transforms.mechanisms.noise_table import DiscreteLaplace, discrete_laplace, multiply_high
 
 ONE = 1 << 128
 DIGITS = decimal.Context(prec=150, Emin=-100_000, Emax=100_000)
@@ -216,7 +216,7 @@ def test_two_stages_together_are_within_two_units_of_the_exact_weights() -> None
 @pytest.mark.parametrize("beyond", [1, 2, 10**6])
 def test_conditioning_on_the_impossible_is_refused(beyond: int) -> None:
     noise = discrete_laplace(SMALL)
-    with pytest.raises(ValueError, match="has probability 0"):
+    with pytest.raises(ValueError, match="margins must be at most"):
         noise.sample_given_pass(words([5, 5]), np.array([0, noise.reach + beyond]))
     assert noise.sample_given_pass(words([ONE - 1]), np.array([noise.reach])).tolist() == [noise.reach]
 

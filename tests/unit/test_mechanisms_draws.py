@@ -13,9 +13,6 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
-from dp_transforms.mechanisms.papers.conditional_release import ConditionalRelease
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.marginals import Marginals
 from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
@@ -23,12 +20,24 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
     online_records_needed,
     update_limit,
 )
+from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
-from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery, epsilon_per_unit
-from dp_transforms.mechanisms.papers.small_database import SmallDatabase, _check_size
+from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
-from dp_transforms.mechanisms.papers.synthetic_data import LARGEST_UNIVERSE, MultiplicativeWeights, check_queries
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
+from dp_transforms.mechanisms.papers.synthetic_data import (
+    LARGEST_UNIVERSE,
+    MultiplicativeWeights,
+    SmallDatabase,
+    _check_size,
+    check_queries,
+)
+from dp_transforms.mechanisms.papers.target_charging import (
+    ConditionalRelease,
+    HitLimit,
+    MultiTargetCharging,
+    Price,
+    TargetCharging,
+)
 
 
 class Given:

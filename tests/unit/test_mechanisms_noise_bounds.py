@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_bounds import NoiseBounds
-from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
+from dp_transforms.mechanisms.noise_table import NoiseBounds, NoiseTable, noise_table
 
 ONE = 1 << 128
 LAWS = [

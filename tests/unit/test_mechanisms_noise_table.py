@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.mechanisms.discrete_laplace import DiscreteLaplace
-from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
 from dp_transforms.mechanisms.randomness import StreamKeys
@@ -127,15 +125,6 @@ def test_keyed_draws_repeat_and_differ_by_window() -> None:
     first, again, other = (table.sample(keys.noise_uniforms(w).of_pairs(items, holders)) for w in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
-
-
-def test_it_is_discrete_laplace_for_that_table() -> None:
-    table, known = NoiseTable(upper_tail_integers(0.3)), DiscreteLaplace(0.3)
-    rows = uniforms(5000)
-    margins = np.arange(-2500, 2500) // 10
-    assert (table.sample(rows) == known.sample(rows)).all()
-    assert (table.passes(rows, margins) == known.passes(rows, margins)).all()
-    assert (table.sample_given_pass(rows, margins) == known.sample_given_pass(rows, margins)).all()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.checks import LARGEST_WHOLE
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold, Release, ReleaseRule
+from dp_transforms.mechanisms.release_rule import (
+    BetweenThresholds,
+    CountsAboveThreshold,
+    NamesAboveThreshold,
+    Release,
+    ReleaseRule,
+)
 
 counts = st.integers(-(10**6), 10**6)
 

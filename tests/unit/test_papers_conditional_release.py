@@ -12,11 +12,14 @@ import pytest
 
 from dp_transforms.accounting.charging_game import capped_game_delta
 from dp_transforms.accounting.target_charging import not_prior_probability
-from dp_transforms.mechanisms.papers.conditional_release import ConditionalRelease
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.selection import OneShotTopK, Selected
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, TargetCharging
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.target_charging import (
+    ConditionalRelease,
+    HitLimit,
+    OneShotTopK,
+    Selected,
+    TargetCharging,
+)
 
 
 @dataclasses.dataclass

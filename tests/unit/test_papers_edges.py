@@ -12,15 +12,14 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import OnlineMultipl
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
 from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.selection import OneShotTopK
-from dp_transforms.mechanisms.papers.small_database import (
+from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
+from dp_transforms.mechanisms.papers.synthetic_data import (
+    LARGEST_COUNT,
     SmallDatabase,
     small_database_records_needed,
     small_database_size,
 )
-from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
-from dp_transforms.mechanisms.papers.synthetic_data import LARGEST_COUNT
-from dp_transforms.mechanisms.papers.target_charging import HitLimit, TargetCharging
+from dp_transforms.mechanisms.papers.target_charging import HitLimit, OneShotTopK, TargetCharging
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.marginals import Marginals
+from dp_transforms.mechanisms.papers.query import Marginals
 
 
 @pytest.mark.parametrize(("order", "exactly"), [(0, False), (1, False), (2, True), (3, False), (4, False)])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.halting import Halted
 from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
@@ -16,12 +15,14 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
     online_records_needed,
     update_limit,
 )
+from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.small_database import (
+from dp_transforms.mechanisms.papers.synthetic_data import (
+    MultiplicativeWeights,
     SmallDatabase,
+    SyntheticData,
     small_database_records_needed,
 )
-from dp_transforms.mechanisms.papers.synthetic_data import MultiplicativeWeights, SyntheticData
 from tests.helpers.linear_queries import ChosenNoise, random_queries
 
 # ---------------------------------------------------------------------------------------------------------------------

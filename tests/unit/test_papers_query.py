@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.discrete_laplace_law import MAX_EPSILON
-from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.marginals import Marginals
 from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import FiniteMechanism
 from dp_transforms.mechanisms.papers.query import (
     DEFAULT_GRID,
     LARGEST_GRID,
     LinearQuery,
+    Marginals,
     RealQuery,
     check_counts,
     check_grid,

@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.small_database import (
+from dp_transforms.mechanisms.papers.synthetic_data import (
     SmallDatabase,
     small_database_records_needed,
     small_database_size,

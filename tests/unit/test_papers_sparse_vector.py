@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.halting import Halted
+from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.query import LinearQuery, Query, RealQuery
 from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
 from tests.helpers.branching import exact_law

@@ -11,14 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
-from dp_transforms.mechanisms.papers.boundary_wrapper import FiniteMechanism, TwoRuns, exponential_choice
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
-from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer, NoisyTest, NoisyZoneTest, NotPrior
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import (
+    FiniteMechanism,
+    NoisyAnswer,
+    NoisyTest,
+    NoisyZoneTest,
+    NotPrior,
+    TwoRuns,
+    exponential_choice,
+)
 from dp_transforms.mechanisms.papers.query import LinearQuery, RealQuery
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, NamesAboveThreshold
+from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold, NamesAboveThreshold
 from tests.helpers.branching import exact_law
 from tests.helpers.scripted import Scripted
 

@@ -12,8 +12,14 @@ import pytest
 
 from dp_transforms.accounting.target_charging import between_probability
 from dp_transforms.accounting.target_charging import not_prior_probability as accounted_not_prior
-from dp_transforms.mechanisms.papers.boundary_wrapper import BOUNDARY, BoundaryWrapper, FiniteMechanism, TwoRuns
-from dp_transforms.mechanisms.papers.private_computation import NoisyZoneTest, NotPrior
+from dp_transforms.mechanisms.papers.private_computation import (
+    BOUNDARY,
+    BoundaryWrapper,
+    FiniteMechanism,
+    NoisyZoneTest,
+    NotPrior,
+    TwoRuns,
+)
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from tests.helpers.branching import exact_law, hockey_stick
 from tests.helpers.target_oracle import largest_q, largest_q_by_program, pairs

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.user_counters import UserCounters, check_whole
+from dp_transforms.mechanisms.papers.threshold_monitor import UserCounters, check_whole
 from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
 
 STEPS = 100_000  # of each machine below, at least

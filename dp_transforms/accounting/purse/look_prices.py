@@ -1,21 +1,32 @@
-"""The price of a look: the largest Renyi divergence that one user's weight can make in one published bit.
+"""The price of a look: the largest Renyi divergence that one user's weight can make in what is published of an item.
 
-Guarantee: with ``count + noise >= threshold`` published, for every integer count, with and without a user's weight,
-either way, the Renyi divergence of this order is at most `look_price`. With a hit price h > 0 the same holds of the
-divergence less h for each published hit (docs/purse.md, section 2). Rounded up: every error of a float is added.
+Guarantee, for every integer count, with and without a user's weight, either way; prices are rounded up, every error of
+a float is added:
+
+- `look_price`: ``count + noise >= threshold`` is published, one bit. The divergence of this order is at most the price.
+  With a hit price h > 0 the same holds of the divergence less h for each published hit (docs/purse.md, section 2).
+- `level_price`: a level is published, how many boundaries T, T + d, T + 2d, ... the noisy count passes (section 5). It
+  is the price for boundaries at all ``T + j d``, j any whole number, of which the published ones are a part, and so a
+  bound for every number of levels; it has the period d in the count. A spacing of five standard deviations or more
+  costs next to nothing: few integers are near two boundaries.
+- `zone_price`: hits have a price, and nothing, a hit in the zone ``[T, T + d)``, or a name above it is published. The
+  divergence of the three outcomes, less `hit_price` if one is a hit, is at most the price (section 9). What lies
+  above the zone is published and costs nothing besides.
 
 The supremum over all integer counts is a maximum over finitely many and two bounds for all others, proved in
 docs/purse.md, section 2: the finite part grows until the bounds are below its maximum. For a large order or light tails
-the maximum can be where the tail is e^-300: a fixed cut would miss it.
+the maximum can be where the tail is e^-300: a fixed cut would miss it. With a zone the others are the counts far above
+both boundaries and far below both; those between them are computed, however wide the zone is.
 
 Notation: ``P = Pr[Z >= m - weight]``, the bit with the user, ``Q = Pr[Z >= m]`` without; m is the threshold less the
-count of the others; ``lam = order - 1``.
+count of the others; ``lam = order - 1``. With a zone ``m + d`` is the other boundary.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +42,10 @@ _GROWTH = 1.2
 _LARGEST_EXPONENT = 700.0  # above it a float overflows: the price is infinite
 
 Floats = npt.NDArray[np.float64]
+LEAST_SPACING = 2  # standard deviations: closer boundaries have their price too, but nobody wants to pay it
+MOST_SPACING = 1000  # standard deviations: beyond, a price takes long and is the same
+INTERVAL_ERRORS = 10.0  # times that of a tail: an interval is a difference of two that are at least 1/5 apart
+_SMALLEST_DECAY = math.log(2)
 
 
 def look_price(noise: ExponentialPower, order: float, weight: int, *, hit_price: float = 0.0) -> float:
@@ -41,10 +56,9 @@ def look_price(noise: ExponentialPower, order: float, weight: int, *, hit_price:
     """
     check_order(order)
     check_whole("weight", weight, 1)
-    if not is_number(hit_price) or not 0 <= hit_price < math.inf:
-        raise ValueError(f"hit_price must be finite and >= 0, got {shown(hit_price)}.")
-    excess = _largest_excess(noise, float(order), weight, float(hit_price))
-    return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
+    _check_hit_price(hit_price)
+    excess = functools.partial(_bit_excess, noise, float(order), weight, float(hit_price))
+    return _price(_largest(noise, float(order), weight, excess), order)
 
 
 def check_order(order: float) -> None:
@@ -53,30 +67,44 @@ def check_order(order: float) -> None:
         raise ValueError("order must be > 1, got 1.")
 
 
-def coarse_excess(noise: ExponentialPower, order: float, weight: int) -> float:
-    """`look_price` as an excess, over each 64th count alone, so no bound; infinite where it overflows."""
-    return _coarse_search(noise, order, weight, 0.0)[1]
+def _check_hit_price(hit_price: float) -> None:
+    if not is_number(hit_price) or not 0 <= hit_price < math.inf:
+        raise ValueError(f"hit_price must be finite and >= 0, got {shown(hit_price)}.")
 
 
-def _largest_excess(noise: ExponentialPower, order: float, weight: int, hit_price: float) -> float:
-    """A bound on ``sum P_o^order Q_o^-lam e^(-lam h [hit]) - 1`` for all m, both ways; at least about lam 1e-12."""
-    reach, coarse = _coarse_search(noise, order, weight, hit_price)
-    return coarse if coarse == math.inf else max(coarse, _maximum(noise, order, weight, hit_price, reach, 1))
+def _price(excess: float, order: float) -> float:
+    """The divergence of an excess, rounded up."""
+    return max(SMALLEST_PRICE, math.log1p(excess) / (order - 1) * (1 + ROUNDING))
 
 
-def _coarse_search(noise: ExponentialPower, order: float, weight: int, hit_price: float) -> tuple[int, float]:
-    """A reach beyond which no excess is larger than the largest found up to there, and that one."""
-    smallest = SMALLEST_PRICE * (order - 1) / 2
-    reach = weight + 2 * noise.scale
-    coarse = max(smallest, _maximum(noise, order, weight, hit_price, reach, _COARSE))
-    while coarse < math.inf and beyond_reach(noise, order, weight, reach) > coarse:
+def _largest(
+    noise: ExponentialPower, order: float, weight: int, excess: Callable[[int, int], float], boundaries: int = 1
+) -> float:
+    """A bound on the excess for all m; at least about lam 1e-12. excess, boundaries: as in `_coarse_search`."""
+    reach, coarse = _coarse_search(noise, order, weight, excess, boundaries)
+    return coarse if coarse == math.inf else max(coarse, excess(reach, 1))
+
+
+def _coarse_search(
+    noise: ExponentialPower, order: float, weight: int, excess: Callable[[int, int], float], boundaries: int = 1
+) -> tuple[int, float]:
+    """A reach beyond which no excess is larger than the largest found up to there, and that one.
+
+    excess: of a reach and a stride: the largest one of each so many counts up to there. boundaries: far above all of
+    them each adds at most what `beyond_reach` says.
+    """
+    reach, found = weight + 2 * noise.scale, SMALLEST_PRICE * (order - 1) / 2
+    while True:
+        found = max(found, excess(reach, _COARSE))
+        if found == math.inf or boundaries * beyond_reach(noise, order, weight, reach) <= found:
+            return reach, found
         reach = math.ceil(reach * _GROWTH)
-        coarse = max(coarse, _maximum(noise, order, weight, hit_price, reach, _COARSE))
-    return reach, coarse
 
 
-def _maximum(noise: ExponentialPower, order: float, weight: int, hit_price: float, reach: int, stride: int) -> float:
-    """The largest excess for ``weight + 1 - reach <= m <= reach``, both ways. The range is its own mirror image.
+def _bit_excess(noise: ExponentialPower, order: float, weight: int, hit_price: float, reach: int, stride: int) -> float:
+    """The largest ``sum P_o^order Q_o^-lam e^(-lam h [hit]) - 1`` for ``weight + 1 - reach <= m <= reach``, both ways.
+
+    The range is its own mirror image.
 
     Without a hit price one way is enough: m and ``weight + 1 - m`` exchange the worlds, since
     ``1 - Pr[Z >= m] = Pr[Z >= 1 - m]``.
@@ -158,3 +186,142 @@ def _log_tails(noise: ExponentialPower, size: int) -> Floats:
     tails = np.concatenate([np.log1p(-np.exp(above[::-1])), above[:-1]])  # Pr[Z >= m] = 1 - Pr[Z >= 1 - m]
     tails.flags.writeable = False
     return tails
+
+
+def level_price(noise: ExponentialPower, order: float, weight: int, spacing: int) -> float:
+    """What a look with this weight costs at this order when its level is published, rounded up.
+
+    A level tells no less than its bit, so this is a bound for the bit too.
+
+    spacing: d, in integers, at least two standard deviations of the noise and the weight.
+    """
+    check_order(order)
+    check_whole("weight", weight, 1)
+    check_spacing(noise, weight, spacing)
+    # What this adds up grows with the intervals, so a coarse look for their number is enough.
+    _, found = _coarse_search(noise, order, weight, functools.partial(_bit_excess, noise, order, weight, 0.0))
+    if found == math.inf:
+        return math.inf
+    excess = _level_excess(noise, order, weight, spacing, _reach(noise, order, weight, spacing, found))
+    return _price(excess, order)
+
+
+def level_reach(noise: ExponentialPower, order: float, weight: int, spacing: int) -> int:
+    """`level_price` looks at no integer further away than this, but for one or two intervals. O(1) for each tenth."""
+    return _reach(noise, order, weight, spacing, SMALLEST_PRICE * (order - 1) / 2)
+
+
+def check_spacing(noise: ExponentialPower, weight: int, spacing: int) -> None:
+    least = max(weight, math.ceil(LEAST_SPACING * noise.standard_deviation))
+    check_whole("spacing", spacing, least)
+    if spacing > max(least, MOST_SPACING * noise.standard_deviation):
+        raise ValueError(
+            f"spacing must be at most {MOST_SPACING} standard deviations of the noise, got {shown(spacing)}."
+        )
+
+
+def _reach(noise: ExponentialPower, order: float, weight: int, spacing: int, found: float) -> int:
+    """Boundaries from here on add little, and each next one at most half as much."""
+    reach = weight + 2 * noise.scale
+    while beyond_reach(noise, order, weight, reach) > 1e-6 * found or _decay(noise, order, weight, spacing, reach) < (
+        _SMALLEST_DECAY
+    ):
+        reach = math.ceil(reach * 1.1)
+    return reach
+
+
+def _decay(noise: ExponentialPower, order: float, weight: int, spacing: int, reach: int) -> float:
+    """For m >= reach ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next.
+
+    Its slope is ``lam H(t) - order H(t - weight) <= -H(t - weight) (order - lam R)`` with R the largest ratio of
+    hazards from here on.
+    """
+    lowest, _ = noise.hazard_bounds(reach - weight)
+    ratio = noise.hazard_bounds(reach)[1] / lowest
+    return spacing / noise.scale * lowest * (order - (order - 1) * ratio)
+
+
+def _level_excess(noise: ExponentialPower, order: float, weight: int, spacing: int, reach: int) -> float:
+    """A bound on ``sum P_o^order Q_o^-lam - 1`` over intervals ``m + j spacing <= value < m + (j + 1) spacing``, all m.
+
+    Intervals below the smallest boundary used have ``P <= Q``, and their part of the sum is negative. Those above the
+    largest, with tails P and Q there, have together at most ``P (P/Q)^lam (1 - r)^-lam`` times 1 + 1/2 + 1/4 + ...,
+    r the ratio of the next tail to this one.
+    """
+    intervals = math.ceil(reach / spacing) + 1  # on each side of 0
+    tails = log_tails(noise, (intervals + 1) * spacing + weight)
+    log_masses, masses = interval_masses(noise, spacing, len(tails) // 2)
+    middle = len(tails) // 2
+    total = np.zeros(spacing)
+    for row in range(-intervals, intervals - 1):
+        here = slice(middle + row * spacing, middle + (row + 1) * spacing)
+        there = slice(here.start - weight, here.stop - weight)
+        total += outcome_excess(
+            log_masses[there], log_masses[here], order, errors=INTERVAL_ERRORS, probability=masses[there]
+        )
+    last = slice(middle + (intervals - 1) * spacing, middle + intervals * spacing)
+    last_p, last_q = tails[last.start - weight : last.stop - weight], tails[last]
+    error = 4 * order * LOG_TAIL_ERROR * np.maximum(1.0, -last_q)
+    next_share = tails[last.start + spacing : last.stop + spacing] - last_q  # logarithm of r
+    exponent = order * last_p - (order - 1) * (last_q + np.log1p(-np.exp(next_share))) + error
+    with np.errstate(over="ignore"):
+        return float(np.max(total + 2 * np.exp(exponent)))
+
+
+@functools.lru_cache(maxsize=1)
+def interval_masses(noise: ExponentialPower, spacing: int, size: int) -> tuple[Floats, Floats]:
+    """The masses ``Pr[m <= Z < m + spacing]`` for m = -size .. size - spacing, as logarithms and as they are.
+
+    Small relative errors in both tails: ``Pr[lower <= Z < upper] = Pr[Z >= 1 - upper] - Pr[Z >= 1 - lower]``, the form
+    with tails below 1/2. The first entry, which no caller reads, is too small.
+    """
+    tails = log_tails(noise, size)
+    lower = np.arange(-size, size - spacing + 1)
+    upper = lower + spacing
+    mirrored = lower + upper <= 0
+    larger = tails[size + np.where(mirrored, 1 - upper, lower)]
+    smaller = tails[size + np.where(mirrored, np.minimum(1 - lower, size), upper)]
+    log_masses = np.asarray(larger + np.log1p(-np.exp(smaller - larger)))
+    return log_masses, np.exp(log_masses)
+
+
+def zone_price(noise: ExponentialPower, order: float, weight: int, spacing: int, *, hit_price: float = 0.0) -> float:
+    """What a look with this weight costs at this order, its hit aside; rounded up, infinite where a float overflows.
+
+    spacing: d, in integers, at least two standard deviations of the noise and the weight. hit_price: what a hit pays.
+    Never more than the price of levels, nor less than that of a bit without a zone.
+    """
+    check_order(order)
+    check_whole("weight", weight, 1)
+    check_spacing(noise, weight, spacing)
+    _check_hit_price(hit_price)
+    charge = float(hit_price) * (order - 1)
+    excess = functools.partial(_zone_excess, noise, float(order), weight, spacing, charge)
+    return _price(_largest(noise, float(order), weight, excess, boundaries=2), order)
+
+
+def _zone_excess(
+    noise: ExponentialPower, order: float, weight: int, spacing: int, charge: float, reach: int, stride: int
+) -> float:
+    """The largest ``sum P_o^order Q_o^-lam e^(-charge [hit]) - 1`` for ``weight + 1 - spacing - reach <= m <= reach``.
+
+    One way is enough: the other way at m is this one at ``weight + 1 - spacing - m``, where below and above have
+    changed places, and the range is its own mirror image.
+    """
+    tails = log_tails(noise, reach + spacing + weight + 1)
+    middle = len(tails) // 2
+    log_masses, masses = interval_masses(noise, spacing, middle)
+    first, end = weight + 1 - spacing - reach, reach + 1
+    with_user = slice(middle + first - weight, middle + end - weight, stride)
+    without = slice(middle + first, middle + end, stride)
+    total = outcome_excess(
+        log_masses[with_user], log_masses[without], order, charge, INTERVAL_ERRORS, masses[with_user]
+    )
+    total += outcome_excess(tails[_moved(with_user, spacing)], tails[_moved(without, spacing)], order)
+    lower = tails[::-1]  # at -m + 1 of it: Pr[Z < m] = Pr[Z >= 1 - m]
+    total += outcome_excess(lower[_moved(with_user, -1)], lower[_moved(without, -1)], order)
+    return float(np.max(total))
+
+
+def _moved(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by, part.step)

@@ -3,24 +3,53 @@
 And what stated sizes must allow for noise, by the same argument. Guarantee: an item that nobody else holds is named, in
 any look of a user's whole life, with a probability of at most delta_open, whichever weights of the price list the
 user's looks have (docs/purse.md, section 4).
+
+From how many users on an item is found (`fewest_users`, `found_from`) tells how useful a mechanism is: no guarantee
+depends on it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.composition import check_delta
-from dp_transforms.accounting.fewest_users import Floats, fewest_users
 from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
 from dp_transforms.checks import check_range
+from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
 
+_DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
+
+Floats = npt.NDArray[np.float64]
+Found = Callable[[npt.NDArray[np.int64]], Floats]
 _SAFE = 1 - 1e-9  # of a share of delta: above the float error of the product
 _ROUNDING = 1e-12  # relative, of a logarithm of a tail
+
+
+def fewest_users(found: Found, share: float, probability: float) -> int:
+    """The smallest n such that an item with n users is found with at least this probability.
+
+    found: int64[k] numbers of users that count -> float64[k], with which probability such an item is found; it rises
+    beyond `probability`. share: each user counts with this probability, independently of the others.
+    """
+    return smallest_whole(lambda users: _found(found, users, share) >= probability, 0, 1)
+
+
+def _found(found: Found, users: int, share: float) -> float:
+    if share >= 1:
+        return float(found(np.array([users]))[0])
+    from scipy.special import gammaln
+
+    spread = _DEVIATIONS * math.sqrt(users * share * (1 - share)) + _DEVIATIONS
+    counts = np.arange(max(0, math.floor(users * share - spread)), min(users, math.ceil(users * share + spread)) + 1)
+    log_mass = gammaln(users + 1) - gammaln(counts + 1) - gammaln(users - counts + 1)
+    log_mass += counts * math.log(share) + (users - counts) * math.log1p(-share)
+    return float(np.sum(np.exp(log_mass) * found(counts)))
 
 
 def smallest_open_threshold(prices: PriceList, delta_open: float, hit_prices: PriceList | None = None) -> int:
@@ -64,13 +93,7 @@ def smallest_size_margin(
         of_nobody = most_unheld * noise.upper_tail(z + 1 + others * largest)
         return bool(users * of_one.max() + of_nobody <= size_error * _SAFE)
 
-    low, high = -1, noise.scale
-    while not is_enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    return smallest_whole(is_enough, -1, noise.scale)
 
 
 def found_from(

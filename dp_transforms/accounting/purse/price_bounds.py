@@ -182,7 +182,7 @@ class _Search:
         return np.where(falls & (log_p <= -math.log(2 * self.order)), bound, math.inf)
 
     def _decay(self, reach: Ints) -> Floats:
-        """As in `level_prices`: ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next."""
+        """As in `look_prices`: ``ln(P (P/Q)^lam)`` falls by at least this much from one boundary to the next."""
         lowest, highest = self._hazards(reach - self.weights)[0], self._hazards(reach)[1]
         return self.published.spacing / self.noise.scale * lowest * (self.order - self.lam * highest / lowest)
 

@@ -8,6 +8,21 @@ Prices are rounded up to whole units, so adding them up is exact on every machin
 A list with hits is for users who have at most `hits` of them and set what these cost aside beforehand (section 9). The
 smallest weight costs what is left, divided by `most_looks`, whatever less its price is. So a purse pays for at most
 `most_looks` looks, and the smallest threshold of an open domain is finite (section 4).
+
+What a purse of an order is worth (`order_budget`, `delta_of_budget`): an interaction whose Renyi divergence of this
+order is at most B, either way, is (epsilon, delta)-DP with
+
+    delta = e^((order - 1)(B - epsilon)) (1 - 1/order)^order / (order - 1).
+
+Source: Canonne, Kamath, Steinke (2020), Proposition 12; docs/purse.md, section 2. Budgets are rounded down, deltas up.
+
+What counts of named items cost (`count_units`): a user who adds 1 to a sum with their noise changes the law of the
+result by a Renyi divergence of at most what `count_units` of a purse stand for, either way, whatever others add. The
+noise is ``round(X)`` with X of density ``exp(-(x / scale)^2)``. So the published integer is a function of the sum plus
+X, and costs at most what a Gaussian of variance ``scale^2 / 2`` costs ([Mironov 2017], Proposition 7):
+``order / scale^2``. Proof of the whole: docs/purse.md, section 11.
+
+[Mironov 2017] I. Mironov. Renyi differential privacy. CSF 2017.
 """
 
 from __future__ import annotations
@@ -16,19 +31,29 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.purse.level_prices import check_spacing, level_price
-from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, check_order, look_price
+from dp_transforms.accounting.composition import check_delta, check_epsilon
+from dp_transforms.accounting.purse.look_prices import (
+    ROUNDING,
+    SMALLEST_PRICE,
+    check_order,
+    check_spacing,
+    level_price,
+    level_reach,
+    look_price,
+    zone_price,
+)
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
-from dp_transforms.accounting.purse.zone_prices import zone_price
-from dp_transforms.checks import check_positive, check_range, check_whole
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.checks import check_positive, check_range, check_whole, is_number, shown
+from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, MAX_SCALE, ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PricedWeights
 
+MOST_WORK = 1_000_000_000  # integers: some ten seconds. The default plan has 65 million
 PURSE_UNITS = 10**12  # a full purse
 MOST_LOOKS = 10**7
 _EACH = 32  # up to so many looks each number has its own weight, beyond it weights rise by the ratio
@@ -37,7 +62,65 @@ _SOME_WEIGHTS = 60  # with prices between which others are guessed at first
 _GUESSES = 3  # by powers, before halves
 _BOUNDS_FROM_SCALE = 50
 _BOUNDS_TO_SPACING = 50  # units of scale
-_MORE = 1 + 1e-9  # before rounding up: above the error of a product of floats
+_MORE = 1 + 1e-9  # before rounding up: above the error of a few products of floats
+SHARE_OF_COUNTS = 0.2  # of a purse, at most: for users with `counts_per_user` counted pairs or more
+MOST_COUNTS_PER_USER = 100
+
+
+def order_budget(order: float, epsilon: float, delta: float) -> float:
+    """The largest divergence of this order that proves (epsilon, delta), rounded down; negative where none does.
+
+    >>> f"{order_budget(17, 2.0, 5e-10):.6f}"
+    '0.899175'
+    """
+    check_order(order)
+    check_epsilon(epsilon)
+    check_delta(delta)
+    loss = (-math.log(delta) + _log_factor(order)) / (order - 1)
+    return epsilon - loss - ROUNDING * (epsilon + abs(loss))
+
+
+def delta_of_budget(order: float, budget: float, epsilon: float) -> float:
+    """The delta that a divergence of at most `budget` at this order proves for epsilon, rounded up; at most 1."""
+    check_order(order)
+    check_epsilon(epsilon)
+    if not is_number(budget) or not budget >= 0:
+        raise ValueError(f"budget must be >= 0, got {shown(budget)}.")
+    exponent = (order - 1) * (budget - epsilon) + _log_factor(order)
+    return 1.0 if exponent >= 0 else math.exp(exponent) * (1 + ROUNDING * (2 + (order - 1) * (budget + epsilon)))
+
+
+def _log_factor(order: float) -> float:
+    """``ln((1 - 1/order)^order / (order - 1))``."""
+    return order * math.log1p(-1 / order) - math.log(order - 1)
+
+
+def price_work(noise: ExponentialPower, order: float, weights: Sequence[int], spacing: int) -> int:
+    """About how many integers the prices of these weights look at, at most. Raises ValueError for what has no price.
+
+    A price looks at each integer up to a reach on both sides of the threshold, and at some intervals between levels
+    beyond it. The reach is known without looking: where the certificate (docs/purse.md, sections 2 and 5) bounds all
+    that is further away. So the work is bounded by the number of weights, times the reach of the largest, which is the
+    longest. That of hits is no longer, with or without a price for them.
+    """
+    check_order(order)
+    largest = max((check_whole("each of weights", weight, 1) for weight in weights), default=1)
+    check_spacing(noise, 1, spacing)
+    return len(weights) * 2 * (level_reach(noise, order, min(largest, spacing), spacing) + 3 * spacing)
+
+
+def check_price_work(noise: ExponentialPower, order: float, weights: Sequence[int], spacing: int) -> None:
+    """Raises ValueError for a list whose prices would take minutes, before any is computed: a plan may be hostile.
+
+    The bounds of `price_bounds` spare a plan most of this work, but not a forged one: they are sure of no weight that
+    costs exactly its price. A thousand of these, at scale 50,000 with spacing 200,000, would take 47 s to check.
+    """
+    work = price_work(noise, order, weights, spacing)
+    if work > MOST_WORK:
+        raise ValueError(
+            f"weights, scale, order and spacing make {work:.2g} steps to check the prices, more than {MOST_WORK:.2g}. "
+            "No plan of ReleasePlan.calibrate takes so many: write one with `shh plan --output`."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,3 +342,38 @@ def _some_weights(
     while units_of(np.array([largest]))[0] <= most and (not published.spacing or largest < published.spacing):
         largest *= 2
     return np.asarray(np.unique(np.geomspace(1, largest, _SOME_WEIGHTS).astype(np.int64)))
+
+
+class CountPrice(NamedTuple):
+    """units: of a purse, for one counted pair. scale: of the noise of a count."""
+
+    units: int
+    scale: int
+
+
+def count_units(order: float, budget: float, scale: int) -> int:
+    """What one counted pair costs in units of a purse, rounded up."""
+    check_order(order)
+    check_positive("budget", budget)
+    check_whole("count_scale", scale, 1, MAX_SCALE)
+    return math.ceil(order / scale / scale / budget * PURSE_UNITS * _MORE)
+
+
+def price_counts(order: float, budget: float, counts_per_user: int) -> CountPrice:
+    """The least noise for which so many counted pairs cost at most `SHARE_OF_COUNTS` of a purse.
+
+    Raises ValueError where no noise that can be sampled is enough.
+    """
+    check_whole("counts_per_user", counts_per_user, 1)
+    most = math.floor(SHARE_OF_COUNTS * PURSE_UNITS) // counts_per_user
+    scale = math.ceil(math.sqrt(order / budget * PURSE_UNITS / max(1, most)))
+    while scale <= MAX_SCALE and count_units(order, budget, scale) > most:
+        scale += 1
+    if scale > MAX_SCALE:
+        raise ValueError("the budget is too small for counts. Raise epsilon or delta, or leave counts_for out.")
+    return CountPrice(count_units(order, budget, scale), scale)
+
+
+def count_noise(scale: int) -> ExponentialPower:
+    """The law of the noise of one count; its standard deviation is ``scale / sqrt(2)``."""
+    return ExponentialPower(COUNT_SHAPE, scale)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
-from dp_transforms.accounting.purse.order_budget import order_budget
+from dp_transforms.accounting.purse.price_list import order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
 SHAPES = (1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)

@@ -8,23 +8,19 @@ side), in ``counts`` that of `individual_charging`, in ``labels`` the latter wit
 Prices are in `dp_transforms.accounting`: `charging_game`, `target_charging`, `mixed_charging`, `kms21_accountant`.
 
 Shared by all:
-noise_source        where randomness comes from: exact draws from a secret key
-query               the one definition of a query: integers on a grid, and how much one user changes them
+noise_source        where randomness comes from: exact draws from a secret key; the exception of one that has halted
+query               the one definition of a query: integers on a grid, and how much one user changes them; marginals
 exponential_mechanism  one candidate of many, the likelier the higher its whole score
-halting             the exception of a mechanism whose budget is used up
 sparse_vector       AboveThreshold, Sparse and NumericSparse: which queries of a stream are above a threshold
 threshold_monitor   ThresholdMonitor and ThresholdMonitorEvolving: tests that never halt; users pay only for "top"
 individual_charging  the same with one noise and published values: the sparse vector technique charged to users
-user_counters       what each user has paid, and who still counts: the counters of these two
 
 Linear queries, many at once:
 multiplicative_weights  online, one query after the other, and offline, for a known set: a distribution that learns
-small_database      SmallDB: a database of a few records that answers a known set of queries
-marginals           k-way marginals as linear queries
-synthetic_data      the distribution that these publish, and how it learns
-private_computation what target charging runs: noisy answers, tests and zones, and their targets
-target_charging     many private computations; only those whose result hits its target are paid for
-conditional_release one private draw that is kept, and published once its condition holds
-selection           the best k of many private results, each candidate run once, for the price of k
-boundary_wrapper    private classifiers that pay only where they are unsure
+synthetic_data      the distribution that these publish, and how it learns; SmallDB, a database of a few records
+
+Target charging:
+private_computation what it runs: noisy answers, tests and zones, classifiers that pay where they are unsure; targets
+target_charging     many private computations; only those whose result hits its target are paid for. A private draw that
+                    is kept until its condition holds; the best k of many private results for the price of k
 """

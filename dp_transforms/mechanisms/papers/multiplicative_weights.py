@@ -26,8 +26,7 @@ import numpy.typing as npt
 
 from dp_transforms.checks import check_fraction, check_whole
 from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery, epsilon_per_unit
 from dp_transforms.mechanisms.papers.sparse_vector import NumericSparse
 from dp_transforms.mechanisms.papers.synthetic_data import (

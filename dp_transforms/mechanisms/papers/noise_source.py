@@ -1,4 +1,4 @@
-"""The one source of noise of the mechanisms that run alone: exact draws, one after the other, from a secret key.
+"""What mechanisms that run alone share: exact draws, one after the other, from a secret key; and that they halt.
 
 A mechanism takes a `NoiseSource` and uses only its three kinds of draw, so a test can put every possible outcome in its
 place. The pipeline does not use this: there, each draw has a key of its own (`randomness.StreamKeys`).
@@ -17,14 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import check_range, check_whole, is_number
-from dp_transforms.mechanisms.discrete_laplace import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
+from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 
 _FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time
 _EPSILONS_WAITING = 16
 _LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are faster to make than one long one
 _WORD = 1 << 64
+
+
+class Halted(RuntimeError):  # noqa: N818
+    """The mechanism has halted and answers no more queries. A new one on the same data costs its whole budget again.
+
+    Halting depends on published results and declared limits alone, so this error may be published too.
+    """
 
 
 class NoiseSource(Protocol):

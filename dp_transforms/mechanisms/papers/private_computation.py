@@ -3,19 +3,27 @@
 A computation is charged only when its result lies in its target, a set of results that is a *q-target* ([CL23]
 Definition 2.1): for two neighbouring data sets, up to a part of the distribution that both share, the rest is
 epsilon-DP and lies in the target with probability at least q. The larger q, the less a hit costs.
+
+Pay only for uncertain answers: a boundary outcome for classifiers ([CL23] section 2.7, appendices E and F).
+`BoundaryWrapper` needs the probabilities of all outcomes, so it wraps a `FiniteMechanism`. `TwoRuns` needs only the
+computation.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-from dp_transforms.mechanisms.between_thresholds import BetweenThresholds
+from dp_transforms.checks import check_positive
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING, not_prior_probability
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 from dp_transforms.mechanisms.papers.query import Query, epsilon_per_unit, units_up
+from dp_transforms.mechanisms.release_rule import BetweenThresholds
+
+BOUNDARY = "boundary"
 
 
 class PrivateComputation(Protocol):
@@ -193,3 +201,165 @@ class NoisyZoneTest:
             self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
         )
         return "below" if release is None or release.zone is None else release.zone
+
+
+@dataclasses.dataclass(frozen=True)
+class FiniteMechanism:
+    """A private choice among finitely many outcomes whose probabilities are known: whole weights, drawn exactly.
+
+    Guarantee: epsilon-DP. Condition: for neighbouring data the probability of each outcome, its share of the weights,
+    changes by a factor of at most e^epsilon. For `exponential_choice` this holds up to a total variation below 2^-127 a
+    call, since its weights are rounded.
+
+    outcomes: declared, in this order. weights(data): one whole number >= 0 for each outcome. It must be pure and total:
+    an exception that depends on the data publishes something (`TargetCharging` charges it).
+
+    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> votes = FiniteMechanism(("yes", "no"), lambda yes: [yes + 10, 110 - yes], epsilon=0.1)
+    >>> votes.run(50, SecretNoise()) in ("yes", "no")
+    True
+    """
+
+    outcomes: tuple[Hashable, ...]
+    weights: Callable[[Any], Sequence[int]]
+    epsilon: float
+    delta: float = dataclasses.field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        if not isinstance(self.outcomes, tuple) or not 1 <= len(set(self.outcomes)) == len(self.outcomes):
+            raise ValueError(f"outcomes must be a tuple of one or more, all different, got {self.outcomes!r}.")
+        if None in self.outcomes or BOUNDARY in self.outcomes:
+            raise ValueError(f"None and {BOUNDARY!r} cannot be outcomes. Rename them.")
+
+    def checked_weights(self, data: Any) -> list[int]:
+        weights = list(self.weights(data))
+        if len(weights) != len(self.outcomes):
+            raise ValueError(f"there must be {len(self.outcomes)} weights, exactly one for each outcome.")
+        return weights
+
+    def run(self, data: Any, noise: NoiseSource) -> Hashable:
+        return self.outcomes[noise.choose(self.checked_weights(data))]
+
+
+def exponential_choice(
+    outcomes: tuple[Hashable, ...],
+    scores: Callable[[Any], Sequence[int]],
+    epsilon: float,
+    *,
+    sensitivity_units: int = 1,
+    monotonic: bool = False,
+) -> FiniteMechanism:
+    """The exponential mechanism over declared outcomes (`ExponentialMechanism`), with known probabilities.
+
+    scores(data): one whole number for each outcome; one user changes each by at most `sensitivity_units`. Pure and
+    total, like the weights of `FiniteMechanism`.
+    """
+    ExponentialMechanism([0], epsilon, sensitivity_units)  # checks the declared numbers
+
+    def weights(data: Any) -> Sequence[int]:
+        return ExponentialMechanism(scores(data), epsilon, sensitivity_units, monotonic=monotonic).weights
+
+    return FiniteMechanism(outcomes, weights, epsilon)
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundaryWrapper:
+    """Instead of an outcome of the mechanism, now and then `BOUNDARY`, the more often the less sure it is; and only
+    that is charged ([CL23] Algorithm 4).
+
+    Guarantee: with e the epsilon of the mechanism, ``t = e + ln(3 / (2 + 1/exp(e)))``-DP, and the boundary is a
+    q-target, ``q = (exp(t) - 1) / (exp(t) - 1 + (2 exp(t) + 1)(exp(e) - 1))``. Both are exact: no smaller t and no
+    larger q hold for all mechanisms (docs/mixed_charging.md section 4). t <= 4 e / 3, as [CL23] Lemma 2.8 says, and q
+    exceeds that of its Lemma 2.9 (2/7 for small e, here 4/13; in print it has e^(t-1) for e^t - 1).
+
+    With pi the probability of all outcomes but the likeliest one, `BOUNDARY` has probability
+    ``min(1/3, pi / (1 + pi))``, and the rest is divided as the mechanism does. Drawn exactly, in one choice.
+
+    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)
+    >>> wrapped = BoundaryWrapper(votes)
+    >>> wrapped.run([900, 20], SecretNoise()), round(wrapped.epsilon, 3), round(wrapped.target.q, 3)
+    ('cat', 1.237, 0.153)
+    """
+
+    mechanism: FiniteMechanism
+    delta: float = dataclasses.field(default=0.0, init=False)
+
+    @property
+    def epsilon(self) -> float:
+        return self._exact_epsilon * (1 + ROUNDING)
+
+    @property
+    def _exact_epsilon(self) -> float:
+        """Up to a few units in the last place, also where epsilon is tiny: ``(2 + 1/exp(e)) / 3`` is near 1 then."""
+        inner = self.mechanism.epsilon
+        return inner - math.log1p(math.expm1(-inner) / 3)
+
+    @property
+    def target(self) -> OwnTarget:
+        """The boundary."""
+        # Both divided by exp(t + e), so that nothing overflows.
+        inner, outer = math.exp(-self.mechanism.epsilon), math.exp(-self._exact_epsilon)
+        leaving = -math.expm1(-self._exact_epsilon) * inner
+        q = leaving / (leaving + (2 + outer) * -math.expm1(-self.mechanism.epsilon))
+        return OwnTarget(self, BOUNDARY, q * (1 - ROUNDING))
+
+    def run(self, data: Any, noise: NoiseSource) -> Hashable:
+        weights = self.mechanism.checked_weights(data)
+        total = sum(weights)
+        # With S the sum and M the largest weight, pi/(1 + pi) = (S-M)/(S + (S-M)) and 1/3 = (S/2)/(S + S/2).
+        boundary = min(2 * (total - max(weights)), total)
+        chosen = noise.choose([boundary, *(2 * weight for weight in weights)])
+        return self.mechanism.outcomes[chosen - 1] if chosen else BOUNDARY
+
+
+@dataclasses.dataclass(frozen=True)
+class TwoRuns:
+    """Runs a computation twice, publishes both results, and is charged when they differ ([CL23] appendix F).
+
+    Guarantee: (2 epsilon, 2 delta)-DP, and "the results differ" is a ``1/(e^(2 epsilon) + 1)``-target. [CL23] Lemma
+    F.1 proves ``1 - sqrt(e^(2 epsilon) / (1 + e^(2 epsilon)))`` only, 0.258 at epsilon 0.1 where this is 0.450; proof
+    in docs/mixed_charging.md section 4. No probabilities are needed. Condition: as for the computation itself.
+
+    >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+    >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)
+    >>> twice = TwoRuns(votes)
+    >>> results = twice.run([900, 20], SecretNoise())
+    >>> results, twice.target.hit(results)
+    (('cat', 'cat'), False)
+    """
+
+    computation: PrivateComputation
+
+    @property
+    def epsilon(self) -> float:
+        return 2 * self.computation.epsilon
+
+    @property
+    def delta(self) -> float:
+        return 2 * self.computation.delta
+
+    @property
+    def target(self) -> Target:
+        """Different results."""
+        return _Differ(self)
+
+    def run(self, data: Any, noise: NoiseSource) -> tuple[Any, Any]:
+        return self.computation.run(data, noise), self.computation.run(data, noise)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Differ:
+    twice: TwoRuns
+
+    def hit(self, results: tuple[Any, Any]) -> bool:
+        return not bool(results[0] == results[1])
+
+    def published(self, results: tuple[Any, Any]) -> tuple[Any, Any]:
+        return results if self.hit(results) else (results[0], results[0])
+
+    def probability(self, computation: PrivateComputation) -> float:
+        if computation != self.twice:
+            raise ValueError("this is the target of another TwoRuns. Use the target of this one.")
+        return not_prior_probability(self.twice.epsilon)

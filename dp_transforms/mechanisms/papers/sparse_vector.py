@@ -21,8 +21,7 @@ from typing import Any
 
 from dp_transforms.checks import check_fraction, check_positive, check_whole, is_number
 from dp_transforms.mechanisms.discrete_laplace_law import ROUNDING
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import Query, check_grid, epsilon_per_unit, units_up
 
 _LARGEST_CUTOFF = 2**31
@@ -54,18 +53,21 @@ def epsilon_per_run(epsilon: float, delta: float, cutoff: int) -> float:
 
 
 class _SparseVector:
-    """[DR14] Algorithm 1 at run_epsilon, again and again, until it has ended `cutoff` times."""
+    """[DR14] Algorithm 1, again and again, until it has ended `cutoff` times."""
 
     def __init__(
         self,
         data: Any,
-        run_epsilon: float,
+        *,
+        epsilon: float,
         threshold: float,
         cutoff: int,
-        grid: int,
-        sensitivity_units: int | None,
-        noise: NoiseSource | None,
+        delta: float = 0.0,
+        grid: int = 1,
+        sensitivity_units: int | None = None,
+        noise: NoiseSource | None = None,
     ) -> None:
+        run_epsilon, value_epsilon = self._epsilons(epsilon, delta, cutoff)
         check_grid(grid)
         if sensitivity_units is None:
             sensitivity_units = 1 if grid == 1 else grid + 1
@@ -79,8 +81,14 @@ class _SparseVector:
         self._noise = SecretNoise() if noise is None else noise
         self._threshold_epsilon = epsilon_per_unit(run_epsilon / 2, self._sensitivity)
         self._query_epsilon = epsilon_per_unit(run_epsilon / 4, self._sensitivity)
+        self._value_epsilon = epsilon_per_unit(value_epsilon, self._sensitivity) if value_epsilon else 0.0
         self._tops = 0
         self._begin_run()
+
+    @staticmethod
+    def _epsilons(epsilon: float, delta: float, cutoff: int) -> tuple[float, float]:
+        """Of each run of Algorithm 1, and of each value that is published; 0 where none is."""
+        return epsilon_per_run(epsilon, delta, cutoff), 0.0
 
     @property
     def tops(self) -> int:
@@ -115,14 +123,50 @@ class _SparseVector:
                 self._begin_run()
         return above
 
-    def _comparison_units(self, queries: int, beta: float) -> int:
-        """A number m with ``|answer - threshold| <= 2 m`` units wherever a comparison errs, except with probability
-        beta: then no answer's noise and no threshold's noise exceeds m. ``Pr[|Z| > m] <= e^(-epsilon m)``."""
-        _check_accuracy(queries, beta)
-        return math.ceil((math.log(queries) + math.log(2 * self._cutoff / beta)) / self._query_epsilon)
+    def comparison_accuracy(self, queries: int, beta: float) -> float:
+        """An alpha within which every comparison of the first `queries` is right, except with probability beta.
+
+        With a number m of units such that no answer's noise and no threshold's noise exceeds m, ``|answer - threshold|
+        <= 2 m`` wherever a comparison errs. ``Pr[|Z| > m] <= e^(-epsilon m)``.
+        """
+        check_whole("queries", queries, 1)
+        check_fraction("beta", beta)
+        units = math.ceil((math.log(queries) + math.log(2 * self._cutoff / beta)) / self._query_epsilon)
+        return 2 * units / self._grid + self._threshold_shift
 
 
-class AboveThreshold(_SparseVector):
+class Sparse(_SparseVector):
+    """Answers top (True) or bottom (False) until the `cutoff`-th top ([DR14] Algorithm 2).
+
+    Guarantee: (epsilon, delta)-DP, for any number of adaptive queries. Conditions, data and threshold: as for
+    `AboveThreshold`, which it runs `cutoff` times, each time with new noise, at `epsilon_per_run`. Source: [DR14]
+    Theorem 3.25, whose noise for delta > 0 is too small if both epsilon and cutoff exceed ``8 ln(1/delta)``; more is
+    drawn there. With ``cutoff <= 8 ln(1/delta)``, delta = 0 is the better choice: it draws less noise.
+
+    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> stream = Sparse([3, 900, 800], epsilon=1.0, threshold=400, cutoff=2)
+    >>> [stream.ask(LinearQuery(weights)) for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1])], stream.halted
+    ([False, True, True], True)
+    """
+
+    def ask(self, query: Query) -> bool:
+        """Whether the noisy answer reaches the noisy threshold. Raises Halted after the last True."""
+        return self._is_above(self._exact_answer(query))
+
+    def accuracy(self, queries: int, beta: float) -> float:
+        """The alpha of [DR14] Theorem 3.26: with probability at least 1 - beta, of the first `queries` answers all True
+        ones have ``f >= threshold - alpha``, and all False ones ``f <= threshold + alpha``.
+
+        ``8 cutoff (ln k + ln(2 cutoff/beta)) / epsilon`` for delta = 0, ``sqrt(512 cutoff ln(1/delta)) (ln k +
+        ln(2 cutoff/beta)) / epsilon`` for delta > 0 (more where more noise is drawn), times sensitivity_units / grid,
+        rounded up to an even number of units, plus what the threshold was rounded up by. f is the answer before it was
+        put on the grid. All queries are answered if fewer than `cutoff` of those before the last have ``f >= threshold
+        - alpha``.
+        """
+        return self.comparison_accuracy(queries, beta)
+
+
+class AboveThreshold(Sparse):
     """Answers top (True) or bottom (False) until the first top ([DR14] Algorithm 1).
 
     Guarantee: epsilon-DP, for any number of adaptive queries. Condition: one user changes an answer by at most
@@ -130,6 +174,8 @@ class AboveThreshold(_SparseVector):
     every `RealQuery`, and for every `LinearQuery` of users with one record each, which needs `grid` units only.
     Source: [DR14] Theorem 3.23. If no answer of a stream can rise while another one falls, half of the answers' noise
     would do (Lyu, Su, Li 2017); this is not used.
+
+    Accuracy: `accuracy` is then the alpha of [DR14] Theorem 3.24, ``8 (ln k + ln(2/beta)) / epsilon``.
 
     data: given once, to every query. threshold: a number, rounded up to a multiple of 1 / grid.
 
@@ -149,63 +195,15 @@ class AboveThreshold(_SparseVector):
         sensitivity_units: int | None = None,
         noise: NoiseSource | None = None,
     ) -> None:
-        super().__init__(data, epsilon_per_run(epsilon, 0.0, 1), threshold, 1, grid, sensitivity_units, noise)
-
-    def ask(self, query: Query) -> bool:
-        """Whether the noisy answer reaches the noisy threshold. Raises Halted after the first True."""
-        return self._is_above(self._exact_answer(query))
-
-    def accuracy(self, queries: int, beta: float) -> float:
-        """The alpha of [DR14] Theorem 3.24: with probability at least 1 - beta, of the first `queries` answers all True
-        ones have ``f >= threshold - alpha``, and all False ones ``f <= threshold + alpha``.
-
-        ``8 (ln k + ln(2/beta)) / epsilon``, times sensitivity_units / grid, rounded up to an even number of units, plus
-        what the threshold was rounded up by. f is the answer before it was put on the grid.
-        """
-        return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
-
-
-class Sparse(_SparseVector):
-    """Answers top (True) or bottom (False) until the `cutoff`-th top ([DR14] Algorithm 2).
-
-    Guarantee: (epsilon, delta)-DP, for any number of adaptive queries. Conditions, data and threshold: as for
-    `AboveThreshold`, which it runs `cutoff` times, each time with new noise, at `epsilon_per_run`. Source: [DR14]
-    Theorem 3.25, whose noise for delta > 0 is too small if both epsilon and cutoff exceed ``8 ln(1/delta)``; more is
-    drawn there. With ``cutoff <= 8 ln(1/delta)``, delta = 0 is the better choice: it draws less noise.
-
-    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
-    >>> stream = Sparse([3, 900, 800], epsilon=1.0, threshold=400, cutoff=2)
-    >>> [stream.ask(LinearQuery(weights)) for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1])], stream.halted
-    ([False, True, True], True)
-    """
-
-    def __init__(
-        self,
-        data: Any,
-        *,
-        epsilon: float,
-        threshold: float,
-        cutoff: int,
-        delta: float = 0.0,
-        grid: int = 1,
-        sensitivity_units: int | None = None,
-        noise: NoiseSource | None = None,
-    ) -> None:
-        run_epsilon = epsilon_per_run(epsilon, delta, cutoff)
-        super().__init__(data, run_epsilon, threshold, cutoff, grid, sensitivity_units, noise)
-
-    def ask(self, query: Query) -> bool:
-        """Whether the noisy answer reaches the noisy threshold. Raises Halted after the last True."""
-        return self._is_above(self._exact_answer(query))
-
-    def accuracy(self, queries: int, beta: float) -> float:
-        """The alpha of [DR14] Theorem 3.26; it means the same as for `AboveThreshold`, for all answers given.
-
-        ``8 cutoff (ln k + ln(2 cutoff/beta)) / epsilon`` for delta = 0, ``sqrt(512 cutoff ln(1/delta)) (ln k +
-        ln(2 cutoff/beta)) / epsilon`` for delta > 0 (more where more noise is drawn); grid and rounding likewise. All
-        queries are answered if fewer than `cutoff` of those before the last have ``f >= threshold - alpha``.
-        """
-        return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
+        super().__init__(
+            data,
+            epsilon=epsilon,
+            threshold=threshold,
+            cutoff=1,
+            grid=grid,
+            sensitivity_units=sensitivity_units,
+            noise=noise,
+        )
 
 
 class NumericSparse(_SparseVector):
@@ -225,24 +223,12 @@ class NumericSparse(_SparseVector):
     (True, True, True)
     """
 
-    def __init__(
-        self,
-        data: Any,
-        *,
-        epsilon: float,
-        threshold: float,
-        cutoff: int,
-        delta: float = 0.0,
-        grid: int = 1,
-        sensitivity_units: int | None = None,
-        noise: NoiseSource | None = None,
-    ) -> None:
+    @staticmethod
+    def _epsilons(epsilon: float, delta: float, cutoff: int) -> tuple[float, float]:
         _check_budget(epsilon, delta, cutoff)
         share = _COMPARISON_SHARE if delta == 0 else _COMPARISON_SHARE_ADVANCED
         run_epsilon = epsilon_per_run(share * epsilon, delta / 2, cutoff)
-        super().__init__(data, run_epsilon, threshold, cutoff, grid, sensitivity_units, noise)
-        value_epsilon = epsilon_per_run((1 - share) * epsilon, delta / 2, cutoff)
-        self._value_epsilon = epsilon_per_unit(value_epsilon, self._sensitivity)
+        return run_epsilon, epsilon_per_run((1 - share) * epsilon, delta / 2, cutoff)
 
     def ask(self, query: Query) -> float | None:
         """The answer with noise, a multiple of 1 / grid; None below the threshold. Raises Halted after the last one."""
@@ -261,15 +247,12 @@ class NumericSparse(_SparseVector):
         values unless there are many queries: their noise has a scale of sqrt(8) times the factor before the
         logarithms, and needs that times ln(2 cutoff/beta). The larger of the two is returned.
         """
-        _check_accuracy(queries, beta)
+        check_whole("queries", queries, 1)
+        check_fraction("beta", beta)
         return max(self.comparison_accuracy(queries, beta / 2), self.value_accuracy(beta / 2))
 
-    def comparison_accuracy(self, queries: int, beta: float) -> float:
-        """The part of `accuracy` that is about the threshold alone, with all of beta for it."""
-        return 2 * self._comparison_units(queries, beta) / self._grid + self._threshold_shift
-
     def value_accuracy(self, beta: float) -> float:
-        """The part of `accuracy` that is about all values alone, with all of beta for it."""
+        """The part of `accuracy` that `comparison_accuracy` is not, about all values alone, with all of beta for it."""
         check_fraction("beta", beta)
         units = math.ceil(math.log(self._cutoff / beta) / self._value_epsilon) + (self._grid > 1)
         return units / self._grid
@@ -280,8 +263,3 @@ def _check_budget(epsilon: float, delta: float, cutoff: int) -> None:
     if not is_number(delta) or not 0 <= delta < 1:
         raise ValueError(f"delta must lie in [0, 1), got {delta!r}. Use 0, or a small one such as 1e-9.")
     check_whole("cutoff", cutoff, 1, _LARGEST_CUTOFF)
-
-
-def _check_accuracy(queries: int, beta: float) -> None:
-    check_whole("queries", queries, 1)
-    check_fraction("beta", beta)

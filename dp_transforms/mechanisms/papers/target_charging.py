@@ -1,22 +1,25 @@
 """Target charging: many private computations; only those whose result hits its target are paid for.
 
 The budget is a `ChargeLimit`: a plain count of hits (`HitLimit`), or anything else with these two methods, such as
-`MixedChargingFilter` of `dp_transforms.accounting.mixed_charging`. The guarantee is that of `TargetCharging`.
+`MixedChargingFilter` of `dp_transforms.accounting.mixed_charging`. The guarantee is that of `TargetCharging`; what is
+made of it comes after it: conditional release with revisions, and selection, where each candidate is run once and the
+best are published ([CL23] sections 2.4 and I).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from dp_transforms.checks import check_positive, check_whole, is_number
+from dp_transforms.checks import check_positive, check_whole, is_number, is_whole
 from dp_transforms.mechanisms.discrete_laplace_law import not_prior_probability
-from dp_transforms.mechanisms.papers.halting import Halted
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.private_computation import PrivateComputation, Target
 
 _Result = TypeVar("_Result")
@@ -260,3 +263,129 @@ class MultiTargetCharging(_Charging):
 def _check_probability(target_probability: float) -> None:
     if not is_number(target_probability) or not 0 < target_probability <= 1:
         raise ValueError(f"target_probability must lie in (0, 1], got {target_probability!r}.")
+
+
+class ConditionalRelease:
+    """Publishes the result of a computation if it lies in a target, which may be widened later ([CL23] Algorithm 2).
+
+    Guarantee: that of the `TargetCharging` that it is given. Being published is one hit of an epsilon-DP call with a
+    `NotPrior` target, whenever it happens; not being published costs nothing; the computation's delta is paid once.
+    [CL23] Lemma 2.5 charges a hit of a later ask at 2 epsilon. That is not needed: each draw with all of its asks, in
+    any order among other calls, is one epsilon-DP call (docs/mixed_charging.md section 3).
+
+    Condition: published results alone decide what a target contains. The draw is made at the first ask, and kept: never
+    draw again to widen a target. A target must be a pure and total function: where it raises may show the result, so an
+    exception from it, or from the computation, is charged as a hit and ends it, as publishing does.
+
+    >>> from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
+    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.mechanisms.papers.target_charging import HitLimit
+    >>> charging = TargetCharging([500], HitLimit(3, epsilon=1.0))
+    >>> held = ConditionalRelease(charging, NoisyAnswer(LinearQuery([1]), epsilon=1.0))
+    >>> held.ask(lambda count: count >= 700), 400 < held.ask(lambda count: count >= 300) < 600
+    (None, True)
+    """
+
+    def __init__(self, charging: TargetCharging, computation: PrivateComputation) -> None:
+        self._charging = charging
+        self._computation = computation
+        self._asked = False
+        self._result: Any = None
+        self._published = False
+        self._lock = threading.RLock()
+
+    def ask(self, target: Callable[[Any], bool]) -> Any:
+        """The result if it lies in the target, else None. From the second time on this is a revise call.
+
+        target: which results to publish now, beside those of earlier targets. A result of an earlier target would
+        have been published then, so it makes no difference whether they overlap. Raises Halted once the result has
+        been published or an exception charged (nothing more will be), or if one more hit could exceed the limits.
+        """
+        with self._lock:
+            if self._published:
+                raise Halted("the result has been published, or an exception charged: nothing more will be published.")
+            epsilon = self._computation.epsilon
+            price = Price(epsilon, not_prior_probability(epsilon), 0.0 if self._asked else self._computation.delta)
+            return self._charging.perform(price, lambda *given: self._run(target, *given), lambda r: r is not None)
+
+    def _run(self, target: Callable[[Any], bool], data: Any, noise: NoiseSource) -> Any:
+        self._published = True  # until it is known that nothing was: an exception may show as much as the result
+        if not self._asked:
+            self._result = self._computation.run(data, noise)
+            self._asked = True
+        result = self._result if target(self._result) else None
+        self._published = result is not None
+        return result
+
+
+class Selected(NamedTuple):
+    """position: of the candidate, from 0. result: what its computation returned."""
+
+    position: int
+    result: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShotTopK:
+    """The k results with the highest scores, best first, scores included ([CL23] Algorithm 3).
+
+    Guarantee: that of the `TargetCharging` that it is given. Each result published is one hit of an epsilon-DP call
+    with a `NotPrior` target, epsilon being the largest of the candidates'; the others cost nothing, however many. The
+    deltas of all candidates are paid. ([CL23] Lemma 2.6 needs k hits at 2 epsilon; see `ConditionalRelease`.)
+
+    Why: publishing is a sweep over `ConditionalRelease` objects, one for each candidate. A threshold falls through the
+    whole numbers from above every score. At each value, in the order of their positions, each candidate is asked
+    whether its score has been reached, until k have been published. So candidates with equal scores come in the
+    order of their positions, exactly as here; the order of the candidates must not depend on the data.
+
+    gap: None, or publish fewer where the scores fall off: the sweep ends as soon as the threshold is more than `gap`
+    below the score published last. Only what was published, and that there is nothing within `gap` of the last score,
+    becomes known; a rule that looks at the score after the gap, or at the largest gap of all, is not covered.
+
+    score: from a result to its score, a whole number; by default the result itself. It must be pure and total: an
+    exception from it, or from a candidate, is charged as all k hits.
+
+    >>> from dp_transforms.mechanisms.papers.private_computation import NoisyAnswer
+    >>> from dp_transforms.mechanisms.papers.query import LinearQuery
+    >>> from dp_transforms.mechanisms.papers.target_charging import HitLimit
+    >>> charging = TargetCharging([9000, 10, 8500, 400], HitLimit(3, epsilon=1.0))
+    >>> candidates = [NoisyAnswer(LinearQuery([i == j for j in range(4)]), epsilon=1.0) for i in range(4)]
+    >>> [best.position for best in OneShotTopK(charging, k=3, gap=1000).ask(candidates)]
+    [0, 2]
+    """
+
+    charging: TargetCharging
+    k: int
+    gap: int | None = None
+    score: Callable[[Any], int] = operator.index
+
+    def __post_init__(self) -> None:
+        check_whole("k", self.k, 1)
+        if self.gap is not None:
+            check_whole("gap", self.gap, 0)
+
+    def ask(self, candidates: Sequence[PrivateComputation]) -> list[Selected]:
+        """At most k of the candidates' results. Raises Halted unless the limits allow k more hits and all deltas."""
+        if not candidates:
+            raise ValueError("there must be at least one candidate.")
+        epsilon = max(candidate.epsilon for candidate in candidates)
+        price = Price(
+            epsilon,
+            not_prior_probability(epsilon),
+            math.fsum(candidate.delta for candidate in candidates),
+            most_hits=min(self.k, len(candidates)),
+        )
+        return self.charging.perform(price, lambda data, noise: self._sweep(candidates, data, noise), len)
+
+    def _sweep(self, candidates: Sequence[PrivateComputation], data: Any, noise: NoiseSource) -> list[Selected]:
+        results = [candidate.run(data, noise) for candidate in candidates]
+        scores = [self.score(result) for result in results]
+        if not all(map(is_whole, scores)):  # the message names no score: it would be published for the price of a hit
+            raise ValueError("every score must be a whole number: the sweep goes through the whole numbers.")
+        best_first = sorted(range(len(results)), key=lambda position: (-scores[position], position))[: self.k]
+        published = best_first[:1]
+        for position in best_first[1:]:
+            if self.gap is not None and scores[position] < scores[published[-1]] - self.gap:
+                break
+            published.append(position)
+        return [Selected(position, results[position]) for position in published]

@@ -1,10 +1,8 @@
 """A report and a plan for the browser, and charts as files. Nothing here reads more than what was released.
 
-- report_columns: a report as compact columns. shown_text: labels as text that cannot mislead. item_titles: --titles.
-- promise: the guarantee, what it covers and what not, in plain sentences. report_check: whether a report and its plan
-  agree.
-- The options of ``shh show`` that draw: report_page: --html. picture: --chart.
-- fact_sheet: ``shh explain --html``. html_text: HTML that escapes all values.
+- report_columns: a report as compact columns, and the titles of its items (--titles).
+- promise: the guarantee, what it covers and what not, in plain sentences; whether a report and its plan agree.
+- report_page: ``shh show --html``, ``shh explain --html``. picture: ``shh show --chart``. html_text: HTML, all escaped.
 - charts: the specifications of the charts, for Vega-Lite, used by page and picture alike. assets: template, style and
   scripts of the page. library: Vega, Vega-Lite and Vega's interpreter, pinned and with checksums.
 

@@ -1,4 +1,7 @@
-"""``shh show --html``: a report as one file for the browser, that loads nothing and sends nothing."""
+"""Pages for the browser that load nothing and send nothing: a report (``shh show --html``), and a fact sheet on a plan.
+
+The fact sheet (``shh explain --html``) is one page to attach to an approval. It runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,24 @@ from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.plan_comparison import FOUND, LOOKS, NAMES_KNOWN, found_from
 from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.html_text import FOLDER, asset, data_block, defined, document, escaped, listed, table
 from dp_transforms.views.page.promise import (
     budget_of,
+    chance,
     in_three_sentences,
     may_be_done,
     must_not_be_concluded,
     not_covered,
+    one_in,
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
-from dp_transforms.views.page.shown_text import shown_text
-from dp_transforms.views.plan_comparison import FOUND, LOOKS, NAMES_KNOWN, found_from
 from dp_transforms.views.plan_tables import plan_lines
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import escape_text, length_text
+from dp_transforms.views.report_table import counted, escape_text, length_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 MOST_BYTES = 32 << 20
@@ -38,6 +43,12 @@ _MADE = (
     " nothing."
 )
 _CHARTS = {"items": "items_over_time.json", "item": "one_item.json"}
+_PUBLISHED = {
+    "names": "names of items that many users have, with sizes: at least so many users",
+    "labels": "names of items that many users have; near the threshold with a noisy number of users",
+    "counts": "names of items that many users have, with noisy numbers of users",
+    "kms21": "names of items that many users have",
+}
 
 
 def report_page(
@@ -139,7 +150,7 @@ def extent_of(columns: ReportColumns) -> Extent:
 
 def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
-    declared = "" if plan is None else f" has {_windows_in_words(plan.schedule.horizon)}"
+    declared = "" if plan is None else f" has {counted(plan.schedule.horizon, 'window')}"
     run = f"Run {shown_text(header.run_id)}{declared}."
     if not extent.windows:
         return f"{run} No window has a heavy item. {state}".strip()
@@ -150,11 +161,7 @@ def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone
 def named_in_words(items: int, windows: int) -> str:
     """windows: those with a heavy item."""
     named = "1 item was named" if items == 1 else f"{items:,} items were named"
-    return f"{named} in {_windows_in_words(windows)}"
-
-
-def _windows_in_words(count: int) -> str:
-    return "1 window" if count == 1 else f"{count:,} windows"
+    return f"{named} in {counted(windows, 'window')}"
 
 
 def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None) -> str:
@@ -218,17 +225,67 @@ def _plan(header: ReportHeader, plan: ReleasePlan | None) -> str:
         lines += [
             ("epsilon", exact(plan.epsilon)),
             ("delta", exact(plan.delta)),
-            ("range (UTC)", f"{_utc(schedule.start_seconds)} to {_utc(schedule.end_seconds)}"),
-            (
-                "windows",
-                f"{schedule.horizon:,} of {length_text(schedule.window_seconds * 1_000_000)}, one every"
-                f" {length_text(schedule.slide_seconds * 1_000_000)}",
-            ),
+            ("range (UTC)", _range(schedule)),
+            ("windows", f"{schedule.horizon:,} of {_lengths(schedule)}"),
             *plan_lines(plan),
         ]
     whole = json.dumps(header.plan) if plan is None else plan.to_json()
     return f"{defined(lines)}<details><summary>The whole plan, as JSON</summary><pre>{escaped(whole)}</pre></details>"
 
 
-def _utc(seconds: int) -> str:
-    return local_text(seconds * 1_000_000, datetime.UTC)
+def _range(schedule: WindowSchedule) -> str:
+    start, end = (
+        local_text(at * MICROS_PER_SECOND, datetime.UTC) for at in (schedule.start_seconds, schedule.end_seconds)
+    )
+    return f"{start} to {end}"
+
+
+def _lengths(schedule: WindowSchedule) -> str:
+    size, slide = (length_text(each * MICROS_PER_SECOND) for each in (schedule.window_seconds, schedule.slide_seconds))
+    return f"{size}, one every {slide}"
+
+
+def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
+    """What an approval is about, name by name."""
+    schedule = plan.schedule
+    budget = budget_of(plan, ())
+    assert budget is not None
+    facts = [
+        ("epsilon", f"{exact(plan.epsilon)} for each user, over the whole run"),
+        ("delta", f"{exact(plan.delta)} ({one_in(plan.delta)}) for each user, over the whole run"),
+        ("a guess", f"whether a person is in the log is right with {chance(budget)} at most, from an even chance"),
+        ("unit of privacy", "one user id with all of its events in the run"),
+        ("neighbours", "two logs of which one has one user more: adding or removing a user"),
+        ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
+        ("range (UTC)", f"{_range(schedule)}, the end excluded"),
+        ("what is published", f"{_PUBLISHED[plan.release]} (mode {plan.release})"),
+        ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
+    ]
+    if earlier := getattr(plan, "activity_epsilon", 0.0):
+        facts.insert(
+            1, ("epsilon before", f"{exact(earlier)} for the histogram of activity that the plan is made from")
+        )
+    if plan.domain_size:
+        facts.append(("known items", f"{plan.domain_size:,}, a public list; SHA-256 {plan.domain_fingerprint[:16]}…"))
+    if size_error := getattr(plan, "size_error", 0.0):
+        facts.append(("stated sizes", f"one or more is too large with a probability of at most {one_in(size_error)}"))
+    return [*facts, ("fingerprint", plan.fingerprint)]
+
+
+def fact_sheet(plan: ReleasePlan) -> str:
+    """The sheet as HTML: a function of the plan alone."""
+    budget = budget_of(plan, ())
+    assert budget is not None
+    return document(
+        "sheet.html",
+        asset("sheet.css"),
+        [],
+        {
+            "title": f"Fact sheet of plan {escaped(plan.fingerprint[:16])}",
+            "guarantee": escaped(plan.guarantee),
+            "promise": listed(in_three_sentences(budget), "ol"),
+            "facts": defined(plan_facts(plan)),
+            "found": _unseen(plan),
+            "not_covered": listed(not_covered(budget, plan)),
+        },
+    )

@@ -2,8 +2,7 @@
 
 - live_view: what browsers get: a page, and messages for those that have it.
 - report_source: a folder or a topic of ``shh stream``, or a report file, read again and again for what is new.
-- live_report: a page of the windows so far, and a message for each window since.
-- live_page: that page, made of the parts of `views.page`.
+- live_report: a page of the windows so far, made of the parts of `views.page`, and a message for each window since.
 - live_ledger: a page of budgets and runs, for the operator, and a message once they have changed.
 - access: who may ask: the token, the names under which the server is reached.
 - web_app: pages, files and events over HTTP. listening: the address, and the server that runs there.

@@ -21,8 +21,8 @@ from dp_transforms.runs.ledger.actor import is_gone
 from dp_transforms.runs.ledger.records import Part, Run, Status, amount
 from dp_transforms.views.ledger_tables import RunWithParts, status_of, windows_done
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
-from dp_transforms.views.page.shown_text import shown_text
-from dp_transforms.views.serving.live_view import View, event_bytes, packed
+from dp_transforms.views.report_table import shown_text
+from dp_transforms.views.serving.live_view import Followed, View, event_bytes, packed
 from dp_transforms.views.time_axis import local_text
 
 _MOST_RUNS = 500  # of a population
@@ -36,10 +36,8 @@ def ledger_files() -> tuple[ServedFile, ...]:
     return tuple(ServedFile.of(name, asset(name)) for name in ("page.css", "connection.js", "ledger.js"))
 
 
-class LiveLedger:
-    """Reads a ledger again and again. `view` may be read by other threads; all else is for one at a time."""
-
-    files = staticmethod(ledger_files)
+class LiveLedger(Followed):
+    """Reads a ledger again and again."""
 
     def __init__(self, place: str, zone: datetime.tzinfo) -> None:
         """Reads it for the first time. Raises UserError if there is no ledger."""
@@ -49,17 +47,13 @@ class LiveLedger:
         self._epoch = secrets.token_hex(8)
         self.view = self._view(0, [])
 
-    def poll(self) -> bool:
-        """Whether the view has changed. A ledger that cannot be read just now is said on the page and tried again."""
-        try:
-            found = self._read()
-        except UserError as error:
-            is_news = self.view.problem != str(error)
-            self.view.problem = str(error)
-            return is_news
-        was_troubled, self.view.problem = self.view.problem, ""
+    def files(self) -> tuple[ServedFile, ...]:
+        return ledger_files()
+
+    def read(self) -> bool:
+        found = self._read()
         if found == self._told:
-            return bool(was_troubled)
+            return False
         self._told = found
         number = self.view.last + 1
         self.view = self._view(number, [event_bytes("ledger", json.dumps(found[1]), f"{self._epoch}.{number}")])

@@ -1,13 +1,15 @@
 """What browsers get of a report that goes on: a page of the windows so far, and a message for each window since.
 
-The page is made anew once the messages since are a tenth of its windows. So all work together is linear in the windows,
-and whoever opens the page, or comes back, has little to catch up with.
+The page is that of ``shh show --html``, which goes on as windows close. It is made anew once the messages since are a
+tenth of its windows. So all work together is linear in the windows, and whoever opens the page, or comes back, has
+little to catch up with.
 """
 
 from __future__ import annotations
 
 import collections
 import datetime
+import functools
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -17,24 +19,54 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.page.report_columns import Windows, in_words, legend_of, plan_of, strength_of
-from dp_transforms.views.page.report_page import Extent, extent_of, strength_title, summary
-from dp_transforms.views.page.shown_text import shown_text
-from dp_transforms.views.run_words import ended_words
-from dp_transforms.views.serving.live_page import live_page, served_files
-from dp_transforms.views.serving.live_view import View, event_bytes, packed
+from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
+from dp_transforms.views.page.report_columns import (
+    ReportColumns,
+    Windows,
+    in_words,
+    legend_of,
+    plan_of,
+    report_columns,
+    strength_of,
+)
+from dp_transforms.views.page.report_page import (
+    Extent,
+    check_size,
+    extent_of,
+    page_data,
+    page_parts,
+    page_scripts,
+    strength_title,
+    summary,
+)
+from dp_transforms.views.report_table import ended_words, shown_text
+from dp_transforms.views.serving.live_view import Followed, View, event_bytes, packed
 from dp_transforms.views.serving.report_source import Found, ReportSource
 
+_MADE = (
+    "Made by <code>shh serve</code> from released values and the plan alone. This page hears from its server as windows"
+    " close, and from nobody else."
+)
+_LIVE = '<p class="live" id="live-state" role="status" data-well="no">Not connected yet.</p>'
+_OPERATOR = """<aside class="operator" aria-labelledby="operator"><h2 id="operator">For the operator</h2>
+<p class="note">Exact numbers of the engine, <strong>not covered by the guarantee</strong>: do not publish them.</p>
+<div id="operator-numbers">Not heard of yet.</div></aside>"""
 _FEW_MESSAGES = 32  # a page is not made anew for fewer
 
 
-class LiveReport:
-    """Follows a source. `view` may be read by other threads; all else is for one at a time.
+@functools.cache
+def served_files() -> tuple[ServedFile, ...]:
+    """The style and the scripts of the page, in the order in which they run. Their names change with their contents."""
+    scripts = [*page_scripts(), *((name, asset(name)) for name in ("connection.js", "live.js"))]
+    return tuple(ServedFile.of(name, content) for name, content in [("page.css", asset("page.css")), *scripts])
+
+
+class LiveReport(Followed):
+    """Follows a source.
 
     most_windows: a page shows the latest so many, of those with heavy items. titles: label -> what people call it.
     """
 
-    files = staticmethod(served_files)
     _header: ReportHeader
     _plan: ReleasePlan | None
     _ended: RunEnded | None
@@ -66,19 +98,14 @@ class LiveReport:
         assert found is not None, "the first reading of a source finds something"
         self._begin(found)
 
-    def poll(self) -> bool:
-        """Reads what is new. Returns whether the view has changed. A source that cannot be read just now is said on
-        the page and tried again."""
-        try:
-            found = self._source.poll()
-            if found is not None and (found.is_other or not self._grow(found)):
-                self._begin(found)
-        except UserError as error:
-            is_news = self.view.problem != str(error)
-            self.view.problem = str(error)
-            return is_news
-        was_troubled, self.view.problem = self.view.problem, ""
-        return found is not None or bool(was_troubled)
+    def files(self) -> tuple[ServedFile, ...]:
+        return served_files()
+
+    def read(self) -> bool:
+        found = self._source.poll()
+        if found is not None and (found.is_other or not self._grow(found)):
+            self._begin(found)
+        return found is not None
 
     @property
     def header(self) -> ReportHeader:
@@ -162,16 +189,7 @@ class LiveReport:
         reports: Sequence[WindowReport] = list(self._reports)
         while True:
             try:
-                page, columns = live_page(
-                    self._header,
-                    reports,
-                    self._plan,
-                    self._zone,
-                    titles=self._titles,
-                    state=self._state(),
-                    after=f"{epoch}.{number}",
-                    for_operator=self._for_operator,
-                )
+                page, columns = self._page(reports, f"{epoch}.{number}")
                 break
             except UserError:  # more than a page can hold: the latest half of it
                 if len(reports) < 2:
@@ -191,17 +209,32 @@ class LiveReport:
         whole = page.encode()
         self.view = View(epoch, whole, packed(whole), number, first, messages, self._summary(), self._badge())
 
+    def _page(self, reports: Sequence[WindowReport], after: str) -> tuple[str, ReportColumns]:
+        """The page, and what it shows. Raises UserError for more than a page can hold.
+
+        after: what the page says to hear of all that came later.
+        """
+        columns = report_columns(reports, self._plan, self._titles)
+        style, *scripts = served_files()
+        text = summary(self._header, self._plan, extent_of(columns), self._zone, self._state())
+        parts = {
+            **page_parts(self._header, reports, self._plan, columns),
+            "summary": escaped(text),
+            "live": f"{_LIVE}\n{_OPERATOR}\n" if self._for_operator else f"{_LIVE}\n",
+            "made": _MADE,
+            "data": data_block({**page_data(columns, self._zone), "live": {"after": after}}),
+        }
+        page = served_document("page.html", style, scripts, parts)
+        check_size(page)
+        return page, columns
+
     def _summary(self) -> str:
         return summary(self._header, self._plan, self._extent, self._zone, self._state())
 
     def _state(self) -> str:
-        return state_sentence(self._ended)
+        return "" if self._ended is None else ended_words(self._ended)
 
     def _badge(self) -> str:
         if self._ended is not None:
             return "The run has ended. No further window will come."
         return "" if self._goes_on else "A report file. The page loads anew when another one takes its place."
-
-
-def state_sentence(ended: RunEnded | None) -> str:
-    return "" if ended is None else ended_words(ended)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import gzip
+
+from dp_transforms.errors import UserError
+from dp_transforms.views.page.html_text import ServedFile
 
 
 @dataclasses.dataclass
@@ -37,6 +41,31 @@ class View:
         if epoch != self.epoch or not digits.isascii() or not digits.isdigit() or len(digits) > 18:
             return None
         return int(digits) if self.first <= int(digits) <= self.last else None
+
+
+class Followed(abc.ABC):
+    """What a site shows, read again and again. `view` may be read by other threads; all else is for one at a time."""
+
+    view: View
+
+    @abc.abstractmethod
+    def files(self) -> tuple[ServedFile, ...]:
+        """The style and the scripts of its page."""
+
+    @abc.abstractmethod
+    def read(self) -> bool:
+        """Reads what is new; whether the view has changed. Raises UserError for what cannot be read just now."""
+
+    def poll(self) -> bool:
+        """As `read`. What cannot be read just now is said on the page, as a problem of the view, and tried again."""
+        try:
+            is_news = self.read()
+        except UserError as error:
+            is_other = self.view.problem != str(error)
+            self.view.problem = str(error)
+            return is_other
+        was_troubled, self.view.problem = self.view.problem, ""
+        return is_news or bool(was_troubled)
 
 
 def packed(content: bytes) -> bytes:

@@ -7,15 +7,14 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dp_transforms.views.page.html_text import ServedFile
-from dp_transforms.views.serving.live_view import View, event_bytes, packed
+from dp_transforms.views.serving.live_view import Followed, event_bytes, packed
 
 AskOperator = Callable[[float], dict[str, Any]]
 _SECONDS_BETWEEN_READINGS = 1.0
@@ -24,20 +23,6 @@ _SECONDS_BETWEEN_BEATS = 15.0
 _SECONDS_BETWEEN_NUMBERS = 5.0
 _TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _FOREVER = {"Cache-Control": "private, max-age=31536000, immutable"}  # the name of a file changes with its content
-
-
-class Followed(Protocol):
-    """What a site shows: `LiveReport` or `LiveLedger`."""
-
-    view: View
-
-    def files(self) -> tuple[ServedFile, ...]:
-        """The styles and scripts of its page."""
-        ...
-
-    def poll(self) -> bool:
-        """Reads what is new; whether the view has changed. What cannot be read just now is a problem of the view."""
-        ...
 
 
 class LiveSite:
