@@ -15,8 +15,7 @@ import apache_beam as beam
 from dp_transforms.beam import encode_elements
 from dp_transforms.beam.gather_all import gather_all
 from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
-from dp_transforms.reports.files import write_error
-from dp_transforms.reports.replaced_file import replace_private, replace_stored
+from dp_transforms.reports.files import replace_private, replace_stored, write_error
 from dp_transforms.stores.remote_files import is_remote
 
 encode_elements.register_coders()

@@ -25,7 +25,7 @@ from dp_transforms.reports import (
     report_format,
     write_report_file,
 )
-from dp_transforms.reports.replaced_file import replace_stored, replace_whole
+from dp_transforms.reports.files import replace_stored, replace_whole
 from dp_transforms.stores.remote_files import is_remote
 
 encode_elements.register_coders()

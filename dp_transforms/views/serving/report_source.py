@@ -20,7 +20,7 @@ from dp_transforms.reports import (
     report_files_in,
     report_format,
 )
-from dp_transforms.reports.topic_follower import TopicFollower
+from dp_transforms.reports.topic_records import TopicFollower
 
 _TOPIC = "kafka://"
 _TOPIC_PARTS = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
