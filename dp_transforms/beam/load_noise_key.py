@@ -13,8 +13,7 @@ import secrets
 import apache_beam as beam
 from apache_beam.options.pipeline_options import DirectOptions
 
-from dp_transforms.runs.fingerprints import key_fingerprint
-from dp_transforms.runs.noise_key_file import MAKE_ONE, read_key_file
+from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
 from dp_transforms.runs.state_header import StateError
 
 try:

@@ -22,7 +22,7 @@ from dp_transforms.logs import LogChunk, find_log_chunks, spread_chunks
 from dp_transforms.monitor.item_domain import DomainFile
 from dp_transforms.plan.release_plan import DEFAULT_RELEASE
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.runs.noise_key_file import read_key_file
+from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import PoolError, ProcessPool
 from dp_transforms.workers.read_pairs import ReadPairsStep

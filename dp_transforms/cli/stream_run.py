@@ -36,7 +36,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.topic_rules import check_clock, check_topic
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.runs.state_lock import hold_state
+from dp_transforms.runs.state_file import hold_state
 
 _NOTHING_STARTED = "nothing was started"
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger.actor import Actor
 from dp_transforms.runs.ledger.counter_file import (
     TRAIL_DIGITS,
     TRAIL_ENTRIES,
@@ -35,9 +34,14 @@ from dp_transforms.runs.ledger.counter_file import (
     read_counter,
     write_counter,
 )
-from dp_transforms.runs.ledger.engines import READS, postgres_engine, sqlite_engine
-from dp_transforms.runs.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerError, LedgerUnsettledError
-from dp_transforms.runs.ledger.schema import (
+from dp_transforms.runs.ledger.records import (
+    Actor,
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    LedgerUnsettledError,
+)
+from dp_transforms.runs.ledger.rows import (
     JOURNAL,
     META,
     VERSION,
@@ -48,7 +52,8 @@ from dp_transforms.runs.ledger.schema import (
     has_tables,
 )
 from dp_transforms.stores.local_files import create_new
-from dp_transforms.stores.sql_engines import reason_of
+from dp_transforms.stores.sql_engines import READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
+from dp_transforms.stores.sql_urls import shown_url
 
 _POLL_SECONDS = 0.02
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
@@ -100,7 +105,7 @@ class Database:
         rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
-            database = cls(*postgres_engine(text, wait_seconds), None, wait_seconds, spent)
+            database = cls(*_postgres(text, wait_seconds), None, wait_seconds, spent)
         else:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
             database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
@@ -339,6 +344,20 @@ class Database:
                 f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and"
                 " the space that is left."
             ) from None
+
+
+def _postgres(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
+    """The engine, and the name of the database without a password."""
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):  # ValueError: of its port
+        raise LedgerError("--ledger must be a path, or a URL such as postgresql://host/database.") from None
+    if url.get_backend_name() != "postgresql":
+        raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
+    try:
+        return postgres_engine(url, wait_seconds), shown_url(text)
+    except NoDriverError as error:
+        raise LedgerError(f"a ledger on {error}") from None
 
 
 def _is_of_a_new_ledger(found: CounterFile) -> bool:

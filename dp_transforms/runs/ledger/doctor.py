@@ -11,12 +11,20 @@ import sqlalchemy as sa
 
 from dp_transforms.plan.lifetime_cost import NOTHING, LifetimeCost, Price
 from dp_transforms.runs.ledger import rows
-from dp_transforms.runs.ledger.actor import Actor, is_gone
-from dp_transforms.runs.ledger.counter_file import CounterFile, Place, check_counter, hash_of_run_id, read_counter
+from dp_transforms.runs.ledger.counter_file import CounterFile, Place, check_counter, read_counter
 from dp_transforms.runs.ledger.database import Database, Transaction
-from dp_transforms.runs.ledger.errors import LedgerError
-from dp_transforms.runs.ledger.records import Part, Population, Run, StateMark, Status, amount
-from dp_transforms.runs.ledger.schema import entry_digest
+from dp_transforms.runs.ledger.records import (
+    Actor,
+    LedgerError,
+    Part,
+    Population,
+    Run,
+    StateMark,
+    Status,
+    amount,
+    is_gone,
+)
+from dp_transforms.runs.ledger.rows import entry_digest, hash_of_run_id
 
 _CLOCK_SECONDS = 60.0  # entries that are earlier than the one before by more than this show a clock that was set back
 

@@ -13,23 +13,31 @@ import sqlalchemy as sa
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.lifetime_cost import NOTHING, Price
 from dp_transforms.runs.ledger import rows
-from dp_transforms.runs.ledger.actor import Actor, is_gone
 from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
-from dp_transforms.runs.ledger.errors import RunRefusedError
-from dp_transforms.runs.ledger.judgement import check_same_run, judge
 from dp_transforms.runs.ledger.records import (
+    Actor,
     Balance,
     Caps,
     Part,
     PartRequest,
     Run,
+    RunRefusedError,
     StateMark,
     Status,
     Verdict,
     VerdictKind,
+    is_gone,
 )
-from dp_transforms.runs.ledger.reserving import check_fits, declared_population, known_run, new_run, note
+from dp_transforms.runs.ledger.reserving import (
+    check_fits,
+    check_same_run,
+    declared_population,
+    judge,
+    known_run,
+    new_run,
+    note,
+)
 
 DEFAULT_WAIT_SECONDS = 30.0
 
