@@ -20,7 +20,7 @@ import pathlib
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -50,6 +50,7 @@ from dp_transforms.runs.ledger.rows import (
     create_tables,
     entry_digest,
     has_tables,
+    read_spent,
 )
 from dp_transforms.stores.local_files import create_new
 from dp_transforms.stores.sql_engines import READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
@@ -57,7 +58,6 @@ from dp_transforms.stores.sql_urls import shown_url
 
 _POLL_SECONDS = 0.02
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
-Spent = Callable[[sa.Connection], dict[str, dict[str, Any]]]
 
 
 class Transaction:
@@ -80,35 +80,26 @@ class Transaction:
 
 
 class Database:
-    """An open ledger. spent: reads what the counter file names of each population."""
+    """An open ledger."""
 
-    def __init__(
-        self, engine: sa.Engine, name: str, file: pathlib.Path | None, wait_seconds: float, spent: Spent
-    ) -> None:
+    def __init__(self, engine: sa.Engine, name: str, file: pathlib.Path | None, wait_seconds: float) -> None:
         self.engine = engine
         self.name = name
         self.file = file
         self._wait_seconds = wait_seconds
-        self._spent = spent
 
     @classmethod
     def open(
-        cls,
-        place: str | os.PathLike[str],
-        *,
-        create: bool,
-        wait_seconds: float,
-        spent: Spent,
-        rebuild: bool = False,
+        cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, rebuild: bool = False
     ) -> Database:
         """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing.
         rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
-            database = cls(*_postgres(text, wait_seconds), None, wait_seconds, spent)
+            database = cls(*_postgres(text, wait_seconds), None, wait_seconds)
         else:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
-            database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
+            database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds)
             with database._errors():
                 # Before a lock file is made beside it.
                 database._check_file(file, read_counter(file), create, rebuild)
@@ -205,7 +196,7 @@ class Database:
         connection.execute(sa.insert(JOURNAL).values(digest=digest, **entry))
         connection.execute(sa.update(META).values(counter=transaction.counter, digest=digest))
         before, after = Place(meta.counter, meta.digest), Place(transaction.counter, digest)
-        return CounterFile(meta.ledger_id, before, after, False, self._spent(connection), _trail(connection))
+        return CounterFile(meta.ledger_id, before, after, False, read_spent(connection), _trail(connection))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

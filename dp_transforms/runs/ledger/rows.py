@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,27 +58,25 @@ META = sa.Table(
     sa.Column("digest", sa.String(64), nullable=False),
 )
 
-POPULATIONS = sa.Table(
-    "shh_populations",
-    _tables,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("unit", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("rule_order", sa.Text, nullable=False),
-    sa.Column("max_epsilon", Whole, nullable=False),
-    sa.Column("max_delta", Whole, nullable=False),
-    sa.Column("base_epsilon", Whole, nullable=False),
-    sa.Column("base_delta", Whole, nullable=False),
-    sa.Column("sampling", Whole, nullable=False),
-    sa.Column("declared_at", sa.Text, nullable=False),
-)
-
 _ACTOR = ("who", "place", "process")
 
 
 def _texts(*names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, sa.Text, nullable=False) for name in names]
 
+
+def _amounts(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, Whole, nullable=False) for name in names]
+
+
+POPULATIONS = sa.Table(
+    "shh_populations",
+    _tables,
+    sa.Column("name", sa.Text, primary_key=True),
+    *_texts("unit", "kind", "rule_order"),
+    *_amounts("max_epsilon", "max_delta", "base_epsilon", "base_delta", "sampling"),
+    *_texts("declared_at"),
+)
 
 RUNS = sa.Table(
     "shh_runs",
@@ -87,14 +85,7 @@ RUNS = sa.Table(
     sa.Column("population", sa.Text, sa.ForeignKey("shh_populations.name"), nullable=False),
     *_texts("stream", "plan_fingerprint", "release", "range_start", "range_end"),
     sa.Column("horizon", sa.BigInteger, nullable=False),
-    sa.Column("plan_epsilon", Whole, nullable=False),
-    sa.Column("plan_delta", Whole, nullable=False),
-    sa.Column("price_epsilon", Whole, nullable=False),
-    sa.Column("price_delta", Whole, nullable=False),
-    sa.Column("price_sampling", Whole, nullable=False),
-    sa.Column("kept_epsilon", Whole, nullable=False),
-    sa.Column("kept_delta", Whole, nullable=False),
-    sa.Column("kept_sampling", Whole, nullable=False),
+    *_amounts("plan_epsilon", "plan_delta", *(f"{kind}_{name}" for kind in _PRICES for name in _AMOUNTS)),
     *_texts("key_fingerprint", "status", *_ACTOR, "reserved_at"),
 )
 
@@ -125,9 +116,8 @@ JOURNAL = sa.Table(
     *_texts("at", "action", "population", "run_id"),
     sa.Column("part", sa.BigInteger, nullable=False),
     *_texts(*_ACTOR),
-    sa.Column("spent_epsilon", Whole, nullable=False),
-    sa.Column("spent_delta", Whole, nullable=False),
-    sa.Column("note", sa.Text, nullable=False),
+    *_amounts("spent_epsilon", "spent_delta"),
+    *_texts("note"),
     sa.Column("digest", sa.String(64), nullable=False),
 )
 
@@ -178,12 +168,26 @@ def hash_of_run_id(run_id: str) -> str:
     return hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 
+def _read(connection: sa.Connection, table: sa.Table, *order: str, **where: Any) -> Iterator[sa.RowMapping]:
+    """The rows whose columns have these values; None: any."""
+    query = sa.select(table).order_by(*(table.c[name] for name in order))
+    for name, value in where.items():
+        query = query if value is None else query.where(table.c[name] == value)
+    for row in connection.execute(query).mappings():
+        check_row(table, row)
+        yield row
+
+
+def _read_one(connection: sa.Connection, table: sa.Table, **where: Any) -> sa.RowMapping | None:
+    found = list(_read(connection, table, **where))
+    if len(found) > 1:  # somebody has taken the key away
+        raise sa.exc.MultipleResultsFound
+    return found[0] if found else None
+
+
 def read_populations(connection: sa.Connection, name: str | None = None) -> list[Population]:
     """All of them by name, or the one of this name."""
-    query = sa.select(POPULATIONS).order_by(POPULATIONS.c.name)
-    if name is not None:
-        query = query.where(POPULATIONS.c.name == name)
-    return [_population(row) for row in connection.execute(query).mappings()]
+    return [_population(row) for row in _read(connection, POPULATIONS, "name", name=name)]
 
 
 def write_population(connection: sa.Connection, population: Population) -> None:
@@ -200,7 +204,7 @@ def lower_caps(connection: sa.Connection, population: Population, other: BudgetR
 
 
 def read_run(connection: sa.Connection, run_id: str) -> Run | None:
-    row = connection.execute(sa.select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
+    row = _read_one(connection, RUNS, run_id=run_id)
     return None if row is None else _run(row)
 
 
@@ -220,10 +224,7 @@ def is_forgotten(connection: sa.Connection, run_id: str) -> bool:
 
 def read_runs(connection: sa.Connection, population: str | None = None) -> list[Run]:
     """In the order of their names; of one population, or of all."""
-    query = sa.select(RUNS).order_by(RUNS.c.reserved_at, RUNS.c.run_id)
-    if population is not None:
-        query = query.where(RUNS.c.population == population)
-    return [_run(row) for row in connection.execute(query).mappings()]
+    return [_run(row) for row in _read(connection, RUNS, "reserved_at", "run_id", population=population)]
 
 
 def run_of_input(connection: sa.Connection, population: str, stream: str, input_fingerprint: str) -> str:
@@ -251,15 +252,12 @@ def set_run(connection: sa.Connection, run_id: str, **changes: Any) -> None:
 
 def read_parts(connection: sa.Connection, run_id: str | None = None) -> list[Part]:
     """Of a run, or of all, in the order of their windows; released ones too."""
-    query = sa.select(PARTS).order_by(PARTS.c.run_id, PARTS.c.first_window, PARTS.c.part)
-    if run_id is not None:
-        query = query.where(PARTS.c.run_id == run_id)
-    return [_part(row) for row in connection.execute(query).mappings()]
+    return [_part(row) for row in _read(connection, PARTS, "run_id", "first_window", "part", run_id=run_id)]
 
 
 def read_part(connection: sa.Connection, part: int) -> Part:
     """Raises LedgerDamagedError if it is not there."""
-    row = connection.execute(sa.select(PARTS).where(PARTS.c.part == part)).mappings().one_or_none()
+    row = _read_one(connection, PARTS, part=part)
     if row is None:
         raise LedgerDamagedError(f"part {part} is not in the ledger. See: shh ledger doctor")
     return _part(row)
@@ -318,9 +316,8 @@ def read_spent(connection: sa.Connection) -> dict[str, dict[str, Any]]:
 
 def read_journal(connection: sa.Connection) -> list[dict[str, Any]]:
     """All entries, in order."""
-    entries = [dict(row) for row in connection.execute(sa.select(JOURNAL).order_by(JOURNAL.c.counter)).mappings()]
+    entries = [dict(row) for row in _read(connection, JOURNAL, "counter")]
     for entry in entries:
-        check_row(JOURNAL, entry)
         try:
             has_zone = datetime.datetime.fromisoformat(entry["at"]).tzinfo is not None
         except ValueError:
@@ -339,20 +336,17 @@ def rule_of(fields: dict[str, Any]) -> BudgetRule:
 
 
 def _population(row: sa.RowMapping) -> Population:
-    check_row(POPULATIONS, row)
     fields = {**row, "order": row["rule_order"]}
     return Population(row["name"], row["unit"], rule_of(fields), row["declared_at"])
 
 
 def _run(row: sa.RowMapping) -> Run:
-    check_row(RUNS, row)
     prices: dict[str, Any] = {kind: Price(*(row[f"{kind}_{name}"] for name in _AMOUNTS)) for kind in _PRICES}
     names = [field.name for field in dataclasses.fields(Run) if field.name not in _PRICES]
     return Run(**prices, **{name: row[name] for name in names} | {"status": _status(row)})
 
 
 def _part(row: sa.RowMapping) -> Part:
-    check_row(PARTS, row)
     return Part(**{**row, "status": _status(row)})
 
 
