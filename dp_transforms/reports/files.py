@@ -59,19 +59,24 @@ def write_report_file(
     report_writer = _module_of(file_format or report_format(path))
     ordered = in_file_order(map(checked_report, reports))
     try:
-        handle = create_new(path)
+        with new_on_disk(path) as handle:
+            report_writer.write(handle, header, ordered)
     except OSError as error:
         raise write_error(path, error) from error
+
+
+@contextlib.contextmanager
+def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file, which is on the disk at the end of the block. If anything fails, no file remains. Raises OSError."""
+    handle = create_new(path, mode)
     try:
         with handle:
-            report_writer.write(handle, header, ordered)
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)
-        if isinstance(error, OSError):
-            raise write_error(path, error) from error
         raise
 
 
@@ -260,9 +265,7 @@ def replace_private(path: str, write: Callable[[IO[bytes]], None], *, shown_name
     """The same for a file that only its owner can read, from its creation on."""
 
     def write_private(temporary: str) -> None:
-        with create_new(temporary, _PRIVATE_MODE) as handle:
+        with new_on_disk(temporary, _PRIVATE_MODE) as handle:
             write(handle)
-            handle.flush()
-            os.fsync(handle.fileno())
 
     replace_whole(path, write_private, shown_name=shown_name)

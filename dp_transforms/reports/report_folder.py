@@ -26,7 +26,7 @@ from typing import Any
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.files import read_report_file, report_file_bytes
+from dp_transforms.reports.files import new_on_disk, read_report_file, report_file_bytes
 from dp_transforms.reports.records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
 from dp_transforms.reports.report_writer import (
     NewWindows,
@@ -36,7 +36,7 @@ from dp_transforms.reports.report_writer import (
     ended_fields,
     parse_ended,
 )
-from dp_transforms.stores.local_files import create_new, open_regular, read_regular, sync_folder
+from dp_transforms.stores.local_files import open_regular, read_regular, sync_folder
 
 FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
 _HEADER, _ENDED = "header.json", "ended.json"
@@ -159,11 +159,9 @@ def _put_first(path: pathlib.Path, content: bytes) -> bytes:
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            with create_new(temporary, _MODE) as handle:
+            with new_on_disk(temporary, _MODE) as handle:
                 os.fchmod(handle.fileno(), _MODE)
                 handle.write(content)
-                handle.flush()
-                os.fsync(handle.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
         finally:

@@ -33,6 +33,7 @@ from dp_transforms.reports.report_writer import (
     check_same_run,
     check_stream,
     ended_fields,
+    only_run,
     parse_ended,
     report_key,
     second_answer,
@@ -122,9 +123,9 @@ class ReportTable(WindowSink[int]):
             if found is None:
                 return None, {}, None
             rows, connection = found
-            run_id = rows.only_run(connection) if run_id is None else run_id
-            run = rows.run(connection, run_id)
-            if run is None:
+            run_id = only_run(self.place, rows.run_ids(connection)) if run_id is None else run_id
+            run = None if run_id is None else rows.run(connection, run_id)
+            if run_id is None or run is None:
                 return None, {}, None
             if not known:
                 reports = rows.reports(connection, run_id)

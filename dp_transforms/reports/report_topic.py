@@ -89,7 +89,7 @@ class ReportTopic:
             self.partitions(producer)
             producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
             held = TopicRun(header.run_id, header.stream)
-            partitions = self._read(held, to_last_record=True)
+            partitions = self._read(held.take, to_last_record=True)
         if held.header is not None:
             check_same_run(f"the topic {self.topic!r}", held.header, header)
         partition = held.partition if held.partition is not None else _partition(header, partitions)
@@ -103,7 +103,7 @@ class ReportTopic:
         """What is committed of this run, in order. Records of other runs in the topic are skipped."""
         held = TopicRun(run_id, keep=True)
         with kafka_errors(self.topic):
-            self._read(held, to_last_record=False)
+            self._read(held.take)
         return held.header, in_file_order(held.reports), held.ended
 
     def ended(self, run_id: str) -> RunEnded | None:
@@ -113,7 +113,7 @@ class ReportTopic:
         """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""
         found: set[bytes] = set()
         with kafka_errors(self.topic):
-            self._read_all(lambda message: found.add(run_id_of(message) or b""), to_last_record=False)
+            self._read(lambda message: found.add(run_id_of(message) or b""))
         return sorted(each.decode(errors="replace") for each in found - {b""})
 
     def consumer(self, own: Mapping[str, object]) -> tuple[Any, list[Any]]:
@@ -126,14 +126,11 @@ class ReportTopic:
             consumer.close()
             raise
 
-    def _read(self, held: TopicRun, *, to_last_record: bool) -> int:
+    def _read(self, take: Callable[[Any], None], *, to_last_record: bool = False) -> int:
         """Takes the committed records of the topic; returns the number of its partitions.
 
         to_last_record: waits until open transactions of others have ended, because readers do not see past them.
         """
-        return self._read_all(held.take, to_last_record=to_last_record)
-
-    def _read_all(self, take: Callable[[Any], None], *, to_last_record: bool) -> int:
         consumer, places = self.consumer({})
         with contextlib.closing(consumer):
             ends = self._last_offsets(places) if to_last_record else {}

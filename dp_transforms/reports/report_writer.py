@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order, is_unicode
 
+_MOST_NAMED = 5
 Name = TypeVar("Name", bound=Hashable)
 # Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
@@ -242,6 +244,15 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
             f"{place} belongs to run {header.run_id!r} with another plan. A run keeps its plan to the end: start a new"
             " run, with a new run id and another place."
         )
+
+
+def only_run(place: str, run_ids: Sequence[str]) -> str | None:
+    """The only run of a sink that several can share; None if there is none. Raises StreamError if there are more."""
+    if len(run_ids) > 1:
+        named = ", ".join(on_one_line(repr(each), most=100) for each in run_ids[:_MOST_NAMED])
+        more = ", ..." if len(run_ids) > _MOST_NAMED else ""
+        raise StreamError(f"{place} has {len(run_ids)} runs: {named}{more}. Choose one with --run-id.")
+    return run_ids[0] if run_ids else None
 
 
 def ended_fields(ended: RunEnded) -> dict[str, Any]:

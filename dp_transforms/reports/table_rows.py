@@ -249,13 +249,6 @@ class TableRows:
     def run_ids(self, connection: sa.Connection) -> list[str]:
         return sorted(connection.execute(sa.select(self.tables.runs.c.run_id)).scalars())
 
-    def only_run(self, connection: sa.Connection) -> str:
-        found = self.run_ids(connection)
-        if len(found) > 1:
-            shown = ", ".join(map(repr, found[:5])) + (", ..." if len(found) > 5 else "")
-            raise StreamError(f"{self.sink.place} has {len(found)} runs: {shown}. Choose one with --run-id.")
-        return found[0] if found else ""
-
     def count(self, connection: sa.Connection, run_id: str) -> int:
         """How many reports there are of the run."""
         windows = self.tables.windows

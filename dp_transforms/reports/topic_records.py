@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.json_lines import encode_report, report_of_json
@@ -25,6 +24,7 @@ from dp_transforms.reports.report_writer import (
     TopicRecord,
     check_same_run,
     ended_fields,
+    only_run,
     parse_ended,
     report_key,
 )
@@ -55,7 +55,6 @@ _FOLLOWING = {
 }
 _SECONDS_TO_ANSWER = 5.0
 _MOST_READS = 100  # in one reading, if others write faster than this reads
-_MOST_NAMED = 5
 
 
 def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes:
@@ -259,13 +258,7 @@ class TopicFollower:
         return len(messages) == CONSUME
 
     def _only_run(self) -> str:
-        found = self._topic.run_ids()
-        if len(found) != 1:
-            if not found:
-                raise StreamError(f"the topic {self._topic.topic!r} holds no reports yet.")
-            named = ", ".join(on_one_line(repr(each), most=100) for each in found[:_MOST_NAMED])
-            more = ", ..." if len(found) > _MOST_NAMED else ""
-            raise StreamError(
-                f"the topic {self._topic.topic!r} has {len(found)} runs: {named}{more}. Choose one with --run-id."
-            )
-        return found[0]
+        place = f"the topic {self._topic.topic!r}"
+        if (found := only_run(place, self._topic.run_ids())) is None:
+            raise StreamError(f"{place} holds no reports yet.")
+        return found

@@ -163,7 +163,7 @@ def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypa
     ends = {number: int(number == 2) for number in range(4)}
     monkeypatch.setattr(ReportTopic, "_last_offsets", lambda self, places: ends)
     with pytest.raises(StreamError, match=r"^the topic 'reports' could not be read to its end in 1 s"):
-        sink._read(TopicRun("run-1"), to_last_record=True)
+        sink._read(TopicRun("run-1").take, to_last_record=True)
 
 
 class _Refusing:

@@ -111,23 +111,30 @@ class Database:
         return database
 
     @contextlib.contextmanager
-    def write(self, actor: Actor, *, must_settle: bool = False) -> Iterator[Transaction]:
+    def write(self, actor: Actor, *, must_settle: bool = False, repairs: bool = False) -> Iterator[Transaction]:
         """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing.
 
         must_settle: raise LedgerUnsettledError unless afterwards no older copy can pass for this ledger. What the entry
-        allows must not be done then. The same call again settles it, although it has no entry.
+        allows must not be done then. The same call again settles it, although it has no entry. repairs: also of a
+        ledger that does not end where its counter file says; afterwards it does.
         """
         with self._locked(), self._errors():
             with self.engine.connect() as connection, connection.begin() as begun:
-                meta = self._check(connection, for_update=True)
-                transaction = Transaction(connection, actor, meta.counter + 1)
+                meta = self.meta(connection, for_update=True)
+                known = self.counter()
+                if not repairs:
+                    self._check(meta, known)
+                last = max(meta.counter, known.after.counter if known else 0) if repairs else meta.counter
+                transaction = Transaction(connection, actor, last + 1)
                 yield transaction
                 if transaction.entry is None:
                     begun.rollback()
-                    if must_settle and self.file and (last := read_counter(self.file)) and not last.settled:
-                        self._settle(last, must_settle)
+                    if must_settle and known and not known.settled:
+                        self._settle(known, must_settle)
                     return
                 promise = self._enter(connection, meta, transaction)
+                if repairs:  # no ledger ends there: the copy stays refused if this process dies before the commit
+                    promise = dataclasses.replace(promise, before=Place(last, ""))
                 if self.file:
                     write_counter(self.file, promise)
             self._settle(promise, must_settle)
@@ -137,28 +144,8 @@ class Database:
         """A consistent look. checked: that the ledger ends where its counter file says."""
         with self._locked(writes=False), self._errors(), self._reading() as connection:
             if checked:
-                self._check(connection)
+                self._check(self.meta(connection), self.counter())
             yield connection
-
-    @contextlib.contextmanager
-    def repair(self, actor: Actor) -> Iterator[Transaction]:
-        """As `write`, also of a ledger that does not end where its counter file says: afterwards it does."""
-        with self._locked(), self._errors():
-            with self.engine.connect() as connection, connection.begin() as begun:
-                meta = self.meta(connection, for_update=True)
-                found = read_counter(self.file) if self.file else None
-                last = max(meta.counter, found.after.counter if found else 0)
-                transaction = Transaction(connection, actor, last + 1)
-                yield transaction
-                if transaction.entry is None:
-                    begun.rollback()
-                    return
-                # No ledger ends there: the copy stays refused if this process dies before the commit.
-                nowhere = Place(last, "")
-                promise = dataclasses.replace(self._enter(connection, meta, transaction), before=nowhere)
-                if self.file:
-                    write_counter(self.file, promise)
-            self._settle(promise)
 
     def _settle(self, promise: CounterFile, must: bool = False) -> None:
         """The entry is committed, so an error here must not say that nothing was changed.
@@ -183,11 +170,14 @@ class Database:
         check_row(META, meta._mapping)
         return meta
 
-    def _check(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
-        meta = self.meta(connection, for_update=for_update)
+    def counter(self) -> CounterFile | None:
+        """Its counter file. None if there is none, as beside PostgreSQL. Raises LedgerDamagedError, and OSError."""
+        return read_counter(self.file) if self.file else None
+
+    def _check(self, meta: Any, counter: CounterFile | None) -> None:
+        """Raises LedgerDamagedError unless the ledger ends where its counter file says."""
         if self.file:
-            check_counter(read_counter(self.file), meta.ledger_id, Place(meta.counter, meta.digest), self.file)
-        return meta
+            check_counter(counter, meta.ledger_id, Place(meta.counter, meta.digest), self.file)
 
     def _enter(self, connection: sa.Connection, meta: Any, transaction: Transaction) -> CounterFile:
         assert transaction.entry is not None
@@ -218,7 +208,7 @@ class Database:
 
     def _prepare(self, create: bool, rebuild: bool) -> None:
         """Makes the tables, unless another process has done so."""
-        found = read_counter(self.file) if self.file else None
+        found = self.counter()
         if self.file and not self._check_file(self.file, found, create, rebuild):
             create_new(self.file, 0o600).close()
         with self.engine.connect() as connection, connection.begin():

@@ -55,11 +55,11 @@ def repair(database: Database, actor: Actor) -> list[str]:
     copy; all of it, if both were written to, since nobody knows what they have in common. Lost runs are charged as one
     run that is abandoned. All open runs are abandoned: what they have drawn since this copy was made is not known.
     """
-    with database.repair(actor) as transaction:
+    with database.write(actor, repairs=True) as transaction:
         connection = transaction.connection
         meta = database.meta(connection)
         end = Place(meta.counter, meta.digest)
-        counter = read_counter(database.file) if database.file else None
+        counter = database.counter()
         if counter and counter.agrees_with(meta.ledger_id, end) and not _changed_amounts(connection, counter, end):
             return ["The ledger agrees with its counter file: nothing was done."]
         done = []
