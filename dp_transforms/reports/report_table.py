@@ -180,7 +180,7 @@ class ReportTable(WindowSink[int]):
                 yield None
                 return
             with rows.transaction() as connection:
-                yield (rows, connection) if rows.tables.exist(connection) else None
+                yield (rows, connection) if rows.exist(connection) else None
 
 
 class ReportTableWriter(ReportWriter):

@@ -7,7 +7,6 @@ which has none.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import os
 import pathlib
@@ -58,95 +57,6 @@ class Micros(sa.types.TypeDecorator[int]):
         return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class ReportTables:
-    """The tables of one name: of runs, of windows with heavy items, and of these items."""
-
-    name: str
-    runs: sa.Table
-    windows: sa.Table
-    items: sa.Table
-
-    @classmethod
-    def of_name(cls, name: str) -> ReportTables:
-        tables = sa.MetaData()
-        runs = sa.Table(
-            f"{name}_runs",
-            tables,
-            sa.Column("run_id", sa.Text, primary_key=True),
-            sa.Column("stream", sa.Text, nullable=False),
-            sa.Column("header", sa.Text, nullable=False),  # JSON: guarantee and plan
-            sa.Column("ended_windows", sa.BigInteger),  # null: the run goes on
-            sa.Column("ended_reports", sa.BigInteger),
-        )
-        windows = sa.Table(
-            f"{name}_windows",
-            tables,
-            sa.Column("run_id", sa.Text, primary_key=True),
-            sa.Column("window_start", Micros, primary_key=True),
-            sa.Column("window_end", Micros, nullable=False),
-            sa.Column("stream", sa.Text, nullable=False),
-            sa.Column("heavy_items", sa.Integer, nullable=False),  # how many rows it has in the other table
-            *(sa.Column(each, sa.Double, nullable=False) for each in ("epsilon_total", "delta", "epsilon_spent")),
-        )
-        items = sa.Table(
-            name,
-            tables,
-            sa.Column("run_id", sa.Text, primary_key=True),
-            sa.Column("window_start", Micros, primary_key=True),
-            sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),  # from 1
-            sa.Column("window_end", Micros, nullable=False),
-            sa.Column("stream", sa.Text, nullable=False),
-            sa.Column("item", sa.Text, nullable=False),
-            # The bytes of a label with U+0000, which PostgreSQL cannot have in a text; `item` has U+FFFD in its place.
-            sa.Column("item_utf8", sa.LargeBinary),
-            sa.Column("zone", sa.Text),
-            *(sa.Column(each, sa.BigInteger) for each in ("noisy_count", "level", "at_least_users")),
-            sa.Index(f"{name}_by_stream", "stream", "window_start"),
-        )
-        return cls(name, runs, windows, items)
-
-    @property
-    def _all(self) -> tuple[sa.Table, ...]:
-        return self.runs, self.windows, self.items
-
-    def exist(self, connection: sa.Connection) -> bool:
-        """Whether they are there. Raises StreamError for tables of these names that are others."""
-        inspector = sa.inspect(connection)
-        found = [table for table in self._all if inspector.has_table(table.name)]
-        for table in found:
-            missing = {column.name for column in table.columns} - {
-                column["name"] for column in inspector.get_columns(table.name)
-            }
-            if missing:
-                raise StreamError(
-                    f"the database has a table {table.name!r} that is not of reports: it has no column"
-                    f" {sorted(missing)[0]!r}. Name another one with --output-table."
-                )
-        if found and len(found) < len(self._all):
-            lacks = next(table.name for table in self._all if table not in found)
-            raise StreamError(f"the database has {found[0].name!r} and lacks {lacks!r}. Name another --output-table.")
-        return bool(found)
-
-    def create(self, connection: sa.Connection) -> None:
-        """Makes the tables and the view, unless another worker has done so."""
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-        if not self.exist(connection):
-            self.runs.metadata.create_all(connection, checkfirst=False)
-            connection.exec_driver_sql(self._view())
-
-    def _view(self) -> str:
-        """The newest window with heavy items of each stream. The name is of letters, digits and underscores alone."""
-        shown = ("stream", "window_start", "window_end", "rank", "item", "zone", "noisy_count", "level")
-        columns = ", ".join(f"items.{column}" for column in (*shown, "at_least_users", "run_id"))
-        return (
-            f'CREATE VIEW "{self.name}_top_now" AS SELECT {columns} FROM "{self.name}" AS items JOIN'
-            f' (SELECT stream, max(window_start) AS newest FROM "{self.name}_windows" GROUP BY stream) AS latest'
-            " ON items.stream = latest.stream AND items.window_start = latest.newest"
-        )
-
-
 class StoredRun(NamedTuple):
     """The row of a run. ended: None as long as its end is not written."""
 
@@ -154,12 +64,52 @@ class StoredRun(NamedTuple):
     ended: RunEnded | None
 
 
+def _tables_of(name: str) -> tuple[sa.Table, sa.Table, sa.Table]:
+    """The tables of one name: of runs, of windows with heavy items, and of these items."""
+    tables = sa.MetaData()
+    runs = sa.Table(
+        f"{name}_runs",
+        tables,
+        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("stream", sa.Text, nullable=False),
+        sa.Column("header", sa.Text, nullable=False),  # JSON: guarantee and plan
+        sa.Column("ended_windows", sa.BigInteger),  # null: the run goes on
+        sa.Column("ended_reports", sa.BigInteger),
+    )
+    windows = sa.Table(
+        f"{name}_windows",
+        tables,
+        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("window_start", Micros, primary_key=True),
+        sa.Column("window_end", Micros, nullable=False),
+        sa.Column("stream", sa.Text, nullable=False),
+        sa.Column("heavy_items", sa.Integer, nullable=False),  # how many rows it has in the other table
+        *(sa.Column(each, sa.Double, nullable=False) for each in ("epsilon_total", "delta", "epsilon_spent")),
+    )
+    items = sa.Table(
+        name,
+        tables,
+        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("window_start", Micros, primary_key=True),
+        sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),  # from 1
+        sa.Column("window_end", Micros, nullable=False),
+        sa.Column("stream", sa.Text, nullable=False),
+        sa.Column("item", sa.Text, nullable=False),
+        # The bytes of a label with U+0000, which PostgreSQL cannot have in a text; `item` has U+FFFD in its place.
+        sa.Column("item_utf8", sa.LargeBinary),
+        sa.Column("zone", sa.Text),
+        *(sa.Column(each, sa.BigInteger) for each in ("noisy_count", "level", "at_least_users")),
+        sa.Index(f"{name}_by_stream", "stream", "window_start"),
+    )
+    return runs, windows, items
+
+
 class TableRows:
     """The tables in their database, by statements within a transaction of the caller."""
 
     def __init__(self, sink: ReportTable, *, writes: bool = False) -> None:
         self.sink = sink
-        self.tables = ReportTables.of_name(sink.table)
+        self._tables = self._runs, self._windows, self._items = _tables_of(sink.table)
         self._file = None if sink.file is None else pathlib.Path(sink.file).absolute()
         self._writes = writes
         self._made: sa.Engine | None = None
@@ -189,11 +139,47 @@ class TableRows:
         with self.transaction() as connection:
             if self.sink.database == POSTGRESQL and (name := self._encoding(connection)) != "UTF8":
                 raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
-            if self.tables.exist(connection):
+            if self.exist(connection):
                 return self.run(connection, run_id)
         with self.transaction() as connection:
-            self.tables.create(connection)
+            self.create(connection)
             return self.run(connection, run_id)
+
+    def exist(self, connection: sa.Connection) -> bool:
+        """Whether they are there. Raises StreamError for tables of these names that are others."""
+        inspector = sa.inspect(connection)
+        found = [table for table in self._tables if inspector.has_table(table.name)]
+        for table in found:
+            missing = {column.name for column in table.columns} - {
+                column["name"] for column in inspector.get_columns(table.name)
+            }
+            if missing:
+                raise StreamError(
+                    f"the database has a table {table.name!r} that is not of reports: it has no column"
+                    f" {sorted(missing)[0]!r}. Name another one with --output-table."
+                )
+        if found and len(found) < len(self._tables):
+            lacks = next(table.name for table in self._tables if table not in found)
+            raise StreamError(f"the database has {found[0].name!r} and lacks {lacks!r}. Name another --output-table.")
+        return bool(found)
+
+    def create(self, connection: sa.Connection) -> None:
+        """Makes the tables and the view, unless another worker has done so."""
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        if not self.exist(connection):
+            self._tables[0].metadata.create_all(connection, checkfirst=False)
+            connection.exec_driver_sql(self._view())
+
+    def _view(self) -> str:
+        """The newest window with heavy items of each stream. The name is of letters, digits and underscores alone."""
+        shown = ("stream", "window_start", "window_end", "rank", "item", "zone", "noisy_count", "level")
+        columns = ", ".join(f"items.{column}" for column in (*shown, "at_least_users", "run_id"))
+        return (
+            f'CREATE VIEW "{self.sink.table}_top_now" AS SELECT {columns} FROM "{self.sink.table}" AS items JOIN'
+            f' (SELECT stream, max(window_start) AS newest FROM "{self.sink.table}_windows" GROUP BY stream) AS latest'
+            " ON items.stream = latest.stream AND items.window_start = latest.newest"
+        )
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -209,7 +195,7 @@ class TableRows:
 
     def run(self, connection: sa.Connection, run_id: str, *, locks: bool = False) -> StoredRun | None:
         """None if it has not begun. locks: until the end of the transaction nobody else may write of this run."""
-        runs = self.tables.runs
+        runs = self._runs
         query = sa.select(runs).where(runs.c.run_id == run_id)
         if locks and self.sink.database == POSTGRESQL:  # elsewhere the whole file is locked
             query = query.with_for_update()
@@ -244,19 +230,19 @@ class TableRows:
 
     def begin_run(self, connection: sa.Connection, header: ReportHeader) -> None:
         values = {"run_id": header.run_id, "stream": header.stream, "header": header.to_json()}
-        connection.execute(sa.insert(self.tables.runs).values(**values))
+        connection.execute(sa.insert(self._runs).values(**values))
 
     def run_ids(self, connection: sa.Connection) -> list[str]:
-        return sorted(connection.execute(sa.select(self.tables.runs.c.run_id)).scalars())
+        return sorted(connection.execute(sa.select(self._runs.c.run_id)).scalars())
 
     def count(self, connection: sa.Connection, run_id: str) -> int:
         """How many reports there are of the run."""
-        windows = self.tables.windows
+        windows = self._windows
         query = sa.select(sa.func.count()).select_from(windows).where(windows.c.run_id == run_id)
         return int(connection.execute(query).scalar_one())
 
     def end_run(self, connection: sa.Connection, run_id: str, ended: RunEnded) -> None:
-        runs = self.tables.runs
+        runs = self._runs
         values = {"ended_windows": ended.windows, "ended_reports": ended.reports}
         connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(**values))
 
@@ -270,13 +256,13 @@ class TableRows:
                 held = report.heavy_hitters
                 windows.append({"run_id": run_id, **of_both, "heavy_items": len(held), **spent})
                 items += [{"run_id": run_id, **of_both, **_item_row(*ranked)} for ranked in enumerate(held, start=1)]
-            for table, rows in ((self.tables.windows, windows), (self.tables.items, items)):
+            for table, rows in ((self._windows, windows), (self._items, items)):
                 if rows:
                     connection.execute(sa.insert(table), rows)
 
     def report(self, connection: sa.Connection, run_id: str, window_start: int) -> WindowReport | None:
         """That of a window; None if it is not there."""
-        windows = self.tables.windows
+        windows = self._windows
         query = sa.select(windows.c.heavy_items).where(windows.c.run_id == run_id)
         if connection.execute(query.where(windows.c.window_start == window_start)).one_or_none() is None:
             return None
@@ -284,7 +270,7 @@ class TableRows:
         return found
 
     def window_starts(self, connection: sa.Connection, run_id: str) -> set[int]:
-        windows = self.tables.windows
+        windows = self._windows
         return set(connection.execute(sa.select(windows.c.window_start).where(windows.c.run_id == run_id)).scalars())
 
     def reports(self, connection: sa.Connection, run_id: str, starts: Set[int] | None = None) -> list[WindowReport]:
@@ -296,7 +282,7 @@ class TableRows:
         return [report for part in parts for report in self._reports(connection, run_id, part)]
 
     def _reports(self, connection: sa.Connection, run_id: str, starts: list[int] | None) -> list[WindowReport]:
-        windows, items = self.tables.windows, self.tables.items
+        windows, items = self._windows, self._items
         of_windows = sa.select(windows).where(windows.c.run_id == run_id).order_by(windows.c.window_start)
         of_items = sa.select(items).where(items.c.run_id == run_id).order_by(items.c.window_start, items.c.rank)
         if starts is not None:

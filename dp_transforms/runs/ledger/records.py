@@ -143,10 +143,6 @@ class PartRequest:
             **{**windows, **fields},
         )
 
-    @property
-    def fingerprints(self) -> tuple[str, str]:
-        return self.input_fingerprint, self.state_fingerprint
-
 
 @dataclasses.dataclass(frozen=True)
 class StateMark:

@@ -257,9 +257,8 @@ def known_run(
         number = _new_part(transaction, run.run_id, request)
     else:
         number = part.part
-        inputs, state = request.fingerprints
-        changes: dict[str, Any] = {"input_fingerprint": inputs, "state_before": state, "claim": transaction.counter}
-        rows.set_part(connection, number, **changes, **vars(transaction.actor))
+        changes: dict[str, Any] = {"input_fingerprint": request.input_fingerprint, "claim": transaction.counter}
+        rows.set_part(connection, number, state_before=request.state_fingerprint, **changes, **vars(transaction.actor))
     balance = note(transaction, run, number, str(decision.kind))
     was_publishing = part is not None and part.was_publishing
     claim = transaction.counter
