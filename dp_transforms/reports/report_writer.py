@@ -86,7 +86,7 @@ class ReportWriter(abc.ABC):
         Raises StreamError for a second answer, and for a report that is one too many for the end that is written, and
         ReportFileError for a report that must not be published.
         """
-        self._check_stream(report.stream)
+        check_stream(report.stream, self._header)
         report = checked_report(report)
         key = report_key(report)
         with self._errors():
@@ -106,7 +106,7 @@ class ReportWriter(abc.ABC):
     def end(self, ended: RunEnded) -> str:
         """Writes that the run has ended; some of its reports may still come. Returns the key. Raises StreamError if
         there are more reports than the end says, or another end."""
-        self._check_stream(ended.stream)
+        check_stream(ended.stream, self._header)
         ended = parse_ended(ended_fields(ended))
         with self._errors():
             if self._ended() is None:
@@ -150,9 +150,6 @@ class ReportWriter(abc.ABC):
     @abc.abstractmethod
     def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
         """Puts the end in its place, unless there is one. Returns the one that is there."""
-
-    def _check_stream(self, stream: str) -> None:
-        check_stream(stream, self._header)
 
 
 class WindowSink(Generic[Name]):

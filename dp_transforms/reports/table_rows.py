@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import pathlib
 import stat
@@ -112,7 +113,6 @@ class TableRows:
         self._tables = self._runs, self._windows, self._items = _tables_of(sink.table)
         self._file = None if sink.file is None else pathlib.Path(sink.file).absolute()
         self._writes = writes
-        self._made: sa.Engine | None = None
 
     def check_names(self, header: ReportHeader) -> None:
         if "\0" in header.run_id + header.stream:
@@ -137,7 +137,8 @@ class TableRows:
             with contextlib.suppress(FileExistsError):  # another worker was first
                 create_new(self._file, _FILE_MODE).close()
         with self.transaction() as connection:
-            if self.sink.database == POSTGRESQL and (name := self._encoding(connection)) != "UTF8":
+            asked = "SHOW server_encoding"
+            if self._file is None and (name := connection.exec_driver_sql(asked).scalar_one()) != "UTF8":
                 raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
             if self.exist(connection):
                 return self.run(connection, run_id)
@@ -184,11 +185,10 @@ class TableRows:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """Committed at the end, unless an error is raised. One that writes to a file has it for itself."""
-        engine = self._engine()
         options: dict[str, Any] = {READS: not self._writes}
         if self.sink.database == POSTGRESQL and not self._writes:
             options["isolation_level"] = "REPEATABLE READ"  # one snapshot for all statements
-        with engine.connect().execution_options(**options) as connection, connection.begin():
+        with self._engine.connect().execution_options(**options) as connection, connection.begin():
             if self.sink.database == POSTGRESQL:
                 connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
             yield connection
@@ -305,16 +305,11 @@ class TableRows:
             raise ReportFileError("there are items without their window.")
         return reports
 
+    @functools.cached_property
     def _engine(self) -> sa.Engine:
-        if self._made is None:
-            if self._file is None:
-                self._made = postgres_engine(sa.make_url(self.sink.url), _WAIT_SECONDS)
-            else:
-                self._made = sqlite_engine(self._file, _WAIT_SECONDS)
-        return self._made
-
-    def _encoding(self, connection: sa.Connection) -> str:
-        return str(connection.exec_driver_sql("SHOW server_encoding").scalar_one())
+        if self._file is None:
+            return postgres_engine(sa.make_url(self.sink.url), _WAIT_SECONDS)
+        return sqlite_engine(self._file, _WAIT_SECONDS)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

@@ -164,25 +164,25 @@ class Population:
     declared_at: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released.
+    own. kept: how much of its price stays charged if it is released. Of one that is lost the texts are not known: "".
     """
 
     run_id: str
     population: str
-    stream: str
-    plan_fingerprint: str
+    stream: str = ""
+    plan_fingerprint: str = ""
     release: str
     horizon: int
-    range_start: str
-    range_end: str
+    range_start: str = ""
+    range_end: str = ""
     plan_epsilon: int
     plan_delta: int
     price: Price
     kept: Price
-    key_fingerprint: str
+    key_fingerprint: str = ""
     status: Status
     who: str
     place: str
