@@ -68,7 +68,10 @@ if TYPE_CHECKING:
     from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
     from dp_transforms.plan.release_plan import ReleasePlan
     from dp_transforms.plan.window_schedule import WindowSchedule
-    from dp_transforms.reports import Report, ReportFolder, ReportHeader, ReportTable, ReportTopic, read_report
+    from dp_transforms.reports import Report, ReportHeader, read_report
+    from dp_transforms.reports.report_folder import ReportFolder
+    from dp_transforms.reports.report_table import ReportTable
+    from dp_transforms.reports.report_topic import ReportTopic
 
 _HOME = {
     "EventBatch": "monitor.event_batch",

@@ -32,8 +32,7 @@ from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, ItemDomain
 from dp_transforms.monitor.stream_settings import StreamSettings
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.runs.fingerprints import key_fingerprint
-from dp_transforms.runs.noise_key_file import MAKE_ONE, read_key_file
+from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
 from dp_transforms.runs.state_header import StateError
 from dp_transforms.stores.remote_files.stored_file import SCHEMES
 

@@ -38,8 +38,7 @@ from dp_transforms.reports import (
     report_format,
     write_report_file,
 )
-from dp_transforms.reports.files import write_error
-from dp_transforms.reports.replaced_file import replace_private, replace_stored, replace_whole
+from dp_transforms.reports.files import replace_private, replace_stored, replace_whole, write_error
 from dp_transforms.stores.local_files import publish
 from dp_transforms.stores.remote_files import copy_new, draft_url, is_remote, remove
 

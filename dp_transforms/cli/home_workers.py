@@ -21,7 +21,7 @@ from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_lab
 from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.plan.release_plan import DEFAULT_RELEASE
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.runs.noise_key_file import read_key_file
+from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
 from dp_transforms.stores.remote_files import is_remote, look_at
 from dp_transforms.workers import PoolError, ProcessPool

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.reports import ReportHeader, ReportTable
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_table import ReportTable
 
 
 @dataclasses.dataclass(frozen=True)

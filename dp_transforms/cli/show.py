@@ -139,7 +139,8 @@ def read_report_and_end(
     if not in_database and not os.path.isdir(path):
         return *read_report_file(path), None
     from dp_transforms.errors import StreamError
-    from dp_transforms.reports import read_report_folder, read_report_table
+    from dp_transforms.reports.report_folder import read_report_folder
+    from dp_transforms.reports.report_table import read_report_table
 
     try:
         header, reports, ended = read_report_table(path, table, run_id) if in_database else read_report_folder(path)
@@ -161,7 +162,7 @@ def _parts(paths: Sequence[str]) -> Sequence[str]:
         return paths
     if not os.path.isdir(paths[0]):
         return ()
-    from dp_transforms.reports import ReportFolder
+    from dp_transforms.reports.report_folder import ReportFolder
 
     return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
 

@@ -27,8 +27,11 @@ from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.run_settings import fresh_run_id
 from dp_transforms.plan.names_plan import NamesPlan
 from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.reports import ReportFolder, ReportHeader, ReportSink, ReportTable, ReportTopic
-from dp_transforms.reports.report_writer import check_same_run
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_table import ReportTable
+from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports.report_writer import ReportSink, check_same_run
 from dp_transforms.runs.state_file import StateFile
 
 

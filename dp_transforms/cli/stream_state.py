@@ -29,7 +29,7 @@ from dp_transforms.logs.streams.folder_files import TakenFiles
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile

@@ -29,7 +29,8 @@ from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.reports import ReportFolder, ReportTable
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import ReportSink
 
 PATIENCE_SECONDS = 120.0

@@ -8,8 +8,8 @@ from typing import Any
 from dp_transforms.cli.options import OUTPUT, option, user_errors
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportTable, read_report_file
-from dp_transforms.reports.report_table import DEFAULT_TABLE
+from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_table import DEFAULT_TABLE, ReportTable
 from dp_transforms.stores.databases import is_database
 
 OUTPUT_TABLE = option(

@@ -2,40 +2,35 @@
 
     `records`             header and record as JSON, and the check of every report that is written or read
     `json_lines`          one JSON object per line, the header first
-    `avro`                object container file, header in the file metadata
+    `avro`                object container file, header in the file metadata; and the records of a topic
     `parquet`             typed columns, header in the schema metadata
-    `files`               writing and reading by path; the files of one run as one report
-    `whole_report`        `Report`: a file as one value
-    `replaced_file`       outputs of a step that may run twice: each file appears whole, in place of the first
+    `files`               writing and reading by path; a file as one value, the files of one run as one report
 
-Nothing here imports Beam. A report file may come from anywhere, so it is read as hostile input: any fault of it raises
-a `ReportFileError` of one line.
+A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one
+line.
 
 Sinks for the reports of a stream: `ReportFolder`, one file per window, `ReportTopic`, a Kafka topic, or
 `ReportTable`, a table of a database.
 
-The first answer for a window of a run is kept forever. The same answer again, as after the death of a worker, changes
-nothing. Another answer for the same window would be a second release that is not accounted for: it raises StreamError
-and is not written (docs/guarantee.md, section 6).
-
-    `report_writer`       what a sink and its writer are
-    `window_follower`     reads each window of a folder or a table once, as they come
+    `report_writer`       what a sink is, and the rule of all sinks: the first answer for a window is kept for ever
     `report_folder`       files that appear whole, and are never replaced
-    `topic_records`       a report as one record, JSON or Avro
-    `topic_run`           what a topic holds of a run
+    `topic_records`       the records of a topic, what they tell of a run, and following it
     `report_topic`        transactions, so that a worker that was replaced can write no more
-    `topic_follower`      a topic read as it grows, for who shows a run
+    `table_rows`          tables and statements
     `report_table`        a key for each window, in PostgreSQL or SQLite
-    `table_schema`        its tables and their view
-    `table_rows`          the statements on them
-    `table_store`         how a run is written and read
 
-Knows no Beam.
+Each module loads the libraries of its own format or sink alone, and this one those of none: sinks are loaded when they
+are asked for. Knows no Beam.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dp_transforms.reports.files import (
+    Report,
+    read_report,
     read_report_file,
     read_report_files,
     report_file_bytes,
@@ -45,11 +40,22 @@ from dp_transforms.reports.files import (
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
 from dp_transforms.reports.records import HEADER_KEY, ReportFileError, ReportHeader
-from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
-from dp_transforms.reports.report_table import ReportTable, read_report_table
-from dp_transforms.reports.report_topic import ReportTopic
-from dp_transforms.reports.report_writer import ReportSink, ReportWriter
-from dp_transforms.reports.whole_report import Report, read_report
+
+if TYPE_CHECKING:
+    from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
+    from dp_transforms.reports.report_table import ReportTable, read_report_table
+    from dp_transforms.reports.report_topic import ReportTopic
+    from dp_transforms.reports.report_writer import ReportSink, ReportWriter
+
+_SINKS = {
+    "ReportFolder": "report_folder",
+    "ReportSink": "report_writer",
+    "ReportTable": "report_table",
+    "ReportTopic": "report_topic",
+    "ReportWriter": "report_writer",
+    "read_report_folder": "report_folder",
+    "read_report_table": "report_table",
+}
 
 __all__ = [
     "HEADER_KEY",
@@ -74,3 +80,9 @@ __all__ = [
     "report_of_json",
     "write_report_file",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SINKS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_SINKS[name]}"), name)

@@ -1,4 +1,5 @@
-"""Reports as an Avro object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata.
+"""Reports in Avro: an object container file, with `WINDOW_REPORT_AVRO_SCHEMA` and the header in the file metadata; and
+the single records of a topic (`topic_records`).
 
 `avro_container` reads the container, not fastavro, which trusts the file: a 5 KB schema can end the process, and a
 small block can unpack to any size. fastavro only decodes fields and heavy hitters, by our schema.
@@ -14,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import fastavro
+import fastavro.schema
 
-from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
+from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
 from dp_transforms.reports.records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
@@ -27,8 +29,10 @@ from dp_transforms.reports.records import (
     parse_header,
     parse_json,
     plain_fields,
+    report_fields,
     too_many_heavy_hitters,
 )
+from dp_transforms.reports.report_writer import TopicRecord, ended_fields, parse_ended
 from dp_transforms.stores import avro_container
 from dp_transforms.stores.avro_container import (
     BlockTooLargeError,
@@ -139,3 +143,96 @@ def without_logical_types(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
     return schema
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Single records, of a topic
+# ---------------------------------------------------------------------------------------------------------------------
+
+SINGLE_OBJECT = b"\xc3\x01"
+_FINGERPRINT_BYTES = 8
+_RUN_ID: dict[str, Any] = {"name": "run_id", "type": "string", "doc": "Name of the run."}
+_STREAM: dict[str, Any] = {"name": "stream", "type": "string", "doc": "Name of the stream."}
+
+HEADER_AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "RunHeader",
+    "namespace": "shh.stream",
+    "doc": "The first record of a run.",
+    "fields": [
+        _RUN_ID,
+        {"name": "header", "type": "string", "doc": "Run, stream, guarantee and plan, as JSON."},
+    ],
+}
+
+REPORT_AVRO_SCHEMA: dict[str, Any] = {
+    **WINDOW_REPORT_AVRO_SCHEMA,
+    "namespace": "shh.stream",
+    "fields": [_RUN_ID, *WINDOW_REPORT_AVRO_SCHEMA["fields"]],
+}
+ENDED_AVRO_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "RunEnded",
+    "namespace": "shh.stream",
+    "doc": "The last record of a run: no window follows.",
+    "fields": [
+        _RUN_ID,
+        _STREAM,
+        {"name": "windows", "type": "long", "doc": "Windows that were closed, those without heavy items among them."},
+        {"name": "reports", "type": "long", "doc": "Windows with heavy items: how many reports the run has."},
+    ],
+}
+TOPIC_AVRO_SCHEMAS = (HEADER_AVRO_SCHEMA, REPORT_AVRO_SCHEMA, ENDED_AVRO_SCHEMA)
+_HEADER, _REPORT, _ENDED = range(3)
+
+
+def encode_record(record: TopicRecord, run_id: str) -> bytes:
+    """A record of a topic as a single object. Raises ReportFileError."""
+    if isinstance(record, ReportHeader):
+        index, fields = _HEADER, {"header": record.to_json()}
+    elif isinstance(record, RunEnded):
+        index, fields = _ENDED, ended_fields(record)
+    else:
+        index, fields = _REPORT, report_fields(record)
+    fingerprint, schema = _schemas()[index]
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, {"run_id": run_id, **fields})
+    return SINGLE_OBJECT + fingerprint + stream.getvalue()
+
+
+def decode_record(value: bytes) -> tuple[str, TopicRecord]:
+    """Inverse of `encode_record`."""
+    stream = io.BytesIO(value)
+    stream.seek(len(SINGLE_OBJECT))
+    fingerprint = stream.read(_FINGERPRINT_BYTES)
+    index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
+    if index is None:
+        raise ReportFileError("the fingerprint of a record belongs to no schema of reports.")
+    try:
+        if index == _REPORT:
+            run_id: Any = fastavro.schemaless_reader(stream, "string", None)
+            report = read_datum(stream)
+        else:
+            fields: Any = fastavro.schemaless_reader(stream, _schemas()[index][1], None)
+    except ReportFileError:
+        raise
+    except (EOFError, IndexError, ValueError, OverflowError, MemoryError) as error:
+        raise ReportFileError("a record is not an Avro datum of its schema.") from error
+    if stream.tell() != len(value):
+        raise ReportFileError("a record holds more than its Avro datum.")
+    if index == _REPORT:
+        return run_id, report
+    rest = {name: field for name, field in fields.items() if name != "run_id"}
+    return fields["run_id"], parse_header(rest["header"]) if index == _HEADER else parse_ended(rest)
+
+
+@functools.cache
+def _schemas() -> list[tuple[bytes, Any]]:
+    """Fingerprint and parsed schema. Times are plain microseconds: the calendar of datetime ends before a long."""
+    found = []
+    for schema in TOPIC_AVRO_SCHEMAS:
+        canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
+        # fastavro returns the bytes in the order in which they are sent: the lowest first.
+        fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+        found.append((fingerprint, fastavro.parse_schema(without_logical_types(schema))))
+    return found

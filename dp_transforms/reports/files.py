@@ -1,21 +1,25 @@
-"""Report files by path: written to exactly one path, and read as hostile input."""
+"""Report files by path: written to exactly one path, or whole in place of the one that the same step wrote first; and
+read as hostile input, one by one, as one value, or those of one run together."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
+from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order
-from dp_transforms.stores.local_files import Path, create_new, open_regular
-from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored
+from dp_transforms.stores.local_files import Path, create_new, open_regular, sync_folder
+from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
 _ENDINGS = {
     ".avro": "avro",
@@ -25,6 +29,8 @@ _ENDINGS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+_PRIVATE_MODE = 0o600
+_SHOWN_WINDOWS, _SHOWN_ITEMS = 24, 8
 _MODULES = {"avro": "avro", "json": "json_lines", "parquet": "parquet"}
 
 
@@ -53,19 +59,24 @@ def write_report_file(
     report_writer = _module_of(file_format or report_format(path))
     ordered = in_file_order(map(checked_report, reports))
     try:
-        handle = create_new(path)
+        with new_on_disk(path) as handle:
+            report_writer.write(handle, header, ordered)
     except OSError as error:
         raise write_error(path, error) from error
+
+
+@contextlib.contextmanager
+def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file, which is on the disk at the end of the block. If anything fails, no file remains. Raises OSError."""
+    handle = create_new(path, mode)
     try:
         with handle:
-            report_writer.write(handle, header, ordered)
+            yield handle
             handle.flush()
             os.fsync(handle.fileno())
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)
-        if isinstance(error, OSError):
-            raise write_error(path, error) from error
         raise
 
 
@@ -179,3 +190,82 @@ def write_error(path: Path, error: OSError) -> ReportFileError:
 def _quoted(path: Path) -> str:
     """The path on one line, whatever it contains."""
     return repr(os.fspath(path))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A report as one value
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A report, read by `read_report`. header: the plan and what it guarantees. windows: those with heavy items, by
+    time. A notebook shows the latest of them."""
+
+    header: ReportHeader
+    windows: tuple[WindowReport, ...]
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (format_utc(window.window_start), format_utc(window.window_end), *_items(window))
+            for window in self.windows[-_SHOWN_WINDOWS:]
+        ]
+        count = len(self.windows)
+        which = f"The last {_SHOWN_WINDOWS} of {count:,}" if count > _SHOWN_WINDOWS else f"{count:,}"
+        caption = f"{which} windows with heavy items. {self.header.guarantee}"
+        return html_table(caption, ("start (UTC)", "end", "largest items", "further items"), rows)
+
+
+def read_report(path: str | os.PathLike[str]) -> Report:
+    """The report of `shh replay` in a file. Raises ReportFileError for a file that is not a report, OSError for one
+    that cannot be read."""
+    header, windows = read_report_file(path)
+    return Report(header, tuple(windows))
+
+
+def _items(window: WindowReport) -> tuple[tuple[str, ...], int]:
+    first = window.heavy_hitters[:_SHOWN_ITEMS]
+    return tuple(each.in_words for each in first), len(window.heavy_hitters) - len(first)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Outputs of a step that may run twice
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def replace_whole(path: str, write: Callable[[str], None], *, shown_name: str | None = None) -> None:
+    """Lets ``write`` make a new file beside ``path``, and puts it at ``path`` in one step.
+
+    shown_name: the name of the output for errors; None: path. Raises ReportFileError.
+    """
+    temporary = str(pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp"))
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except (OSError, ReportFileError) as error:
+        cause = error.__cause__ if isinstance(error, ReportFileError) else error
+        if isinstance(cause, OSError):  # with the name that the user knows, not the temporary one
+            raise write_error(shown_name or path, cause) from None
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    sync_folder(path)
+
+
+def replace_stored(url: str, content: bytes, *, shown_name: str | None = None) -> None:
+    """The same in a store, in which a file always appears as a whole. Who may read it is the store's affair."""
+    try:
+        put_over(url, content)
+    except OSError as error:
+        raise write_error(shown_name or url, error) from None
+
+
+def replace_private(path: str, write: Callable[[IO[bytes]], None], *, shown_name: str | None = None) -> None:
+    """The same for a file that only its owner can read, from its creation on."""
+
+    def write_private(temporary: str) -> None:
+        with new_on_disk(temporary, _PRIVATE_MODE) as handle:
+            write(handle)
+
+    replace_whole(path, write_private, shown_name=shown_name)

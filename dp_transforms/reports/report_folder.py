@@ -26,30 +26,17 @@ from typing import Any
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.files import read_report_file, report_file_bytes
-from dp_transforms.reports.records import (
-    MAX_HEADER_BYTES,
-    ReportFileError,
-    ReportHeader,
-    checked_report,
-    in_file_order,
-    parse_json,
-)
+from dp_transforms.reports.files import new_on_disk, read_report_file, report_file_bytes
+from dp_transforms.reports.records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
 from dp_transforms.reports.report_writer import (
-    StreamContents,
-    check_end,
-    check_not_over,
+    NewWindows,
+    ReportWriter,
+    WindowSink,
     check_same_run,
-    check_stream,
-    end_key,
     ended_fields,
     parse_ended,
-    report_key,
-    second_answer,
-    second_end,
 )
-from dp_transforms.reports.window_follower import WindowFollower
-from dp_transforms.stores.local_files import create_new, open_regular, read_regular, sync_folder
+from dp_transforms.stores.local_files import open_regular, read_regular, sync_folder
 
 FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
 _HEADER, _ENDED = "header.json", "ended.json"
@@ -61,7 +48,7 @@ _MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportFolder:
+class ReportFolder(WindowSink[str]):
     """A folder that all workers see under one path, on a file system with hard links.
 
     path: created if it is missing; holds one run of one stream.
@@ -102,20 +89,8 @@ class ReportFolder:
         """Whether a run has begun to write into it."""
         return (pathlib.Path(self.path) / _HEADER).exists()
 
-    def read(self, run_id: str | None = None) -> StreamContents:
-        """The content of the folder. Raises StreamError if it is another run than ``run_id``, or damaged."""
-        header, found, ended = self.read_new((), run_id)
-        return header, in_file_order(found.values()), ended
-
-    def follow(self, run_id: str | None = None) -> WindowFollower[str]:
-        """Reads what is new, again and again. run_id: None for whichever run is there."""
-        return WindowFollower(lambda known: self.read_new(known, run_id))
-
-    def read_new(
-        self, known: Container[str], run_id: str | None = None
-    ) -> tuple[ReportHeader | None, dict[str, WindowReport], RunEnded | None]:
-        """As `read`, without the windows whose files are `known`: for who follows a run. Windows by the name of their
-        file, in the order of time. No file is ever replaced, so what was read once need not be read again."""
+    def read_new(self, known: Container[str], run_id: str | None = None) -> NewWindows[str]:
+        """See `WindowSink`. The name of a window is that of its file."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
             if not self.is_begun:
@@ -143,41 +118,40 @@ def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list
     return header, reports, ended
 
 
-class ReportFolderWriter:
+class ReportFolderWriter(ReportWriter):
     """Every file is on the disk when `write` returns, so there is nothing to commit."""
 
     def __init__(self, folder: pathlib.Path, header: ReportHeader, file_format: str) -> None:
+        super().__init__(f"the folder {str(folder)!r}", header)
         self._folder = folder
-        self._place = f"the folder {str(folder)!r}"
-        self._header = header
         self._file_format = file_format
-
-    def write(self, report: WindowReport) -> str:
-        """Raises StreamError for a second answer, and ReportFileError for a report that must not be published."""
-        check_stream(report.stream, self._header)
-        content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
-        path = self._folder / _window_name(report, self._file_format)
-        with _folder_errors(self._folder):
-            if not path.exists() and (ended := _read_ended(self._folder)) is not None:
-                check_not_over(self._place, ended, len(_window_names(self._folder)))
-            # Other bytes can be the same report, encoded by another release of a library.
-            if _put_first(path, content) != content and [_read_window(path, self._header)] != [checked_report(report)]:
-                raise second_answer(self._place, report_key(report))
-        return report_key(report)
-
-    def end(self, ended: RunEnded) -> str:
-        check_stream(ended.stream, self._header)
-        content = _line({"ended": ended_fields(ended)})
-        with _folder_errors(self._folder):
-            if not (self._folder / _ENDED).exists():
-                check_end(self._place, ended, len(_window_names(self._folder)))
-            if _put_first(self._folder / _ENDED, content) != content:
-                raise second_end(self._place)
-        return end_key(ended.stream)
 
     def commit(self) -> None: ...
 
     def close(self) -> None: ...
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return _folder_errors(self._folder)
+
+    def _find(self, report: WindowReport, key: str) -> bool | None:
+        path = self._folder / _window_name(report, self._file_format)
+        return self._put(report, key) if path.exists() else None
+
+    def _put(self, report: WindowReport, key: str) -> bool:
+        path = self._folder / _window_name(report, self._file_format)
+        content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
+        # Other bytes can be the same report, encoded by another release of a library.
+        return _put_first(path, content) == content or _read_window(path, self._header) == report
+
+    def _count(self) -> int:
+        return len(_window_names(self._folder))
+
+    def _ended(self) -> RunEnded | None:
+        return _read_ended(self._folder)
+
+    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
+        _put_first(self._folder / _ENDED, _line({"ended": ended_fields(ended)}))
+        return _read_ended(self._folder) or ended
 
 
 def _put_first(path: pathlib.Path, content: bytes) -> bytes:
@@ -185,11 +159,9 @@ def _put_first(path: pathlib.Path, content: bytes) -> bytes:
     if not path.exists():
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
         try:
-            with create_new(temporary, _MODE) as handle:
+            with new_on_disk(temporary, _MODE) as handle:
                 os.fchmod(handle.fileno(), _MODE)
                 handle.write(content)
-                handle.flush()
-                os.fsync(handle.fileno())
             with contextlib.suppress(FileExistsError):
                 os.link(temporary, path)
         finally:

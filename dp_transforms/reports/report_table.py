@@ -9,27 +9,41 @@ A window is written in one transaction with all of its items, under its key. On 
 first, on SQLite the whole file: so one of two workers is first, the other finds the answer, and no reader
 sees a part of one.
 
-This module loads no database library before it is used.
+This module loads no database library before it is used (`table_rows` does).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from typing import TYPE_CHECKING
 
 from dp_transforms.checks import shown
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.records import ReportHeader
-from dp_transforms.reports.report_writer import StreamContents
-from dp_transforms.reports.window_follower import WindowFollower
+from dp_transforms.reports.records import ReportHeader, checked_report
+from dp_transforms.reports.report_writer import (
+    NewWindows,
+    ReportWriter,
+    WindowSink,
+    check_end,
+    check_same_run,
+    check_stream,
+    ended_fields,
+    only_run,
+    parse_ended,
+    report_key,
+    second_answer,
+)
 from dp_transforms.stores.databases import POSTGRESQL, database_of, has_password, shown_url
 
 if TYPE_CHECKING:
-    from dp_transforms.reports.table_store import ReportTableWriter
+    import sqlalchemy as sa
+
+    from dp_transforms.reports.table_rows import TableRows
 
 DEFAULT_TABLE = "shh_reports"
 _URL = re.compile(r"postgresql(\+psycopg)?://|sqlite:///")
@@ -37,7 +51,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")  # with what is appended PostgreSQL
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportTable:
+class ReportTable(WindowSink[int]):
     """A table, made with its view if it is missing. Several runs can share it.
 
     url: ``postgresql://user@host/database`` or ``sqlite:///FILE``; ``sqlite:////FILE`` from the root. It
@@ -89,42 +103,147 @@ class ReportTable:
             return self
         return dataclasses.replace(self, url=f"{self.database}:///{os.path.abspath(self.file)}")
 
+    def rows(self, *, writes: bool = False) -> TableRows:
+        from dp_transforms.reports.table_rows import TableRows
+
+        return TableRows(self, writes=writes)
+
     def open(self, header: ReportHeader) -> ReportTableWriter:
         """Starts the run, or continues it. Raises StreamError if the table has another run of this id."""
-        from dp_transforms.reports.table_store import ReportTableWriter
+        rows = self.rows(writes=True)
+        rows.check_names(header)
+        with rows.errors():
+            found = rows.prepare(header.run_id) or rows.begin_first(header)
+        check_same_run(self.place, found.header, header)
+        return ReportTableWriter(rows, found.header)
 
-        return ReportTableWriter.open(self, header)
-
-    def read(self, run_id: str | None = None) -> StreamContents:
-        """What is committed of this run; None: of the only one. Raises StreamError."""
-        from dp_transforms.reports import table_store
-
-        return table_store.read(self, run_id)
-
-    def follow(self, run_id: str | None = None) -> WindowFollower[int]:
-        """Reads what is new, again and again. run_id: None for the only run."""
-        from dp_transforms.reports import table_store
-
-        return WindowFollower(lambda known: table_store.read_new(self, known, run_id))
+    def read_new(self, known: Set[int], run_id: str | None = None) -> NewWindows[int]:
+        """See `WindowSink`. The name of a window is its start. All of it is as it is at one moment."""
+        with self._reading() as found:
+            if found is None:
+                return None, {}, None
+            rows, connection = found
+            run_id = only_run(self.place, rows.run_ids(connection)) if run_id is None else run_id
+            run = None if run_id is None else rows.run(connection, run_id)
+            if run_id is None or run is None:
+                return None, {}, None
+            if not known:
+                reports = rows.reports(connection, run_id)
+            elif rows.count(connection, run_id) == len(known):  # no window is ever removed
+                reports = []
+            else:
+                reports = rows.reports(connection, run_id, rows.window_starts(connection, run_id) - known)
+            return run.header, {report.window_start: report for report in reports}, run.ended
 
     def ended(self, run_id: str) -> RunEnded | None:
         """The end of the run, once it is written. Raises StreamError."""
-        from dp_transforms.reports import table_store
-
-        return table_store.ended(self, run_id)
+        with self._reading() as found:
+            run = None if found is None else found[0].run(found[1], run_id)
+            return None if run is None else run.ended
 
     def run_ids(self) -> list[str]:
         """The runs that the table has, in alphabetical order. Raises StreamError."""
-        from dp_transforms.reports import table_store
-
-        return table_store.run_ids(self)
+        with self._reading() as found:
+            return [] if found is None else found[0].run_ids(found[1])
 
     def write_whole(self, header: ReportHeader, reports: Iterable[WindowReport], ended: RunEnded) -> None:
         """A whole run in one transaction: afterwards all of it is there, or none. Raises StreamError also if the table
         has the run already."""
-        from dp_transforms.reports import table_store
+        rows = self.rows(writes=True)
+        rows.check_names(header)
+        checked: dict[int, WindowReport] = {}
+        for report in map(checked_report, reports):
+            check_stream(report.stream, header)
+            if checked.setdefault(report.window_start, report) != report:
+                raise second_answer(self.place, report_key(report))
+        check_stream(ended.stream, header)
+        ended = parse_ended(ended_fields(ended))
+        check_end(self.place, ended, len(checked))
+        with rows.errors():
+            rows.prepare(header.run_id)
+            with rows.transaction() as connection:
+                if rows.run(connection, header.run_id) is not None:
+                    raise StreamError(
+                        f"{self.place} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was"
+                        " written."
+                    )
+                rows.begin_run(connection, header)
+                rows.insert(connection, header.run_id, list(checked.values()))
+                rows.end_run(connection, header.run_id, ended)
 
-        table_store.write_whole(self, header, reports, ended)
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[TableRows, sa.Connection] | None]:
+        """None where nothing was written yet."""
+        rows = self.rows()
+        with rows.errors():
+            if not rows.find_file():
+                yield None
+                return
+            with rows.transaction() as connection:
+                yield (rows, connection) if rows.exist(connection) else None
+
+
+class ReportTableWriter(ReportWriter):
+    """Collects reports in a transaction; nobody reads them before `commit`."""
+
+    def __init__(self, rows: TableRows, header: ReportHeader) -> None:
+        super().__init__(rows.sink.place, header)
+        self._rows = rows
+        self._begun: contextlib.ExitStack | None = None
+        self._connection: sa.Connection
+        self._run_ended: RunEnded | None
+
+    def commit(self) -> None:
+        """Raises StreamError; then nobody knows whether the reports were written. Open the sink again to find out."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            with self._errors():
+                begun.close()
+
+    def close(self) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            dropped = _DroppedError()
+            with contextlib.suppress(_DroppedError, StreamError), self._errors():
+                begun.__exit__(_DroppedError, dropped, None)
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return self._rows.errors()
+
+    def _find(self, report: WindowReport, key: str) -> bool | None:
+        self._begin()
+        known = self._rows.report(self._connection, self._header.run_id, report.window_start)
+        return None if known is None else known == report
+
+    def _put(self, report: WindowReport, key: str) -> bool:
+        self._rows.insert(self._connection, self._header.run_id, [report])
+        return True
+
+    def _count(self) -> int:
+        return self._rows.count(self._connection, self._header.run_id)
+
+    def _ended(self) -> RunEnded | None:
+        self._begin()
+        return self._run_ended
+
+    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
+        if self._run_ended is None:
+            self._rows.end_run(self._connection, self._header.run_id, ended)
+            self._run_ended = ended
+        return self._run_ended
+
+    def _begin(self) -> None:
+        """Locks the run until `commit`, unless this has been done. Its end is then what this transaction says it is."""
+        if self._begun is not None:
+            return
+        with contextlib.ExitStack() as stack:
+            self._connection = stack.enter_context(self._rows.transaction())
+            self._run_ended = self._rows.locked_run(self._connection, self._header).ended
+            self._begun = stack.pop_all()
+
+
+class _DroppedError(Exception):
+    """Ends a transaction without a commit."""
 
 
 def read_report_table(

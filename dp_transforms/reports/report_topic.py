@@ -20,28 +20,17 @@ from typing import Any
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.records import ReportHeader, checked_report, in_file_order
-from dp_transforms.reports.report_writer import (
-    ReportFollower,
-    StreamContents,
-    check_end,
-    check_not_over,
-    check_same_run,
-    check_stream,
-    end_key,
-    ended_fields,
-    parse_ended,
-    report_key,
-    second_answer,
-    second_end,
-)
-from dp_transforms.reports.topic_records import RECORD_FORMATS, TopicRecord, encode_record
-from dp_transforms.reports.topic_run import (
+from dp_transforms.reports.records import ReportHeader, in_file_order
+from dp_transforms.reports.report_writer import ReportWriter, StreamContents, TopicRecord, check_same_run
+from dp_transforms.reports.topic_records import (
     CONSUMER,
+    RECORD_FORMATS,
     RUN_ID_FIELD,
     WAIT_SECONDS,
+    TopicFollower,
     TopicRun,
     answer_of,
+    encode_record,
     kafka_errors,
     read_from_beginning,
     run_id_of,
@@ -100,23 +89,21 @@ class ReportTopic:
             self.partitions(producer)
             producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
             held = TopicRun(header.run_id, header.stream)
-            partitions = self._read(held, to_last_record=True)
+            partitions = self._read(held.take, to_last_record=True)
         if held.header is not None:
             check_same_run(f"the topic {self.topic!r}", held.header, header)
         partition = held.partition if held.partition is not None else _partition(header, partitions)
         return ReportTopicWriter(producer, self, header, held, partition)
 
-    def follow(self, run_id: str) -> ReportFollower:
-        """Reads what is new, again and again, over one connection."""
-        from dp_transforms.reports.topic_follower import TopicFollower
-
+    def follow(self, run_id: str | None = None) -> TopicFollower:
+        """Reads what is new, again and again, over one connection. run_id: None for the only run of the topic."""
         return TopicFollower(self, run_id)
 
     def read(self, run_id: str) -> StreamContents:
         """What is committed of this run, in order. Records of other runs in the topic are skipped."""
         held = TopicRun(run_id, keep=True)
         with kafka_errors(self.topic):
-            self._read(held, to_last_record=False)
+            self._read(held.take)
         return held.header, in_file_order(held.reports), held.ended
 
     def ended(self, run_id: str) -> RunEnded | None:
@@ -126,7 +113,7 @@ class ReportTopic:
         """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""
         found: set[bytes] = set()
         with kafka_errors(self.topic):
-            self._read_all(lambda message: found.add(run_id_of(message) or b""), to_last_record=False)
+            self._read(lambda message: found.add(run_id_of(message) or b""))
         return sorted(each.decode(errors="replace") for each in found - {b""})
 
     def consumer(self, own: Mapping[str, object]) -> tuple[Any, list[Any]]:
@@ -139,14 +126,11 @@ class ReportTopic:
             consumer.close()
             raise
 
-    def _read(self, held: TopicRun, *, to_last_record: bool) -> int:
+    def _read(self, take: Callable[[Any], None], *, to_last_record: bool = False) -> int:
         """Takes the committed records of the topic; returns the number of its partitions.
 
         to_last_record: waits until open transactions of others have ended, because readers do not see past them.
         """
-        return self._read_all(held.take, to_last_record=to_last_record)
-
-    def _read_all(self, take: Callable[[Any], None], *, to_last_record: bool) -> int:
         consumer, places = self.consumer({})
         with contextlib.closing(consumer):
             ends = self._last_offsets(places) if to_last_record else {}
@@ -186,46 +170,20 @@ class ReportTopic:
             raise refused_settings(settings, error) from None
 
 
-class ReportTopicWriter:
-    """Collects records in a transaction; nobody reads them before `commit`."""
+class ReportTopicWriter(ReportWriter):
+    """Collects records in a transaction; nobody reads them before `commit`. held: all that is committed of the run."""
 
     def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: TopicRun, partition: int) -> None:
+        super().__init__(f"the topic {sink.topic!r}", header)
         self._producer = producer
         self._sink = sink
-        self._place = f"the topic {sink.topic!r}"
-        self._run = header
         self._held = held
         self._partition = partition
         self._in_transaction = False
         if held.header is None:
-            self._produce(f"{header.stream}|header", header)
+            with self._errors():
+                self._produce(f"{header.stream}|header", header)
             self.commit()
-
-    def write(self, report: WindowReport) -> str:
-        """Raises StreamError for a second answer, and ReportFileError for a report that must not be published."""
-        check_stream(report.stream, self._run)
-        report = checked_report(report)
-        key = report_key(report)
-        known = self._held.answers.get(key)
-        if known is None:
-            check_not_over(self._place, self._held.ended, len(self._held.answers))
-            self._produce(key, report)
-            self._held.answers[key] = answer_of(report)
-        elif known != answer_of(report):
-            raise second_answer(self._place, key)
-        return key
-
-    def end(self, ended: RunEnded) -> str:
-        check_stream(ended.stream, self._run)
-        ended = parse_ended(ended_fields(ended))
-        key = end_key(ended.stream)
-        if self._held.ended is None:
-            check_end(self._place, ended, len(self._held.answers))
-            self._produce(key, ended)
-            self._held.ended = ended
-        elif self._held.ended != ended:
-            raise second_end(self._place)
-        return key
 
     def commit(self) -> None:
         """Raises StreamError; then nobody knows whether the records were written. Open the sink again to find out."""
@@ -241,33 +199,53 @@ class ReportTopicWriter:
                 self._producer.abort_transaction(10.0)
         self._producer.purge()
 
-    def _produce(self, key: str, record: TopicRecord) -> None:
-        kafka = import_confluent_kafka()
-        value = encode_record(record, self._run.run_id, self._sink.record_format)
-        with self._errors():
-            if not self._in_transaction:
-                self._producer.begin_transaction()
-                self._in_transaction = True
-            while True:
-                try:
-                    self._producer.produce(
-                        self._sink.topic,
-                        value,
-                        f"{self._run.run_id}|{key}".encode(),
-                        self._partition,
-                        headers={RUN_ID_FIELD: self._run.run_id.encode()},
-                    )
-                    return
-                except BufferError:  # the buffer of the client is full: wait until some records are sent
-                    self._producer.poll(0.1)
-                except kafka.KafkaException as error:
-                    if error.args[0].code() == kafka.KafkaError._STATE:
-                        # The transaction has failed. To commit it raises the cause, and commits nothing.
-                        self._producer.commit_transaction(WAIT_SECONDS)
-                    raise
-
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return kafka_errors(self._sink.topic)
+
+    def _find(self, report: WindowReport, key: str) -> bool | None:
+        known = self._held.answers.get(key)
+        return None if known is None else known == answer_of(report)
+
+    def _put(self, report: WindowReport, key: str) -> bool:
+        self._produce(key, report)
+        self._held.answers[key] = answer_of(report)
+        return True
+
+    def _count(self) -> int:
+        return len(self._held.answers)
+
+    def _ended(self) -> RunEnded | None:
+        return self._held.ended
+
+    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
+        if self._held.ended is None:
+            self._produce(key, ended)
+            self._held.ended = ended
+        return self._held.ended
+
+    def _produce(self, key: str, record: TopicRecord) -> None:
+        kafka = import_confluent_kafka()
+        value = encode_record(record, self._header.run_id, self._sink.record_format)
+        if not self._in_transaction:
+            self._producer.begin_transaction()
+            self._in_transaction = True
+        while True:
+            try:
+                self._producer.produce(
+                    self._sink.topic,
+                    value,
+                    f"{self._header.run_id}|{key}".encode(),
+                    self._partition,
+                    headers={RUN_ID_FIELD: self._header.run_id.encode()},
+                )
+                return
+            except BufferError:  # the buffer of the client is full: wait until some records are sent
+                self._producer.poll(0.1)
+            except kafka.KafkaException as error:
+                if error.args[0].code() == kafka.KafkaError._STATE:
+                    # The transaction has failed. To commit it raises the cause, and commits nothing.
+                    self._producer.commit_transaction(WAIT_SECONDS)
+                raise
 
 
 def _transactional_id(header: ReportHeader) -> str:

@@ -1,8 +1,14 @@
-"""The statements on the tables of reports, each within a transaction of the caller; knows no rule of a run."""
+"""The tables of reports and their view, made where they are missing, and the statements on them: no rule of a run.
+
+Times are UTC: with a time zone on PostgreSQL, whose readers then show them in theirs, and without one on SQLite,
+which has none.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import functools
 import os
 import pathlib
 import stat
@@ -16,8 +22,14 @@ from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowRep
 from dp_transforms.reports.records import ReportFileError, ReportHeader, check_report, parse_header
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import parse_ended
-from dp_transforms.reports.table_schema import ReportTables
-from dp_transforms.stores.databases import POSTGRESQL, READS, NoDriverError, postgres_engine, reason_of, sqlite_engine
+from dp_transforms.stores.databases import (
+    POSTGRESQL,
+    READS,
+    NoDriverError,
+    postgres_engine,
+    reason_of,
+    sqlite_engine,
+)
 from dp_transforms.stores.local_files import create_new
 
 DAMAGED = "was changed by another program, or is damaged. Start a new run, with another --output-table"
@@ -25,6 +37,31 @@ _WAIT_SECONDS = 60.0  # for another worker
 _FILE_MODE = 0o644
 _WINDOWS_AT_ONCE = 500  # a database takes so many values in a statement, and more
 _ITEMS_AT_ONCE = 20_000
+_EPOCH = datetime.datetime(1970, 1, 1)
+_ADVISORY_LOCK = 0x7368_6872  # of PostgreSQL, while the tables are made
+
+
+class Micros(sa.types.TypeDecorator[int]):
+    """Microseconds since 1970 UTC, exactly, as a time that people can read."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        return dialect.type_descriptor(sa.DateTime(timezone=dialect.name == "postgresql"))
+
+    def process_bind_param(self, value: int | None, dialect: sa.Dialect) -> datetime.datetime | None:
+        assert value is not None
+        moment = _EPOCH + datetime.timedelta(microseconds=value)
+        return moment.replace(tzinfo=datetime.UTC) if dialect.name == "postgresql" else moment
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> int:
+        if not isinstance(value, datetime.datetime):
+            raise ValueError("a time of a report must be a time.")
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        moment: datetime.datetime = value
+        return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
 
 
 class StoredRun(NamedTuple):
@@ -34,19 +71,54 @@ class StoredRun(NamedTuple):
     ended: RunEnded | None
 
 
+def _tables_of(name: str) -> tuple[sa.Table, sa.Table, sa.Table]:
+    """The tables of one name: of runs, of windows with heavy items, and of these items."""
+    tables = sa.MetaData()
+    runs = sa.Table(
+        f"{name}_runs",
+        tables,
+        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("stream", sa.Text, nullable=False),
+        sa.Column("header", sa.Text, nullable=False),  # JSON: guarantee and plan
+        sa.Column("ended_windows", sa.BigInteger),  # null: the run goes on
+        sa.Column("ended_reports", sa.BigInteger),
+    )
+    windows = sa.Table(
+        f"{name}_windows",
+        tables,
+        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("window_start", Micros, primary_key=True),
+        sa.Column("window_end", Micros, nullable=False),
+        sa.Column("stream", sa.Text, nullable=False),
+        sa.Column("heavy_items", sa.Integer, nullable=False),  # how many rows it has in the other table
+        *(sa.Column(each, sa.Double, nullable=False) for each in ("epsilon_total", "delta", "epsilon_spent")),
+    )
+    items = sa.Table(
+        name,
+        tables,
+        sa.Column("run_id", sa.Text, primary_key=True),
+        sa.Column("window_start", Micros, primary_key=True),
+        sa.Column("rank", sa.Integer, primary_key=True, autoincrement=False),  # from 1
+        sa.Column("window_end", Micros, nullable=False),
+        sa.Column("stream", sa.Text, nullable=False),
+        sa.Column("item", sa.Text, nullable=False),
+        # The bytes of a label with U+0000, which PostgreSQL cannot have in a text; `item` has U+FFFD in its place.
+        sa.Column("item_utf8", sa.LargeBinary),
+        sa.Column("zone", sa.Text),
+        *(sa.Column(each, sa.BigInteger) for each in ("noisy_count", "level", "at_least_users")),
+        sa.Index(f"{name}_by_stream", "stream", "window_start"),
+    )
+    return runs, windows, items
+
+
 class TableRows:
     """The tables in their database, by statements within a transaction of the caller."""
 
     def __init__(self, sink: ReportTable, *, writes: bool = False) -> None:
         self.sink = sink
-        self.tables = ReportTables.of_name(sink.table)
+        self._tables = self._runs, self._windows, self._items = _tables_of(sink.table)
         self._file = None if sink.file is None else pathlib.Path(sink.file).absolute()
         self._writes = writes
-        self._made: sa.Engine | None = None
-
-    @classmethod
-    def to_write(cls, sink: ReportTable) -> TableRows:
-        return cls(sink, writes=True)
 
     def check_names(self, header: ReportHeader) -> None:
         if "\0" in header.run_id + header.stream:
@@ -71,29 +143,65 @@ class TableRows:
             with contextlib.suppress(FileExistsError):  # another worker was first
                 create_new(self._file, _FILE_MODE).close()
         with self.transaction() as connection:
-            if self.sink.database == POSTGRESQL and (name := self._encoding(connection)) != "UTF8":
+            asked = "SHOW server_encoding"
+            if self._file is None and (name := connection.exec_driver_sql(asked).scalar_one()) != "UTF8":
                 raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
-            if self.tables.exist(connection):
+            if self.exist(connection):
                 return self.run(connection, run_id)
         with self.transaction() as connection:
-            self.tables.create(connection)
+            self.create(connection)
             return self.run(connection, run_id)
+
+    def exist(self, connection: sa.Connection) -> bool:
+        """Whether they are there. Raises StreamError for tables of these names that are others."""
+        inspector = sa.inspect(connection)
+        found = [table for table in self._tables if inspector.has_table(table.name)]
+        for table in found:
+            missing = {column.name for column in table.columns} - {
+                column["name"] for column in inspector.get_columns(table.name)
+            }
+            if missing:
+                raise StreamError(
+                    f"the database has a table {table.name!r} that is not of reports: it has no column"
+                    f" {sorted(missing)[0]!r}. Name another one with --output-table."
+                )
+        if found and len(found) < len(self._tables):
+            lacks = next(table.name for table in self._tables if table not in found)
+            raise StreamError(f"the database has {found[0].name!r} and lacks {lacks!r}. Name another --output-table.")
+        return bool(found)
+
+    def create(self, connection: sa.Connection) -> None:
+        """Makes the tables and the view, unless another worker has done so."""
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        if not self.exist(connection):
+            self._tables[0].metadata.create_all(connection, checkfirst=False)
+            connection.exec_driver_sql(self._view())
+
+    def _view(self) -> str:
+        """The newest window with heavy items of each stream. The name is of letters, digits and underscores alone."""
+        shown = ("stream", "window_start", "window_end", "rank", "item", "zone", "noisy_count", "level")
+        columns = ", ".join(f"items.{column}" for column in (*shown, "at_least_users", "run_id"))
+        return (
+            f'CREATE VIEW "{self.sink.table}_top_now" AS SELECT {columns} FROM "{self.sink.table}" AS items JOIN'
+            f' (SELECT stream, max(window_start) AS newest FROM "{self.sink.table}_windows" GROUP BY stream) AS latest'
+            " ON items.stream = latest.stream AND items.window_start = latest.newest"
+        )
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
         """Committed at the end, unless an error is raised. One that writes to a file has it for itself."""
-        engine = self._engine()
         options: dict[str, Any] = {READS: not self._writes}
         if self.sink.database == POSTGRESQL and not self._writes:
             options["isolation_level"] = "REPEATABLE READ"  # one snapshot for all statements
-        with engine.connect().execution_options(**options) as connection, connection.begin():
+        with self._engine.connect().execution_options(**options) as connection, connection.begin():
             if self.sink.database == POSTGRESQL:
                 connection.exec_driver_sql("SET LOCAL TIME ZONE 'UTC'")
             yield connection
 
     def run(self, connection: sa.Connection, run_id: str, *, locks: bool = False) -> StoredRun | None:
         """None if it has not begun. locks: until the end of the transaction nobody else may write of this run."""
-        runs = self.tables.runs
+        runs = self._runs
         query = sa.select(runs).where(runs.c.run_id == run_id)
         if locks and self.sink.database == POSTGRESQL:  # elsewhere the whole file is locked
             query = query.with_for_update()
@@ -108,28 +216,39 @@ class TableRows:
         fields = {"stream": row.stream, "windows": row.ended_windows, "reports": row.ended_reports}
         return StoredRun(header, parse_ended(fields))
 
+    def locked_run(self, connection: sa.Connection, header: ReportHeader) -> StoredRun:
+        """The run of this header, which must be there. Until the end of the transaction nobody else writes of it."""
+        found = self.run(connection, header.run_id, locks=True)
+        if found is None or found.header != header:
+            raise StreamError(f"{self.sink.place} {DAMAGED}.")
+        return found
+
+    def begin_first(self, header: ReportHeader) -> StoredRun:
+        """Begins the run, unless another worker was first. Returns the one that is there."""
+        try:
+            with self.transaction() as connection:
+                self.begin_run(connection, header)
+            return StoredRun(header, None)
+        except sa.exc.IntegrityError:
+            if found := self.prepare(header.run_id):
+                return found
+        raise StreamError(f"{self.sink.place} {DAMAGED}.")
+
     def begin_run(self, connection: sa.Connection, header: ReportHeader) -> None:
         values = {"run_id": header.run_id, "stream": header.stream, "header": header.to_json()}
-        connection.execute(sa.insert(self.tables.runs).values(**values))
+        connection.execute(sa.insert(self._runs).values(**values))
 
     def run_ids(self, connection: sa.Connection) -> list[str]:
-        return sorted(connection.execute(sa.select(self.tables.runs.c.run_id)).scalars())
-
-    def only_run(self, connection: sa.Connection) -> str:
-        found = self.run_ids(connection)
-        if len(found) > 1:
-            shown = ", ".join(map(repr, found[:5])) + (", ..." if len(found) > 5 else "")
-            raise StreamError(f"{self.sink.place} has {len(found)} runs: {shown}. Choose one with --run-id.")
-        return found[0] if found else ""
+        return sorted(connection.execute(sa.select(self._runs.c.run_id)).scalars())
 
     def count(self, connection: sa.Connection, run_id: str) -> int:
         """How many reports there are of the run."""
-        windows = self.tables.windows
+        windows = self._windows
         query = sa.select(sa.func.count()).select_from(windows).where(windows.c.run_id == run_id)
         return int(connection.execute(query).scalar_one())
 
     def end_run(self, connection: sa.Connection, run_id: str, ended: RunEnded) -> None:
-        runs = self.tables.runs
+        runs = self._runs
         values = {"ended_windows": ended.windows, "ended_reports": ended.reports}
         connection.execute(sa.update(runs).where(runs.c.run_id == run_id).values(**values))
 
@@ -143,13 +262,13 @@ class TableRows:
                 held = report.heavy_hitters
                 windows.append({"run_id": run_id, **of_both, "heavy_items": len(held), **spent})
                 items += [{"run_id": run_id, **of_both, **_item_row(*ranked)} for ranked in enumerate(held, start=1)]
-            for table, rows in ((self.tables.windows, windows), (self.tables.items, items)):
+            for table, rows in ((self._windows, windows), (self._items, items)):
                 if rows:
                     connection.execute(sa.insert(table), rows)
 
     def report(self, connection: sa.Connection, run_id: str, window_start: int) -> WindowReport | None:
         """That of a window; None if it is not there."""
-        windows = self.tables.windows
+        windows = self._windows
         query = sa.select(windows.c.heavy_items).where(windows.c.run_id == run_id)
         if connection.execute(query.where(windows.c.window_start == window_start)).one_or_none() is None:
             return None
@@ -157,7 +276,7 @@ class TableRows:
         return found
 
     def window_starts(self, connection: sa.Connection, run_id: str) -> set[int]:
-        windows = self.tables.windows
+        windows = self._windows
         return set(connection.execute(sa.select(windows.c.window_start).where(windows.c.run_id == run_id)).scalars())
 
     def reports(self, connection: sa.Connection, run_id: str, starts: Set[int] | None = None) -> list[WindowReport]:
@@ -169,7 +288,7 @@ class TableRows:
         return [report for part in parts for report in self._reports(connection, run_id, part)]
 
     def _reports(self, connection: sa.Connection, run_id: str, starts: list[int] | None) -> list[WindowReport]:
-        windows, items = self.tables.windows, self.tables.items
+        windows, items = self._windows, self._items
         of_windows = sa.select(windows).where(windows.c.run_id == run_id).order_by(windows.c.window_start)
         of_items = sa.select(items).where(items.c.run_id == run_id).order_by(items.c.window_start, items.c.rank)
         if starts is not None:
@@ -192,16 +311,11 @@ class TableRows:
             raise ReportFileError("there are items without their window.")
         return reports
 
+    @functools.cached_property
     def _engine(self) -> sa.Engine:
-        if self._made is None:
-            if self._file is None:
-                self._made = postgres_engine(sa.make_url(self.sink.url), _WAIT_SECONDS)
-            else:
-                self._made = sqlite_engine(self._file, _WAIT_SECONDS)
-        return self._made
-
-    def _encoding(self, connection: sa.Connection) -> str:
-        return str(connection.exec_driver_sql("SHOW server_encoding").scalar_one())
+        if self._file is None:
+            return postgres_engine(sa.make_url(self.sink.url), _WAIT_SECONDS)
+        return sqlite_engine(self._file, _WAIT_SECONDS)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

@@ -1,4 +1,5 @@
-"""The records of a topic of reports: a header, then one report per window with heavy items, then the end.
+"""The records of a topic of reports: a header, then one report per window with heavy items, then the end. What they
+tell of a run, and how it is read and followed.
 
 As JSON each is an object: ``{"run_id", "header"}``, the fields of a report beside ``run_id``, or
 ``{"run_id", "ended"}``. As Avro each is a single object: the bytes C3 01, the CRC-64-AVRO fingerprint of its schema,
@@ -7,66 +8,61 @@ and the datum. The schemas are in docs/report_topic.avsc; consumers find theirs 
 
 from __future__ import annotations
 
-import functools
-import io
+import contextlib
+import hashlib
 import json
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.json_lines import encode_report, report_of_json
-from dp_transforms.reports.records import (
-    ReportFileError,
-    ReportHeader,
-    is_unicode,
-    parse_header,
-    parse_json,
-    report_fields,
+from dp_transforms.reports.records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
+from dp_transforms.reports.report_writer import (
+    ReportNews,
+    TopicRecord,
+    check_same_run,
+    ended_fields,
+    only_run,
+    parse_ended,
+    report_key,
 )
-from dp_transforms.reports.report_writer import ended_fields, parse_ended
+from dp_transforms.stores.kafka_client import error_name, import_confluent_kafka
+
+if TYPE_CHECKING:
+    from dp_transforms.reports.report_topic import ReportTopic
 
 RECORD_FORMATS = ("json", "avro")
-TopicRecord = ReportHeader | WindowReport | RunEnded
-_SINGLE_OBJECT = b"\xc3\x01"
-_FINGERPRINT_BYTES = 8
-_RUN_ID: dict[str, Any] = {"name": "run_id", "type": "string", "doc": "Name of the run."}
-_STREAM: dict[str, Any] = {"name": "stream", "type": "string", "doc": "Name of the stream."}
-
-HEADER_AVRO_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "RunHeader",
-    "namespace": "shh.stream",
-    "doc": "The first record of a run.",
-    "fields": [
-        _RUN_ID,
-        {"name": "header", "type": "string", "doc": "Run, stream, guarantee and plan, as JSON."},
-    ],
+_SINGLE_OBJECT = b"\xc3\x01"  # the first bytes of a record in Avro
+RUN_ID_FIELD = "shh.run_id"  # a header of each record: shows its run without decoding the record
+WAIT_SECONDS = 120.0  # longer than any transaction of a dead worker
+CONSUME = 1000
+_START_ANEW = "Another program, or another run of this name, wrote to this topic. Use a new topic and start a new run."
+CONSUMER = {
+    "group.id": "shh",  # the client requires one; nothing is stored under it
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "fetch.wait.max.ms": 20,  # it reads to the end and is closed, so a broker need not wait for more records
+    "check.crcs": True,
+    "receive.message.max.bytes": 2**31 - 1,  # what could be written can be read
 }
-
-REPORT_AVRO_SCHEMA: dict[str, Any] = {
-    **WINDOW_REPORT_AVRO_SCHEMA,
-    "namespace": "shh.stream",
-    "fields": [_RUN_ID, *WINDOW_REPORT_AVRO_SCHEMA["fields"]],
+_FOLLOWING = {
+    "fetch.wait.max.ms": 50,  # a look waits for it: what it asks of the broker comes after it on the same connection
+    "auto.offset.reset": "error",  # what was read is there no more: the topic was made anew, or has lost records
 }
-ENDED_AVRO_SCHEMA: dict[str, Any] = {
-    "type": "record",
-    "name": "RunEnded",
-    "namespace": "shh.stream",
-    "doc": "The last record of a run: no window follows.",
-    "fields": [
-        _RUN_ID,
-        _STREAM,
-        {"name": "windows", "type": "long", "doc": "Windows that were closed, those without heavy items among them."},
-        {"name": "reports", "type": "long", "doc": "Windows with heavy items: how many reports the run has."},
-    ],
-}
-TOPIC_AVRO_SCHEMAS = (HEADER_AVRO_SCHEMA, REPORT_AVRO_SCHEMA, ENDED_AVRO_SCHEMA)
-_HEADER, _REPORT, _ENDED = range(3)
+_SECONDS_TO_ANSWER = 5.0
+_MOST_READS = 100  # in one reading, if others write faster than this reads
 
 
 def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes:
     """The value of a record. The same record always has the same bytes. Raises ReportFileError."""
     if record_format == "avro":
-        return _encode_avro(record, run_id)
+        from dp_transforms.reports import avro  # here and below: other formats do not wait for its library
+
+        return avro.encode_record(record, run_id)
     if isinstance(record, ReportHeader):
         return json.dumps({"run_id": run_id, "header": json.loads(record.to_json())}, ensure_ascii=False).encode()
     if isinstance(record, RunEnded):
@@ -77,7 +73,9 @@ def encode_record(record: TopicRecord, run_id: str, record_format: str) -> bytes
 def decode_record(value: bytes) -> tuple[str, TopicRecord]:
     """The run id and the record, in either format. Raises ReportFileError, which contains nothing of the record."""
     if value.startswith(_SINGLE_OBJECT):
-        return _decode_avro(value)
+        from dp_transforms.reports import avro
+
+        return avro.decode_record(value)
     fields = parse_json(value)
     if not isinstance(fields, dict) or not is_unicode(run_id := fields.pop("run_id", None)):
         raise ReportFileError("a record has no run_id.")
@@ -88,61 +86,179 @@ def decode_record(value: bytes) -> tuple[str, TopicRecord]:
     return run_id, report_of_json(fields)
 
 
-def _encode_avro(record: TopicRecord, run_id: str) -> bytes:
-    import fastavro  # here and below: who shows reports of another format does not wait for it
+class TopicRun:
+    """What a topic holds of one run.
 
-    if isinstance(record, ReportHeader):
-        index, fields = _HEADER, {"header": record.to_json()}
-    elif isinstance(record, RunEnded):
-        index, fields = _ENDED, ended_fields(record)
-    else:
-        index, fields = _REPORT, report_fields(record)
-    fingerprint, schema = _schemas()[index]
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, schema, {"run_id": run_id, **fields})
-    return _SINGLE_OBJECT + fingerprint + stream.getvalue()
+    stream: skip other streams of the run; None: take all. keep: keep the reports too, not only their digests.
+    """
 
+    def __init__(self, run_id: str, stream: str | None = None, *, keep: bool = False) -> None:
+        self._run_id = run_id
+        self._stream = stream
+        self._keep = keep
+        self.header: ReportHeader | None = None
+        self.answers: dict[str, bytes] = {}
+        self.reports: list[WindowReport] = []
+        self.ended: RunEnded | None = None
+        self.partition: int | None = None
 
-def _decode_avro(value: bytes) -> tuple[str, TopicRecord]:
-    import fastavro
-
-    from dp_transforms.reports.avro import read_datum
-
-    stream = io.BytesIO(value)
-    stream.seek(len(_SINGLE_OBJECT))
-    fingerprint = stream.read(_FINGERPRINT_BYTES)
-    index = next((index for index, (known, _) in enumerate(_schemas()) if known == fingerprint), None)
-    if index is None:
-        raise ReportFileError("the fingerprint of a record belongs to no schema of reports.")
-    try:
-        if index == _REPORT:
-            run_id: Any = fastavro.schemaless_reader(stream, "string", None)
-            report = read_datum(stream)
+    def take(self, message: Any) -> None:
+        """Raises ReportFileError for a record with the name of this run that does not belong to it."""
+        if run_id_of(message) != self._run_id.encode():
+            return
+        run_id, record = decode_record(message.value() or b"")
+        if run_id != self._run_id:
+            raise ReportFileError(f"a record has two run ids. {_START_ANEW}")
+        if self._stream not in (None, record.stream):
+            return
+        if isinstance(record, ReportHeader):
+            if self.header is not None:
+                check_same_run("the topic", self.header, record)
+            self.header, self.partition = record, message.partition()
+        elif isinstance(record, RunEnded):
+            if self.ended not in (None, record):
+                raise ReportFileError(f"the run has two ends. {_START_ANEW}")
+            self.ended = record
         else:
-            fields: Any = fastavro.schemaless_reader(stream, _schemas()[index][1], None)
-    except ReportFileError:
-        raise
-    except (EOFError, IndexError, ValueError, OverflowError, MemoryError) as error:
-        raise ReportFileError("a record is not an Avro datum of its schema.") from error
-    if stream.tell() != len(value):
-        raise ReportFileError("a record holds more than its Avro datum.")
-    if index == _REPORT:
-        return run_id, report
-    rest = {name: field for name, field in fields.items() if name != "run_id"}
-    return fields["run_id"], parse_header(rest["header"]) if index == _HEADER else parse_ended(rest)
+            self._take_report(record)
+
+    def _take_report(self, report: WindowReport) -> None:
+        key, answer = report_key(report), answer_of(report)
+        is_new = key not in self.answers
+        if self.answers.setdefault(key, answer) != answer:
+            raise ReportFileError(f"a window of the run has two answers. {_START_ANEW}")
+        elif self._keep and is_new:
+            self.reports.append(report)
 
 
-@functools.cache
-def _schemas() -> list[tuple[bytes, Any]]:
-    """Fingerprint and parsed schema. Times are plain microseconds: the calendar of datetime ends before a long."""
-    import fastavro.schema
+def answer_of(report: WindowReport) -> bytes:
+    """A digest of the whole content of a report, whatever its format."""
+    return hashlib.sha256(encode_report(report).encode()).digest()
 
-    from dp_transforms.reports.avro import without_logical_types
 
-    found = []
-    for schema in TOPIC_AVRO_SCHEMAS:
-        canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
-        # fastavro returns the bytes in the order in which they are sent: the lowest first.
-        fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-        found.append((fingerprint, fastavro.parse_schema(without_logical_types(schema))))
-    return found
+def run_id_of(message: Any) -> bytes | None:
+    """The run of a record, without decoding it; None for a record of somebody else."""
+    found = dict(message.headers() or []).get(RUN_ID_FIELD)
+    return found if isinstance(found, bytes) else None
+
+
+def read_from_beginning(
+    consumer: Any, places: Sequence[Any], take: Callable[[Any], None], ends: Mapping[int, int]
+) -> None:
+    """Assigns these partitions to the consumer, and gives all their records to `take`, up to the last committed one.
+
+    ends: by partition an offset that must be reached, however long a transaction of another producer hides what is
+    before it; none by default. Raises StreamError if that takes too long.
+    """
+    kafka = import_confluent_kafka()
+    consumer.assign([kafka.TopicPartition(each.topic, each.partition, kafka.OFFSET_BEGINNING) for each in places])
+    left = {each.partition for each in places}
+    deadline = time.monotonic() + WAIT_SECONDS
+    while left:
+        if time.monotonic() > deadline:
+            raise StreamError(
+                f"the topic {places[0].topic!r} could not be read to its end in {WAIT_SECONDS:.0f} s. The broker is"
+                " slow, or another producer holds a transaction open. Try again later."
+            )
+        for message in consumer.consume(CONSUME, timeout=0.1):
+            if message.error() is None:
+                take(message)
+            elif message.error().code() != kafka.KafkaError._PARTITION_EOF:
+                raise kafka.KafkaException(message.error())
+            elif message.offset() >= ends.get(message.partition(), 0):
+                left.discard(message.partition())
+
+
+@contextlib.contextmanager
+def kafka_errors(topic: str) -> Iterator[None]:
+    """Turns errors of Kafka into a StreamError of one line, which contains nothing of a record."""
+    kafka = import_confluent_kafka()
+    try:
+        yield
+    except ReportFileError as error:
+        raise StreamError(f"the topic {topic!r} cannot be used: {error}") from error
+    except kafka.KafkaException as error:
+        code = error.args[0]
+        if code.code() in (kafka.KafkaError._FENCED, kafka.KafkaError.PRODUCER_FENCED):
+            raise StreamError(
+                f"the topic {topic!r}: another worker has taken over this run. This worker wrote nothing more."
+            ) from error
+        if code.code() == kafka.KafkaError.MSG_SIZE_TOO_LARGE:
+            raise StreamError(
+                f"the topic {topic!r} does not take a record as large as a report of this run, which was not"
+                " written. Raise its max.message.bytes (docs/deploy.md); then the run can go on."
+            ) from error
+        raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error
+
+
+class TopicFollower:
+    """Keeps a connection; for one thread at a time. Reads what `ReportTopic.read` reads, and nothing twice.
+
+    run_id: None for the only run of the topic.
+    """
+
+    def __init__(self, topic: ReportTopic, run_id: str | None = None) -> None:
+        self._topic = topic
+        self._run_id = run_id
+        self._consumer: Any = None
+        self._held: TopicRun
+
+    def read_new(self) -> ReportNews:
+        """After records that do not belong together, and once the topic is another one, it is a first reading again."""
+        is_new = self._consumer is None
+        with kafka_errors(self._topic.topic):
+            if is_new:
+                self._begin()
+            else:
+                self._go_on()
+        reports, self._held.reports = in_file_order(self._held.reports), []
+        return ReportNews(self._held.header, reports, self._held.ended, is_new)
+
+    def close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _begin(self) -> None:
+        self._held = TopicRun(self._run_id or self._only_run(), keep=True)
+        self._consumer, places = self._topic.consumer(_FOLLOWING)
+        try:
+            read_from_beginning(self._consumer, places, self._held.take, {})
+        except BaseException:
+            self.close()
+            raise
+
+    def _go_on(self) -> None:
+        try:
+            # Fails if no broker answers: reading would just wait.
+            self._topic.partitions(self._consumer, _SECONDS_TO_ANSWER)
+            for _ in range(_MOST_READS):
+                if not self._read_some():
+                    return
+        except (ReportFileError, StreamError):
+            self.close()
+            raise
+
+    def _read_some(self) -> bool:
+        """Whether there may be more."""
+        kafka = import_confluent_kafka()
+        messages, failed = self._consumer.consume(CONSUME, timeout=0.1), None
+        for message in messages:
+            if (error := message.error()) is None:
+                self._held.take(message)
+            elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
+                raise StreamError(
+                    f"the topic {self._topic.topic!r} was made anew, or has lost records. It is read again from its"
+                    " beginning."
+                )
+            elif error.code() != kafka.KafkaError._PARTITION_EOF:
+                failed = error  # what came with it is taken first: it comes once
+        if failed is not None:
+            raise kafka.KafkaException(failed)
+        return len(messages) == CONSUME
+
+    def _only_run(self) -> str:
+        place = f"the topic {self._topic.topic!r}"
+        if (found := only_run(place, self._topic.run_ids())) is None:
+            raise StreamError(f"{place} holds no reports yet.")
+        return found

@@ -5,12 +5,10 @@ A run covers the whole declared range of a plan. It may be taken in parts, one a
 ``first .. end - 1``, where ``first`` is the end of the part before. What windows pass on to later ones travels in a
 state file: what each user has left, what is known, how far the run is closed, and which run it is.
 
-    noise_key_file the noise key in a private file
     state_header   StateHeader, PartRecord: which run, how far, what was meant to be published next; StateError
     state_cells    Kind: what users and items carry on; split by bucket, joined, so that parts and shards do not matter
-    state_file     StateFile: the container, checked; write_state: a new one, in one step
-    state_lock     hold_state: one process at a time works on a state
-    fingerprints   of the noise key, and of the files of a log; the key that seals states
+    state_file     StateFile: the container, checked; write_state: a new one, in one step; hold_state: one at a time
+    fingerprints   the noise key in its file; fingerprints of it and of the files of a log; the key that seals states
     run_part       RunPart: the windows of a part and the state before them, as workers need it
 
 Guarantee: a range that is taken in parts publishes what the same range publishes in one part, with the same key and run

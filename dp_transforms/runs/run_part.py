@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +14,13 @@ from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.state_cells import (
     BUCKETS,
+    Hits,
     Kind,
     are_of_bucket,
     buckets_of_shard,
     hit_bound_of_cell,
     hits_of_cell,
+    join_hits,
 )
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.state_header import StateError, at_path
@@ -51,47 +54,25 @@ class RunPart:
 
     def purses(self, users: npt.NDArray[np.uint64]) -> PurseEntries:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
-        parts = [PurseEntries.none()]
-        for bucket, asked in self._by_bucket(users):
-            for cell in self._cells(Kind.PURSES, [bucket]):
-                entries = PurseEntries.from_cell(cell)
-                check_unpacked(are_of_bucket(entries.users, bucket))
-                parts.append(entries.take(_rows_of(entries.users, asked)))
-        filled = [part for part in parts if len(part)]
-        return PurseEntries.join(filled) if filled else PurseEntries.none()
+        asked = _by_bucket(users)
+        return _joined([held.take(_rows_of(held.users, asked[bucket])) for bucket, held in self._purses(asked)])
 
     def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
         """All purses of a shard of users."""
-        parts = []
-        for bucket in buckets_of_shard(shard, shards):
-            for cell in self._cells(Kind.PURSES, [bucket]):
-                entries = PurseEntries.from_cell(cell)
-                check_unpacked(are_of_bucket(entries.users, bucket))
-                parts.append(entries.take(np.flatnonzero(entries.users % np.uint64(shards) == shard)))
-        filled = [part for part in parts if len(part)]
-        return PurseEntries.join(filled) if filled else PurseEntries.none()
+        found = self._purses(buckets_of_shard(shard, shards))
+        return _joined([held.take(np.flatnonzero(held.users % np.uint64(shards) == shard)) for _, held in found])
 
     def all_hits(self) -> list[bytes]:
         """The hits of all users, as blobs of `UserBudgets`."""
-        found = []
-        for bucket in range(BUCKETS):
-            for cell in self._cells(Kind.BUDGETS, [bucket]):
-                check_unpacked(are_of_bucket(hits_of_cell(cell)[0], bucket))
-                found.append(bytes(cell))
-        return found
+        return [bytes(cell) for _, cell, _ in self._hits(range(BUCKETS))]
 
-    def hits(self, users: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
+    def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
-        found = [(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint32))]
-        for bucket, asked in self._by_bucket(users):
-            for cell in self._cells(Kind.BUDGETS, [bucket]):
-                charged, hits = hits_of_cell(cell)
-                check_unpacked(are_of_bucket(charged, bucket))
-                rows = _rows_of(charged, asked)
-                found.append((charged[rows], hits[rows]))
-        everybody = np.concatenate([charged for charged, _ in found])
-        order = np.argsort(everybody, kind="stable")
-        return everybody[order], np.concatenate([hits for _, hits in found])[order]
+        asked, found = _by_bucket(users), []
+        for bucket, _, (charged, hits) in self._hits(asked):
+            rows = _rows_of(charged, asked[bucket])
+            found.append((charged[rows], hits[rows]))
+        return join_hits(found)
 
     @property
     def hit_bound(self) -> int:
@@ -122,14 +103,23 @@ class RunPart:
             )
         return state
 
+    def _purses(self, buckets: Iterable[int]) -> Iterator[tuple[int, PurseEntries]]:
+        for bucket in buckets:
+            for cell in self._cells(Kind.PURSES, [bucket]):
+                held = PurseEntries.from_cell(cell)
+                check_unpacked(are_of_bucket(held.users, bucket))
+                yield bucket, held
+
+    def _hits(self, buckets: Iterable[int]) -> Iterator[tuple[int, memoryview, Hits]]:
+        for bucket in buckets:
+            for cell in self._cells(Kind.BUDGETS, [bucket]):
+                charged, hits = hits_of_cell(cell)
+                check_unpacked(are_of_bucket(charged, bucket))
+                yield bucket, cell, (charged, hits)
+
     def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
         state = _OPENED.get(self)
         return [] if state is None else list(state.cells_of(kind, buckets))
-
-    @staticmethod
-    def _by_bucket(users: npt.NDArray[np.uint64]) -> list[tuple[int, npt.NDArray[np.uint64]]]:
-        buckets = users % np.uint64(BUCKETS)
-        return [(int(bucket), users[buckets == bucket]) for bucket in np.unique(buckets)]
 
 
 class _Opened:
@@ -148,6 +138,15 @@ class _Opened:
 
 
 _OPENED = _Opened()
+
+
+def _by_bucket(users: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.uint64]]:
+    buckets = users % np.uint64(BUCKETS)
+    return {int(bucket): users[buckets == bucket] for bucket in np.unique(buckets)}
+
+
+def _joined(parts: Sequence[PurseEntries]) -> PurseEntries:
+    return PurseEntries.join([part for part in parts if len(part)])
 
 
 def _rows_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

@@ -7,11 +7,14 @@ of the last row is the *seal*, HMAC-SHA256 of that digest by a key of the run (`
 write to the file and does not have the noise key cannot make another state. Every process that begins a part checks it,
 and tells its workers the fingerprint of the state.
 
-A file is never changed. A new state is written beside it, synced, and put in its place in one step.
+A file is never changed. A new state is written beside it, synced, and put in its place in one step, by one process at a
+time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import hmac
 import mmap
@@ -171,6 +174,35 @@ def replace_state(draft: str | os.PathLike[str], path: str | os.PathLike[str]) -
     """Puts a file of `write_state` in the place of the state, in one step. Raises OSError."""
     os.replace(draft, path)
     sync_folder(pathlib.Path(path))
+
+
+@contextlib.contextmanager
+def hold_state(path: str | os.PathLike[str]) -> Iterator[None]:
+    """While the block runs, no other process can hold this state. The lock ends with the process, however it ends.
+
+    The lock is on an empty file beside the state, ``.NAME.lock``, which stays: the state itself is replaced.
+    Raises StateError if another process holds it, or the file system has no locks.
+    """
+    target = pathlib.Path(path)
+    lock = target.with_name(f".{target.name}.lock")
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(lock, flags, 0o600)
+    except OSError as error:
+        reason = f"its lock {lock} cannot be made: {error.strerror}. Check the folder."
+        raise at_path(os.fspath(path), StateError(reason)) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            reason = "another process works on it. Wait until it has ended, and try again."
+            raise at_path(os.fspath(path), StateError(reason)) from None
+        except OSError as error:
+            reason = f"its file system has no locks ({error.strerror}). Keep the state on one that has."
+            raise at_path(os.fspath(path), StateError(reason)) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class _Chain:

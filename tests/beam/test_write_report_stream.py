@@ -21,7 +21,10 @@ from dp_transforms.beam.write_report_stream import (
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFolder, ReportHeader, ReportTable, ReportTopic
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_table import ReportTable
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.report_table_contract import rows_of
 

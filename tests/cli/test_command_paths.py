@@ -14,7 +14,7 @@ import pytest
 from dp_transforms.cli.demo import demo
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder
+from dp_transforms.reports.report_folder import ReportFolder
 from tests.cli.command_paths import (
     BUDGET,
     FOREIGN,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.serving.live_report import LiveReport
 from dp_transforms.views.serving.report_source import source_of

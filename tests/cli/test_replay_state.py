@@ -8,8 +8,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_lock import hold_state
+from dp_transforms.runs.state_file import StateFile, hold_state
 from tests.helpers.names_plans import names_plan_of
 from tests.helpers.nights import DAY, DAYS, START, Nights, day
 from tests.helpers.small_runs import SECRET

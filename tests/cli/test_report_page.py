@@ -12,7 +12,8 @@ import pytest
 from dp_transforms.cli.main import main
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page import report_columns as columns_module
 from dp_transforms.views.page import report_page as page_module
 from dp_transforms.views.page.html_text import FOLDER

@@ -18,7 +18,8 @@ import pytest
 
 from dp_transforms.cli.serve import bound
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder, write_report_file
+from dp_transforms.reports import write_report_file
+from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers import shh_here
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told

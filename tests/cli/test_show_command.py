@@ -14,7 +14,8 @@ import pytest
 
 from dp_transforms.cli import main as cli
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.reports import ReportFolder, ReportHeader, decode_report, write_report_file
+from dp_transforms.reports import ReportHeader, decode_report, write_report_file
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.report_table import escape_text, label_text, legend
 from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
 from tests.helpers.forked import python

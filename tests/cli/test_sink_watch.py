@@ -19,7 +19,8 @@ from dp_transforms.cli.stream_watch import SinkWatch
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_folder import ReportFolder
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]

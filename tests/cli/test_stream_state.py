@@ -17,10 +17,11 @@ from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, Strea
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder, ReportHeader
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.runs.ledger import Ledger
+from dp_transforms.runs.state_file import hold_state
 from dp_transforms.runs.state_header import StateError
-from dp_transforms.runs.state_lock import hold_state
 from tests.helpers import forked
 from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
 from tests.helpers.live_streams import drained, started

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportTable
+from dp_transforms.reports.report_table import ReportTable
 from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers import postgres_server
 

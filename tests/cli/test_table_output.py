@@ -12,7 +12,8 @@ import sqlite3
 import pytest
 
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
-from dp_transforms.reports import ReportTable, read_report_file
+from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_table import ReportTable
 from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
-from dp_transforms.reports import ReportTopic
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines.answers import faults, raw_records, repeats
 from tests.engines.flink_questions import wait_for_checkpoints
 from tests.engines.stream_case import (

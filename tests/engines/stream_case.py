@@ -27,7 +27,8 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
-from dp_transforms.reports import ReportHeader, ReportSink
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_writer import ReportSink
 from tests.helpers.names_plans import small_names_plan
 from tests.helpers.naming_oracle import Named, oracle_names, reports_of
 from tests.helpers.oracle import Event, Transcript, oracle_transcript

@@ -14,7 +14,7 @@ import yaml
 from lightkube.codecs import from_dict
 
 from dp_transforms.engines.engine_process import EngineError, engine_file
-from dp_transforms.reports import ReportTopic
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import STREAM, history_case, wait_for_end
 from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, container, stream_pod

@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from dp_transforms.engines import flink
 from dp_transforms.engines.engine_process import free_port, is_port_open
 from dp_transforms.engines.flink_cluster import FlinkCluster
-from dp_transforms.reports import ReportFolder
+from dp_transforms.reports.report_folder import ReportFolder
 from tests.engines import looping, skip_reason
 from tests.engines.flink_questions import wait_for_job
 from tests.engines.listening import (

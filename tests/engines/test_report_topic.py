@@ -17,9 +17,10 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportHeader, ReportTopic, decode_report
-from dp_transforms.reports.report_topic import _partition
-from dp_transforms.reports.topic_records import RECORD_FORMATS, TOPIC_AVRO_SCHEMAS, encode_record
+from dp_transforms.reports import ReportHeader, decode_report
+from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
+from dp_transforms.reports.report_topic import ReportTopic, _partition
+from dp_transforms.reports.topic_records import RECORD_FORMATS, encode_record
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.pages import Page, told

@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from dp_transforms.reports import ReportTopic
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import skip_reason
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.beam_pipelines import plain

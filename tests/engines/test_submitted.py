@@ -10,7 +10,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from confluent_kafka import Producer
 
 from dp_transforms.engines import submitted
-from dp_transforms.reports import ReportTopic
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import skip_reason
 from tests.engines.listening import ROOT, run_and_listen
 from tests.helpers.leak_search import texts_within

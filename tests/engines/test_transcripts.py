@@ -15,7 +15,8 @@ from dp_transforms import EventFields, KafkaTopic
 from dp_transforms.engines import flink, portable, prism
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports import ReportFolder, ReportTopic
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import skip_reason
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end

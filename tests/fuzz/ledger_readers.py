@@ -26,7 +26,7 @@ from dp_transforms.runs.ledger import (
     RunRefusedError,
     database,
 )
-from dp_transforms.runs.ledger.actor import Actor
+from dp_transforms.runs.ledger.records import Actor
 from dp_transforms.views.ledger_tables import chart_of, json_of
 from tests.fuzz import format_mutators
 from tests.fuzz.mutators import flip_bits

@@ -13,7 +13,7 @@ from typing import Any
 
 from dp_transforms.plan.lifetime_cost import LifetimeCost, delta_units, epsilon_units
 from dp_transforms.runs.ledger import Caps, Ledger, PartRequest, VerdictKind
-from dp_transforms.runs.ledger.actor import Actor
+from dp_transforms.runs.ledger.records import Actor
 from dp_transforms.stores.local_files import create_new, publish, sync_folder
 
 PLAN, KEY = "a" * 64, "b" * 64

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFileError, ReportHeader, ReportTable, read_report_table, table_rows
-from dp_transforms.reports.table_store import ReportTableWriter
+from dp_transforms.reports import ReportFileError, ReportHeader, table_rows
+from dp_transforms.reports.report_table import ReportTable, ReportTableWriter, read_report_table
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z

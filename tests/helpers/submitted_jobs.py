@@ -17,7 +17,8 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from dp_transforms import EventFields, ReleasePlan, WindowReport, WindowSchedule
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
-from dp_transforms.reports import ReportFolder, ReportHeader, read_report_file
+from dp_transforms.reports import ReportHeader, read_report_file
+from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import HOURS, START, log_rows, write_parquet
 from tests.helpers.shh_process import ROOT, python

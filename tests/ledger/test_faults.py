@@ -28,7 +28,7 @@ from dp_transforms.runs.ledger import (
     VerdictKind,
     database,
 )
-from dp_transforms.runs.ledger.schema import VERSION
+from dp_transforms.runs.ledger.rows import VERSION
 from tests.helpers.ledger_copies import (
     counter,
     cut_to,

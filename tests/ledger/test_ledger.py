@@ -18,8 +18,8 @@ from dp_transforms.runs.ledger import (
     VerdictKind,
     rows,
 )
-from dp_transforms.runs.ledger.actor import Actor, is_gone
-from dp_transforms.runs.ledger.schema import check_row
+from dp_transforms.runs.ledger.records import Actor, is_gone
+from dp_transforms.runs.ledger.rows import check_row
 from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, names_cost, of, part, spent
 
 ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
@@ -27,9 +27,9 @@ ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
 
 def living() -> Actor:
     """Another process that certainly lives: the one that started this one."""
-    from dp_transforms.runs.ledger import actor
+    from dp_transforms.runs.ledger import records
 
-    process = actor._process(os.getppid())
+    process = records._process(os.getppid())
     assert process
     return Actor("somebody", HERE.place, process)
 
@@ -381,7 +381,7 @@ def test_a_process_is_gone_only_if_that_is_certain() -> None:
     if child == 0:
         os._exit(0)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    from dp_transforms.runs.ledger.actor import _process
+    from dp_transforms.runs.ledger.records import _process
 
     assert is_gone(HERE.place, f"{child}:1:{boot}"), "a zombie has ended"
     assert _process(child) != HERE.process

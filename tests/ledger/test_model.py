@@ -24,7 +24,7 @@ from dp_transforms.runs.ledger import (
     RunRefusedError,
     Verdict,
 )
-from dp_transforms.runs.ledger.actor import Actor, _process
+from dp_transforms.runs.ledger.records import Actor, _process
 from tests.helpers.ledger_runs import cost, part
 
 REFUSED, BUSY, TOO_MUCH, DONE_QUIETLY = RunRefusedError, LedgerBusyError, BudgetExceededError, None

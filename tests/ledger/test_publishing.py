@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from dp_transforms.runs.ledger import Ledger, RunRefusedError, VerdictKind
-from dp_transforms.runs.ledger.actor import Actor
+from dp_transforms.runs.ledger.records import Actor
 from tests.helpers.ledger_runs import CAPS, part
 
 GONE = Actor("somebody", Actor.here().place, "4194303:1:another boot")

@@ -10,10 +10,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from dp_transforms.runs.ledger import actor
-from dp_transforms.runs.ledger.errors import LedgerDamagedError
-from dp_transforms.runs.ledger.records import amount
-from dp_transforms.runs.ledger.schema import META, Whole, check_row, entry_digest
+from dp_transforms.runs.ledger import records
+from dp_transforms.runs.ledger.records import LedgerDamagedError, amount
+from dp_transforms.runs.ledger.rows import META, Whole, check_row, entry_digest
 
 
 def test_what_is_spent_is_shown_rounded_up_and_what_is_left_rounded_down() -> None:
@@ -51,11 +50,11 @@ def test_a_row_with_a_value_of_another_type_is_damage(changes: dict[str, Any]) -
 
 
 def test_without_proc_a_process_is_gone_only_if_its_number_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    here, child = actor.Actor.here(), os.fork()
+    here, child = records.Actor.here(), os.fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    monkeypatch.setattr(actor, "_process", lambda number: None)
-    assert not actor.is_gone(here.place, str(os.getpid()))
-    assert not actor.is_gone(here.place, "1"), "it may not be asked, and is there"
-    assert actor.is_gone(here.place, str(child))
+    monkeypatch.setattr(records, "_process", lambda number: None)
+    assert not records.is_gone(here.place, str(os.getpid()))
+    assert not records.is_gone(here.place, "1"), "it may not be asked, and is there"
+    assert records.is_gone(here.place, str(child))

@@ -12,7 +12,8 @@ import pytest
 
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFolder, ReportHeader, write_report_file
+from dp_transforms.reports import ReportHeader, write_report_file
+from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page.report_columns import plan_of, report_columns
 from dp_transforms.views.serving.live_report import LiveReport
 from dp_transforms.views.serving.report_source import FileSource, FolderSource, Found

@@ -13,7 +13,11 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFolder, ReportHeader, ReportSink, ReportTable, ReportTopic, topic_run
+from dp_transforms.reports import ReportHeader, topic_records
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_table import ReportTable
+from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports.report_writer import ReportSink
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
@@ -45,7 +49,7 @@ def sink_of(kind: str, place: pathlib.Path) -> Iterator[ReportSink]:
 
 @pytest.fixture(autouse=True)
 def without_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # the simulated cluster computes none
+    monkeypatch.setitem(topic_records.CONSUMER, "check.crcs", False)  # the simulated cluster computes none
 
 
 def write(sink: ReportSink, reports: list[WindowReport], ended: RunEnded | None = None) -> None:

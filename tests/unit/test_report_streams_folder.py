@@ -17,7 +17,8 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFileError, ReportFolder, ReportHeader, read_report_file, read_report_folder
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
+from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z

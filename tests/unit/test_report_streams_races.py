@@ -11,8 +11,8 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFolder, ReportHeader, report_file_bytes, report_folder
-from dp_transforms.reports.report_folder import FILE_FORMATS
+from dp_transforms.reports import ReportHeader, report_file_bytes, report_folder
+from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected with ε = 2.", {"epsilon": 2.0})

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import ReportTable
+from dp_transforms.reports.report_table import ReportTable
 from tests.helpers.report_table_contract import (
     ENDED,
     HEADER,

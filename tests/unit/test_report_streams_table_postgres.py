@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from dp_transforms.errors import StreamError
-from dp_transforms.reports import ReportTable
+from dp_transforms.reports.report_table import ReportTable
 from tests.helpers import postgres_server
 from tests.helpers.report_table_contract import HEADER, REPORTS, ReportTableContract, change, engine_of, write_all
 

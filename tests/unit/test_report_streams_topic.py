@@ -13,9 +13,10 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFileError, ReportHeader, ReportTopic, topic_run
-from dp_transforms.reports.report_topic import RUN_ID_FIELD, TopicRun, _partition, _transactional_id
-from dp_transforms.reports.topic_records import RECORD_FORMATS, TopicRecord, encode_record
+from dp_transforms.reports import ReportFileError, ReportHeader, topic_records
+from dp_transforms.reports.report_topic import ReportTopic, _partition, _transactional_id
+from dp_transforms.reports.report_writer import TopicRecord
+from dp_transforms.reports.topic_records import RECORD_FORMATS, RUN_ID_FIELD, TopicRun, encode_record
 
 pytestmark = pytest.mark.waits
 
@@ -46,7 +47,7 @@ REPORTS = [
 @pytest.fixture
 def sink(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
     """A topic of its own; with the test's parameter, if it has one, as its format."""
-    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # that cluster computes none
+    monkeypatch.setitem(topic_records.CONSUMER, "check.crcs", False)  # that cluster computes none
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
     yield ReportTopic(f"{broker.host}:{broker.port}", "reports", getattr(request, "param", "json"))

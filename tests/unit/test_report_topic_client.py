@@ -13,8 +13,9 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportHeader, ReportTopic, report_topic, topic_run
-from dp_transforms.reports.report_topic import ReportTopicWriter, TopicRun, _partition
+from dp_transforms.reports import ReportHeader, report_topic, topic_records
+from dp_transforms.reports.report_topic import ReportTopic, ReportTopicWriter, _partition
+from dp_transforms.reports.topic_records import TopicRun
 from dp_transforms.stores.kafka_client import silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
@@ -93,7 +94,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
-    monkeypatch.setitem(topic_run.CONSUMER, "check.crcs", False)  # that cluster computes none
+    monkeypatch.setitem(topic_records.CONSUMER, "check.crcs", False)  # that cluster computes none
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("reports", timeout=60).brokers.values()))
     yield ReportTopic(f"{broker.host}:{broker.port}", "reports", client_config={"retries": "7"})
@@ -108,7 +109,7 @@ def test_what_a_run_asks_of_the_client(sink: ReportTopic, calls: list[tuple[Any,
     writer = sink.open(HEADER)
     logger = {"logger": silent_logger()}
     made = {call[0]: call for call in calls if call[0] in ("Consumer", "Producer", "AdminClient")}
-    assert made["Consumer"] == ("Consumer", settings_of(sink, topic_run.CONSUMER), logger)
+    assert made["Consumer"] == ("Consumer", settings_of(sink, topic_records.CONSUMER), logger)
     assert made["AdminClient"] == ("AdminClient", settings_of(sink, {}), logger)
     name = report_topic._transactional_id(HEADER)
     assert len(name) == 36
@@ -158,11 +159,11 @@ def test_reading_alone_asks_for_no_last_offsets_and_makes_no_producer(
 
 def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another producer's open transaction hides it; here the broker is said to hold one record more than it has."""
-    monkeypatch.setattr(topic_run, "WAIT_SECONDS", 0.6)
+    monkeypatch.setattr(topic_records, "WAIT_SECONDS", 0.6)
     ends = {number: int(number == 2) for number in range(4)}
     monkeypatch.setattr(ReportTopic, "_last_offsets", lambda self, places: ends)
     with pytest.raises(StreamError, match=r"^the topic 'reports' could not be read to its end in 1 s"):
-        sink._read(TopicRun("run-1"), to_last_record=True)
+        sink._read(TopicRun("run-1").take, to_last_record=True)
 
 
 class _Refusing:

@@ -11,8 +11,8 @@ import pytest
 
 from dp_transforms.logs import ending_of_log
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, key_fingerprint, sealing_key
+from dp_transforms.runs.state_file import hold_state
 from dp_transforms.runs.state_header import StateError
-from dp_transforms.runs.state_lock import hold_state
 from tests.helpers.small_runs import SECRET
 
 
@@ -96,7 +96,7 @@ def test_the_fingerprint_of_a_key_is_no_key_of_the_run():
 def test_one_process_at_a_time_holds_a_state(tmp_path):
     """Until it ends, however it ends."""
     program = (
-        "import sys, time\nfrom dp_transforms.runs.state_lock import hold_state\n"
+        "import sys, time\nfrom dp_transforms.runs.state_file import hold_state\n"
         "with hold_state(sys.argv[1]):\n    print('held', flush=True)\n    time.sleep(100)"
     )
     path = str(tmp_path / "state")

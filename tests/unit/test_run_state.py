@@ -325,10 +325,14 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
     write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])], KEY)
+    hits = next(budget_cells(entries.users, entries.looks))[1]
+    write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
     late = known_of(["a"], [3])
     write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in known_cells(late)], KEY)
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
+        ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
+        ("hits", lambda part: part.all_hits()),
         ("late", lambda part: part.known(Kind.KNOWN)),
     ):
         path = str(tmp_path / name)

@@ -20,11 +20,11 @@ from dp_transforms.logs.streams.log_folder import FolderReader, LogFolder
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.reports import ReportFileError, ReportFolder, ReportHeader, ReportTopic
-from dp_transforms.reports.report_topic import _partition
+from dp_transforms.reports import ReportFileError, ReportHeader
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_topic import ReportTopic, _partition
 from dp_transforms.reports.report_writer import check_same_run, ended_fields, parse_ended
-from dp_transforms.reports.topic_records import encode_record
-from dp_transforms.reports.topic_run import kafka_errors
+from dp_transforms.reports.topic_records import encode_record, kafka_errors
 from tests.helpers.mock_topic import mock_topic
 
 confluent_kafka = pytest.importorskip("confluent_kafka")

@@ -12,10 +12,10 @@ import pytest
 
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportHeader, ReportTopic
-from dp_transforms.reports.topic_follower import TopicFollower, TopicNews
-from dp_transforms.reports.topic_records import encode_record
-from dp_transforms.reports.topic_run import RUN_ID_FIELD
+from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports.report_writer import ReportNews
+from dp_transforms.reports.topic_records import RUN_ID_FIELD, TopicFollower, encode_record
 from dp_transforms.views.serving.report_source import Found, TopicSource, source_of
 from tests.helpers.mock_topic import mock_topic
 
@@ -67,15 +67,15 @@ def test_each_report_is_read_once_from_the_beginning_on(topic: ReportTopic) -> N
     write(topic, REPORTS[2:4])
     write(topic, [report(0, 77)], run=OTHER)
     follower = TopicFollower(topic, "run-1")
-    assert follower.read_new() == TopicNews(HEADER, REPORTS[2:4], None, True)
-    assert follower.read_new() == TopicNews(HEADER, [], None, False)
+    assert follower.read_new() == ReportNews(HEADER, REPORTS[2:4], None, True)
+    assert follower.read_new() == ReportNews(HEADER, [], None, False)
     write(topic, [REPORTS[2], REPORTS[5], REPORTS[1]])
-    assert follower.read_new() == TopicNews(HEADER, [REPORTS[1], REPORTS[5]], None, False)
+    assert follower.read_new() == ReportNews(HEADER, [REPORTS[1], REPORTS[5]], None, False)
     ended = RunEnded("news", 6, 4)
     write(topic, [], ended)
-    assert follower.read_new() == TopicNews(HEADER, [], ended, False)
+    assert follower.read_new() == ReportNews(HEADER, [], ended, False)
     follower.close()
-    assert follower.read_new() == TopicNews(HEADER, [REPORTS[1], *REPORTS[2:4], REPORTS[5]], ended, True)
+    assert follower.read_new() == ReportNews(HEADER, [REPORTS[1], *REPORTS[2:4], REPORTS[5]], ended, True)
     follower.close()
 
 
@@ -83,9 +83,9 @@ def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named
     with pytest.raises(StreamError, match="holds no reports yet"):
         TopicFollower(topic).read_new()
     follower = TopicFollower(topic, "run-1")
-    assert follower.read_new() == TopicNews(None, [], None, True)
+    assert follower.read_new() == ReportNews(None, [], None, True)
     write(topic, REPORTS[:1])
-    assert follower.read_new() == TopicNews(HEADER, REPORTS[:1], None, False)
+    assert follower.read_new() == ReportNews(HEADER, REPORTS[:1], None, False)
     follower.close()
     only = TopicFollower(topic)
     assert only.read_new().reports == REPORTS[:1]
@@ -130,7 +130,7 @@ def test_records_that_are_gone_make_it_read_all_again(topic: ReportTopic, monkey
     follower._consumer.assign(places)
     with pytest.raises(StreamError, match="made anew, or has lost records"):
         read_until_it_fails(follower)
-    assert follower.read_new() == TopicNews(HEADER, REPORTS[:2], None, True)
+    assert follower.read_new() == ReportNews(HEADER, REPORTS[:2], None, True)
     follower.close()
 
 

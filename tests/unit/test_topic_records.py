@@ -9,10 +9,10 @@ import pytest
 
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportFileError
+from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
+from dp_transforms.reports.report_writer import TopicRecord
 from dp_transforms.reports.topic_records import (
     RECORD_FORMATS,
-    TOPIC_AVRO_SCHEMAS,
-    TopicRecord,
     decode_record,
     encode_record,
 )

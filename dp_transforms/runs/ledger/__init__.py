@@ -9,28 +9,32 @@ It holds no event, no user id and no label: names, times, fingerprints and whole
 
 Each module imports only those above it:
 
-- `errors`: what is refused, busy or damaged. `actor`: who writes, and whether the process that wrote still lives.
-- `records`: what is asked, stored and answered. `judgement`: may this part run? Pure: no database.
-- `schema`: the tables.
-- `counter_file`: the number of the last entry, kept beside a ledger file. `engines`: SQLite and PostgreSQL.
-  `database`: transactions on them.
-- `rows`: records to rows and back. `doctor`: what is wrong with a ledger. `reserving`: how a part is reserved.
+- `records`: what is asked, stored, answered and refused; who writes, and whether the process that wrote still lives.
+- `rows`: the tables, and records to rows and back.
+- `counter_file`: the number of the last entry, kept beside a ledger file. `database`: transactions, on SQLite and
+  PostgreSQL.
+- `reserving`: may this part run, and how it is reserved. `doctor`: what is wrong with a ledger.
 - `ledger`: `Ledger`, the way in.
 """
 
 from __future__ import annotations
 
 from dp_transforms.runs.ledger.doctor import Finding
-from dp_transforms.runs.ledger.errors import (
+from dp_transforms.runs.ledger.ledger import Ledger
+from dp_transforms.runs.ledger.records import (
+    Balance,
     BudgetExceededError,
+    Caps,
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
     LedgerUnsettledError,
+    PartRequest,
     RunRefusedError,
+    StateMark,
+    Verdict,
+    VerdictKind,
 )
-from dp_transforms.runs.ledger.ledger import Ledger
-from dp_transforms.runs.ledger.records import Balance, Caps, PartRequest, StateMark, Verdict, VerdictKind
 
 __all__ = [
     "Balance",

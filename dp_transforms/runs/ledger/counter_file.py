@@ -13,7 +13,6 @@ names, from a copy that went on by itself, whose charges are not.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -21,8 +20,8 @@ import re
 from typing import Any
 
 from dp_transforms.checks import check_names, is_whole
-from dp_transforms.runs.ledger.errors import LedgerDamagedError
-from dp_transforms.runs.ledger.schema import DAMAGED, MOST_DIGITS
+from dp_transforms.runs.ledger.records import LedgerDamagedError
+from dp_transforms.runs.ledger.rows import DAMAGED, MOST_DIGITS
 from dp_transforms.stores.local_files import create_new, read_regular, sync_folder
 
 FORMAT = 1
@@ -67,10 +66,6 @@ class CounterFile:
         """Whether it is certain that a ledger which ends there is an older copy: all of it is in this one."""
         known = end in (self.before, self.after) or not end.counter or end.digest[:TRAIL_DIGITS] in self.trail
         return self.ledger_id == ledger_id and known
-
-
-def hash_of_run_id(run_id: str) -> str:
-    return hashlib.sha256(run_id.encode()).hexdigest()[:32]
 
 
 def counter_path(ledger: pathlib.Path) -> pathlib.Path:

@@ -20,12 +20,11 @@ import pathlib
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger.actor import Actor
 from dp_transforms.runs.ledger.counter_file import (
     TRAIL_DIGITS,
     TRAIL_ENTRIES,
@@ -35,9 +34,14 @@ from dp_transforms.runs.ledger.counter_file import (
     read_counter,
     write_counter,
 )
-from dp_transforms.runs.ledger.engines import READS, postgres_engine, sqlite_engine
-from dp_transforms.runs.ledger.errors import LedgerBusyError, LedgerDamagedError, LedgerError, LedgerUnsettledError
-from dp_transforms.runs.ledger.schema import (
+from dp_transforms.runs.ledger.records import (
+    Actor,
+    LedgerBusyError,
+    LedgerDamagedError,
+    LedgerError,
+    LedgerUnsettledError,
+)
+from dp_transforms.runs.ledger.rows import (
     JOURNAL,
     META,
     VERSION,
@@ -46,13 +50,13 @@ from dp_transforms.runs.ledger.schema import (
     create_tables,
     entry_digest,
     has_tables,
+    read_spent,
 )
-from dp_transforms.stores.databases import reason_of
+from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
 from dp_transforms.stores.local_files import create_new
 
 _POLL_SECONDS = 0.02
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
-Spent = Callable[[sa.Connection], dict[str, dict[str, Any]]]
 
 
 class Transaction:
@@ -75,35 +79,26 @@ class Transaction:
 
 
 class Database:
-    """An open ledger. spent: reads what the counter file names of each population."""
+    """An open ledger."""
 
-    def __init__(
-        self, engine: sa.Engine, name: str, file: pathlib.Path | None, wait_seconds: float, spent: Spent
-    ) -> None:
+    def __init__(self, engine: sa.Engine, name: str, file: pathlib.Path | None, wait_seconds: float) -> None:
         self.engine = engine
         self.name = name
         self.file = file
         self._wait_seconds = wait_seconds
-        self._spent = spent
 
     @classmethod
     def open(
-        cls,
-        place: str | os.PathLike[str],
-        *,
-        create: bool,
-        wait_seconds: float,
-        spent: Spent,
-        rebuild: bool = False,
+        cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, rebuild: bool = False
     ) -> Database:
         """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing.
         rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
         text = os.fspath(place)
         if "://" in text and not text.startswith("sqlite:///"):
-            database = cls(*postgres_engine(text, wait_seconds), None, wait_seconds, spent)
+            database = cls(*_postgres(text, wait_seconds), None, wait_seconds)
         else:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
-            database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds, spent)
+            database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds)
             with database._errors():
                 # Before a lock file is made beside it.
                 database._check_file(file, read_counter(file), create, rebuild)
@@ -115,23 +110,30 @@ class Database:
         return database
 
     @contextlib.contextmanager
-    def write(self, actor: Actor, *, must_settle: bool = False) -> Iterator[Transaction]:
+    def write(self, actor: Actor, *, must_settle: bool = False, repairs: bool = False) -> Iterator[Transaction]:
         """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing.
 
         must_settle: raise LedgerUnsettledError unless afterwards no older copy can pass for this ledger. What the entry
-        allows must not be done then. The same call again settles it, although it has no entry.
+        allows must not be done then. The same call again settles it, although it has no entry. repairs: also of a
+        ledger that does not end where its counter file says; afterwards it does.
         """
         with self._locked(), self._errors():
             with self.engine.connect() as connection, connection.begin() as begun:
-                meta = self._check(connection, for_update=True)
-                transaction = Transaction(connection, actor, meta.counter + 1)
+                meta = self.meta(connection, for_update=True)
+                known = self.counter()
+                if not repairs:
+                    self._check(meta, known)
+                last = max(meta.counter, known.after.counter if known else 0) if repairs else meta.counter
+                transaction = Transaction(connection, actor, last + 1)
                 yield transaction
                 if transaction.entry is None:
                     begun.rollback()
-                    if must_settle and self.file and (last := read_counter(self.file)) and not last.settled:
-                        self._settle(last, must_settle)
+                    if must_settle and known and not known.settled:
+                        self._settle(known, must_settle)
                     return
                 promise = self._enter(connection, meta, transaction)
+                if repairs:  # no ledger ends there: the copy stays refused if this process dies before the commit
+                    promise = dataclasses.replace(promise, before=Place(last, ""))
                 if self.file:
                     write_counter(self.file, promise)
             self._settle(promise, must_settle)
@@ -141,28 +143,8 @@ class Database:
         """A consistent look. checked: that the ledger ends where its counter file says."""
         with self._locked(writes=False), self._errors(), self._reading() as connection:
             if checked:
-                self._check(connection)
+                self._check(self.meta(connection), self.counter())
             yield connection
-
-    @contextlib.contextmanager
-    def repair(self, actor: Actor) -> Iterator[Transaction]:
-        """As `write`, also of a ledger that does not end where its counter file says: afterwards it does."""
-        with self._locked(), self._errors():
-            with self.engine.connect() as connection, connection.begin() as begun:
-                meta = self.meta(connection, for_update=True)
-                found = read_counter(self.file) if self.file else None
-                last = max(meta.counter, found.after.counter if found else 0)
-                transaction = Transaction(connection, actor, last + 1)
-                yield transaction
-                if transaction.entry is None:
-                    begun.rollback()
-                    return
-                # No ledger ends there: the copy stays refused if this process dies before the commit.
-                nowhere = Place(last, "")
-                promise = dataclasses.replace(self._enter(connection, meta, transaction), before=nowhere)
-                if self.file:
-                    write_counter(self.file, promise)
-            self._settle(promise)
 
     def _settle(self, promise: CounterFile, must: bool = False) -> None:
         """The entry is committed, so an error here must not say that nothing was changed.
@@ -187,11 +169,14 @@ class Database:
         check_row(META, meta._mapping)
         return meta
 
-    def _check(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
-        meta = self.meta(connection, for_update=for_update)
+    def counter(self) -> CounterFile | None:
+        """Its counter file. None if there is none, as beside PostgreSQL. Raises LedgerDamagedError, and OSError."""
+        return read_counter(self.file) if self.file else None
+
+    def _check(self, meta: Any, counter: CounterFile | None) -> None:
+        """Raises LedgerDamagedError unless the ledger ends where its counter file says."""
         if self.file:
-            check_counter(read_counter(self.file), meta.ledger_id, Place(meta.counter, meta.digest), self.file)
-        return meta
+            check_counter(counter, meta.ledger_id, Place(meta.counter, meta.digest), self.file)
 
     def _enter(self, connection: sa.Connection, meta: Any, transaction: Transaction) -> CounterFile:
         assert transaction.entry is not None
@@ -200,7 +185,7 @@ class Database:
         connection.execute(sa.insert(JOURNAL).values(digest=digest, **entry))
         connection.execute(sa.update(META).values(counter=transaction.counter, digest=digest))
         before, after = Place(meta.counter, meta.digest), Place(transaction.counter, digest)
-        return CounterFile(meta.ledger_id, before, after, False, self._spent(connection), _trail(connection))
+        return CounterFile(meta.ledger_id, before, after, False, read_spent(connection), _trail(connection))
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -222,7 +207,7 @@ class Database:
 
     def _prepare(self, create: bool, rebuild: bool) -> None:
         """Makes the tables, unless another process has done so."""
-        found = read_counter(self.file) if self.file else None
+        found = self.counter()
         if self.file and not self._check_file(self.file, found, create, rebuild):
             create_new(self.file, 0o600).close()
         with self.engine.connect() as connection, connection.begin():
@@ -339,6 +324,20 @@ class Database:
                 f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and"
                 " the space that is left."
             ) from None
+
+
+def _postgres(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
+    """The engine, and the name of the database without a password."""
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):  # ValueError: of its port
+        raise LedgerError("--ledger must be a path, or a URL such as postgresql://host/database.") from None
+    if url.get_backend_name() != "postgresql":
+        raise LedgerError(f"--ledger must be a path or a postgresql:// URL, got one of {url.get_backend_name()}.")
+    try:
+        return postgres_engine(url, wait_seconds), shown_url(text)
+    except NoDriverError as error:
+        raise LedgerError(f"a ledger on {error}") from None
 
 
 def _is_of_a_new_ledger(found: CounterFile) -> bool:

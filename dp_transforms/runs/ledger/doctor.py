@@ -11,12 +11,20 @@ import sqlalchemy as sa
 
 from dp_transforms.plan.lifetime_cost import NOTHING, LifetimeCost, Price
 from dp_transforms.runs.ledger import rows
-from dp_transforms.runs.ledger.actor import Actor, is_gone
-from dp_transforms.runs.ledger.counter_file import CounterFile, Place, check_counter, hash_of_run_id, read_counter
+from dp_transforms.runs.ledger.counter_file import CounterFile, Place, check_counter, read_counter
 from dp_transforms.runs.ledger.database import Database, Transaction
-from dp_transforms.runs.ledger.errors import LedgerError
-from dp_transforms.runs.ledger.records import Part, Population, Run, StateMark, Status, amount
-from dp_transforms.runs.ledger.schema import entry_digest
+from dp_transforms.runs.ledger.records import (
+    Actor,
+    LedgerError,
+    Part,
+    Population,
+    Run,
+    StateMark,
+    Status,
+    amount,
+    is_gone,
+)
+from dp_transforms.runs.ledger.rows import entry_digest, hash_of_run_id
 
 _CLOCK_SECONDS = 60.0  # entries that are earlier than the one before by more than this show a clock that was set back
 
@@ -47,11 +55,11 @@ def repair(database: Database, actor: Actor) -> list[str]:
     copy; all of it, if both were written to, since nobody knows what they have in common. Lost runs are charged as one
     run that is abandoned. All open runs are abandoned: what they have drawn since this copy was made is not known.
     """
-    with database.repair(actor) as transaction:
+    with database.write(actor, repairs=True) as transaction:
         connection = transaction.connection
         meta = database.meta(connection)
         end = Place(meta.counter, meta.digest)
-        counter = read_counter(database.file) if database.file else None
+        counter = database.counter()
         if counter and counter.agrees_with(meta.ledger_id, end) and not _changed_amounts(connection, counter, end):
             return ["The ledger agrees with its counter file: nothing was done."]
         done = []
@@ -120,17 +128,12 @@ def _write_lost(transaction: Transaction, name: str, run_id: str, lost: Price) -
     run = Run(
         run_id=run_id,
         population=name,
-        stream="",
-        plan_fingerprint="",
         release=rows.LOST,
         horizon=1,
-        range_start="",
-        range_end="",
         plan_epsilon=lost.epsilon,
         plan_delta=lost.delta,
         price=lost,
         kept=lost,
-        key_fingerprint="",
         status=Status.ABANDONED,
         **vars(transaction.actor),
         reserved_at=transaction.at,

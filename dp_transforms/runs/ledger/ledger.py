@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,23 +14,31 @@ import sqlalchemy as sa
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.lifetime_cost import NOTHING, Price
 from dp_transforms.runs.ledger import rows
-from dp_transforms.runs.ledger.actor import Actor, is_gone
-from dp_transforms.runs.ledger.database import Database
+from dp_transforms.runs.ledger.database import Database, Transaction
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
-from dp_transforms.runs.ledger.errors import RunRefusedError
-from dp_transforms.runs.ledger.judgement import check_same_run, judge
 from dp_transforms.runs.ledger.records import (
+    Actor,
     Balance,
     Caps,
     Part,
     PartRequest,
     Run,
+    RunRefusedError,
     StateMark,
     Status,
     Verdict,
     VerdictKind,
+    is_gone,
 )
-from dp_transforms.runs.ledger.reserving import check_fits, declared_population, known_run, new_run, note
+from dp_transforms.runs.ledger.reserving import (
+    check_fits,
+    check_same_run,
+    declared_population,
+    judge,
+    known_run,
+    new_run,
+    note,
+)
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -60,8 +69,7 @@ class Ledger:
         wait_seconds: how long to wait for another process. actor: who writes; None for this process. rebuild: where the
         file was deleted and its counter file was not, make an empty one, which is good for `repair` alone.
         """
-        spent = rows.read_spent
-        database = Database.open(place, create=create, wait_seconds=wait_seconds, spent=spent, rebuild=rebuild)
+        database = Database.open(place, create=create, wait_seconds=wait_seconds, rebuild=rebuild)
         return cls(database, actor or Actor.here())
 
     @property
@@ -116,8 +124,7 @@ class Ledger:
         Raises LedgerUnsettledError unless its record can no longer be forgotten: a copy without it, restored, would let
         `release` give back what was drawn.
         """
-        with self._database.write(self._actor, must_settle=True) as transaction:
-            run, part = self._claimed(transaction.connection, verdict)
+        with self._claimed(verdict, must_settle=True) as (transaction, run, part):
             if part.status == Status.FINISHED:
                 raise RunRefusedError(f"{_shown(part)} is finished. Reserve it again; there is nothing to draw.")
             if part.status == Status.RUNNING and part.process == self._actor.process:
@@ -130,8 +137,7 @@ class Ledger:
     def publishing(self, verdict: Verdict, state_fingerprint: str) -> None:
         """The report is published next, and then the new state, with this fingerprint. Call it before the first of both
         can be read: a process that dies in between has left this state or none, and what it drew may be read."""
-        with self._database.write(self._actor) as transaction:
-            run, part = self._claimed(transaction.connection, verdict)
+        with self._claimed(verdict) as (transaction, run, part):
             if part.status != Status.RUNNING:
                 raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be published. Reserve it again.")
             if part.state_after != state_fingerprint:
@@ -141,8 +147,7 @@ class Ledger:
     def finish(self, verdict: Verdict, state_fingerprint: str = "", end_window: int | None = None) -> None:
         """The report and the new state are published. state_fingerprint: of the new state; "" without one. end_window:
         where the part has ended, if that is before what was reserved: as a stream does that was stopped."""
-        with self._database.write(self._actor) as transaction:
-            run, part = self._claimed(transaction.connection, verdict)
+        with self._claimed(verdict) as (transaction, run, part):
             if part.status == Status.FINISHED and part.state_after == state_fingerprint:
                 return
             if part.status != Status.RUNNING:
@@ -162,8 +167,7 @@ class Ledger:
         that it failed whatever its noise was. Then its windows may be drawn from another input, and if it was the first
         part of its run, with another key. A part that was `publishing` is never forgotten.
         """
-        with self._database.write(self._actor) as transaction:
-            run, part = self._claimed(transaction.connection, verdict)
+        with self._claimed(verdict) as (transaction, run, part):
             if part.status in (Status.RUNNING, Status.RESERVED):
                 # What drew nothing goes on waiting; no process has it any more.
                 status = Status.FAILED if part.has_started else Status.RESERVED
@@ -235,16 +239,20 @@ class Ledger:
         """
         return repair(self._database, self._actor)
 
-    def _claimed(self, connection: sa.Connection, verdict: Verdict) -> tuple[Run, Part]:
-        run, part = _known(connection, verdict.run_id), rows.read_part(connection, verdict.part)
-        if run.status != Status.RESERVED or part.status == Status.RELEASED:
-            status = run.status if run.status != Status.RESERVED else part.status
-            raise RunRefusedError(f"{_shown(part)} was {status} meanwhile. Use another run id; it pays again.")
-        if part.claim != verdict.claim:
-            raise RunRefusedError(
-                f"{_shown(part)} was taken over by another process meanwhile. Let that one finish it."
-            )
-        return run, part
+    @contextlib.contextmanager
+    def _claimed(self, verdict: Verdict, *, must_settle: bool = False) -> Iterator[tuple[Transaction, Run, Part]]:
+        """A transaction about the part of a verdict. Raises RunRefusedError if it is no longer that of its owner."""
+        with self._database.write(self._actor, must_settle=must_settle) as transaction:
+            connection = transaction.connection
+            run, part = _known(connection, verdict.run_id), rows.read_part(connection, verdict.part)
+            if run.status != Status.RESERVED or part.status == Status.RELEASED:
+                status = run.status if run.status != Status.RESERVED else part.status
+                raise RunRefusedError(f"{_shown(part)} was {status} meanwhile. Use another run id; it pays again.")
+            if part.claim != verdict.claim:
+                raise RunRefusedError(
+                    f"{_shown(part)} was taken over by another process meanwhile. Let that one finish it."
+                )
+            yield transaction, run, part
 
     def _end(self, run_id: str, status: Status) -> Run:
         with self._database.write(self._actor) as transaction:

@@ -1,10 +1,16 @@
-"""What a ledger is asked, what it stores, and what it answers: plain frozen records."""
+"""What a ledger is asked, what it stores, and what it answers or refuses: plain frozen records, and errors of one line
+with the remedy."""
 
 from __future__ import annotations
 
 import dataclasses
 import decimal
 import enum
+import functools
+import getpass
+import os
+import pathlib
+import socket
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +28,32 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 USER = "user"
 _SHOWN_DIGITS = 6
 LONGEST_NAME = 500
+_PROC = pathlib.Path("/proc")
+_SEPARATOR = ":"
+
+
+class LedgerError(Exception):
+    """The ledger cannot be opened, read or written; nothing was changed."""
+
+
+class BudgetExceededError(LedgerError):
+    """The run would take more than its population has left."""
+
+
+class RunRefusedError(LedgerError):
+    """The part does not fit to what the ledger knows of its run, or of its population."""
+
+
+class LedgerBusyError(LedgerError):
+    """Another process has the ledger, or this part, at this moment."""
+
+
+class LedgerUnsettledError(LedgerError):
+    """The entry is made, but a copy that is older by this entry would pass for the ledger."""
+
+
+class LedgerDamagedError(LedgerError):
+    """The ledger is not the one that was last written: damaged, deleted, restored from a backup, or changed."""
 
 
 class Status(enum.StrEnum):
@@ -111,10 +143,6 @@ class PartRequest:
             **{**windows, **fields},
         )
 
-    @property
-    def fingerprints(self) -> tuple[str, str]:
-        return self.input_fingerprint, self.state_fingerprint
-
 
 @dataclasses.dataclass(frozen=True)
 class StateMark:
@@ -136,25 +164,25 @@ class Population:
     declared_at: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released.
+    own. kept: how much of its price stays charged if it is released. Of one that is lost the texts are not known: "".
     """
 
     run_id: str
     population: str
-    stream: str
-    plan_fingerprint: str
+    stream: str = ""
+    plan_fingerprint: str = ""
     release: str
     horizon: int
-    range_start: str
-    range_end: str
+    range_start: str = ""
+    range_end: str = ""
     plan_epsilon: int
     plan_delta: int
     price: Price
     kept: Price
-    key_fingerprint: str
+    key_fingerprint: str = ""
     status: Status
     who: str
     place: str
@@ -297,3 +325,78 @@ def amount(value: Decimal, *, down: bool = False) -> str:
     rounding = decimal.ROUND_DOWN if down else decimal.ROUND_UP
     context = decimal.Context(prec=_SHOWN_DIGITS, rounding=rounding)
     return f"{float(context.plus(value)):.{_SHOWN_DIGITS}g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Actor:
+    """Who writes into a ledger. who: the login name. place: host and process namespace. process: ``number:start:boot``.
+
+    A process is named by its number, its start in ticks since the machine booted, and the boot: no clock that somebody
+    can set decides whether it is still the same one. Processes of another place (host, or namespace of a container) are
+    never taken for dead.
+    """
+
+    who: str
+    place: str
+    process: str
+
+    @classmethod
+    def here(cls) -> Actor:
+        """This process."""
+        return cls(_login(), _place(), _process(os.getpid()) or str(os.getpid()))
+
+
+def is_gone(place: str, process: str) -> bool:
+    """Whether this process has certainly ended. False if it lives, or if this cannot be known from here."""
+    if place != _place() or not process:
+        return False
+    number = process.partition(_SEPARATOR)[0]
+    if not number.isdecimal():
+        return False
+    now = _process(int(number))
+    if now is None:
+        return not _exists(int(number))
+    return now != process
+
+
+def _process(number: int) -> str | None:
+    """None where the system has no /proc, or no such process."""
+    try:
+        status = (_PROC / str(number) / "stat").read_bytes()
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    fields = status.rpartition(b")")[2].split()  # the name of the program may hold blanks and brackets
+    if fields[0] in (b"Z", b"X"):  # it has ended, and only its number is left
+        return _SEPARATOR.join((str(number), "ended", boot))
+    return _SEPARATOR.join((str(number), fields[19].decode(), boot))
+
+
+def _exists(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+@functools.cache
+def _place() -> str:
+    try:
+        namespace = os.readlink(_PROC / "self/ns/pid")
+    except OSError:
+        namespace = ""
+    try:
+        machine = pathlib.Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return f"{socket.gethostname()}/{machine}/{namespace}"
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user without an entry, as in containers
+        return f"uid {os.getuid()}"

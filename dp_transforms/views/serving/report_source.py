@@ -11,16 +11,10 @@ from typing import NamedTuple, Protocol
 
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports import (
-    ReportFileError,
-    ReportFolder,
-    ReportHeader,
-    ReportTopic,
-    read_report_files,
-    report_files_in,
-    report_format,
-)
-from dp_transforms.reports.topic_follower import TopicFollower
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_files, report_files_in, report_format
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports.topic_records import TopicFollower
 
 _TOPIC = "kafka://"
 _TOPIC_PARTS = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
