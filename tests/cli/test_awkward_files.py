@@ -73,7 +73,10 @@ def test_the_printed_command_reports_each_hour_as_it_was(
         assert is_usual or words[words.index(option) + 1] == value, option
     assert ("--time-zone" in words) != has_zone
     options = words[2 : words.index("--start")]
-    ended = shh("replay", "log.csv", *options, *RANGE, "--output", "report.jsonl", cwd=tmp_path)
+    (tmp_path / "noise.key").write_bytes(bytes(range(32)))
+    (tmp_path / "noise.key").chmod(0o600)
+    fixed = ["--noise-key-file", "noise.key", "--run-id", "one", "--output", "report.jsonl"]  # else noise may name more
+    ended = shh("replay", "log.csv", *options, *RANGE, *fixed, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "; 0 outside --start .. --end skipped, 0 unreadable" in ended.stderr
     twice = "25-01" if zone == BERLIN and not has_zone else ""

@@ -20,6 +20,7 @@ from tests.neighbours.replayed import Neighbours
 from tests.neighbours.rounds import rounds
 from tests.neighbours.text_files import FORMATS, write
 
+TWICE = (*USERS, *USERS)  # so many lines are read in columns, unless one of them is odd
 # Items as JSON spells them; texts among them are cells of CSV as well.
 ITEMS = (
     *("7", "-0", "0", "-7", "9007199254740993", "9223372036854775807", "-9223372036854775808", "9223372036854775808"),
@@ -79,7 +80,7 @@ def same_whatever_he_writes(
 def test_items_of_one_kind(tmp_path: pathlib.Path, item: str) -> None:
     pair = Neighbours(tmp_path)
     time = f'"{_MINUTE}"'
-    lines = [f'{{"user": "{user}", "item": {item}, "timestamp": {time}}}'.encode() for user in USERS]
+    lines = [f'{{"user": "{user}", "item": {item}, "timestamp": {time}}}'.encode() for user in TWICE]
     same_whatever_he_writes(pair, "jsonl", lines, his_lines(time), None)
     pair = Neighbours(tmp_path / "csv")
     text = json.loads(item) if item.startswith('"') else item
@@ -91,7 +92,7 @@ def test_items_of_one_kind(tmp_path: pathlib.Path, item: str) -> None:
 def test_times_of_one_kind(tmp_path: pathlib.Path, time: str) -> None:
     unit = "s" if time in NUMBER_TIMES else None
     for spelled in [f'"{time}"'] if unit is None else [time, f'"{time}"']:
-        lines = [f'{{"user": "{user}", "item": "A", "timestamp": {spelled}}}'.encode() for user in USERS]
+        lines = [f'{{"user": "{user}", "item": "A", "timestamp": {spelled}}}'.encode() for user in TWICE]
         same_whatever_he_writes(Neighbours(tmp_path / "jsonl"), "jsonl", lines, his_lines(spelled), unit)
     same_whatever_he_writes(
         Neighbours(tmp_path / "csv"), "csv", [f"{u},A,{time}".encode() for u in USERS], his_rows(time), unit
