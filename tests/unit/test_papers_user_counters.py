@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import UserCounters, check_whole
-from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.user_budgets import UserBudgets
 
 STEPS = 100_000  # of each machine below, at least
 _RULES, _STEPS_IN_A_RULE = 20, 250
@@ -123,7 +123,7 @@ class CountersMachine(_Counted):
 
 
 class BudgetsMachine(_Counted):
-    """`UserBudgets` against a dict: charged in place, or by blobs that are added up later, in any order."""
+    """`UserBudgets` against a dict: charged in place, or by blobs that are appended and read in any order."""
 
     @initialize()
     def begin(self) -> None:
@@ -147,7 +147,9 @@ class BudgetsMachine(_Counted):
     def charge_by_blobs(self, seed: int, whole: bool) -> None:
         blobs = self.budgets.to_blobs()
         for generator in self.batch(seed):
-            blobs += budget_blobs(*self.charges(generator))
+            budgets = UserBudgets(blobs, are_noted=True)
+            budgets.charge(*self.charges(generator))
+            blobs += budgets.charged_blobs()
         random.Random(seed).shuffle(blobs)
         self.budgets = UserBudgets(blobs)
         if whole:
