@@ -1,0 +1,152 @@
+"""What a stage of a stream keeps in Beam's state: a set of cells, of which a later one counts.
+
+An engine may give them back in any order, and one that it stored twice twice. Now and then the state is rewritten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from dp_transforms.beam import in_order
+from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
+from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.stages.items import NameItems
+from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.windows import MonitorWindows
+from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
+from tests.helpers.naming_runs import naming_settings, with_hits
+from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
+
+SHARDS = 2
+PLAN = small_plan()
+NAMES = dataclasses.replace(
+    naming_settings(most_looks=40, forget_after=3, threshold=50, known_threshold=35), schedule=PLAN.schedule
+)
+MODES = {
+    "hits": settings_of(PLAN),
+    "looks": NAMES,
+    "looks and hits": with_hits(dataclasses.replace(NAMES, spacing=120), 2, cheaper=0.4),
+}
+LOG = random_log(PLAN, seed=3)
+
+
+class TwiceInAnyOrder(Bag):
+    def read(self):
+        found = [*self.content, *self.content]
+        random.Random(len(found)).shuffle(found)
+        return iter(found)
+
+
+class Steps:
+    """The steps of a stream behind its source, each with its state, called one after the other."""
+
+    def __init__(self, settings, bag=Bag):
+        self.bag, self.states = bag, {}
+        stages = stages_of(settings, None)
+        pays_hits = stages.windows.work is MonitorWindows
+        last = ThresholdMonitorEvolvingDoFn if pays_hits else ReleaseInOrderDoFn
+        self.cells = ("cells", "cells", "counters" if pays_hits else "cells")
+        self.steps = [
+            self.sending(stages.users, SHARDS),
+            self.sending(stages.items, 1),
+            last(stages.windows, HeldSecret(), None),
+        ]
+        for step in self.steps:
+            step.setup()
+
+    @staticmethod
+    def sending(stage, to):
+        kind = InOrderDoFn if stage.work.takes_turns else AsItComesDoFn
+        return kind(stage, HeldSecret(), SHARDS, to, None)
+
+    def advance(self, number, window, shard, blobs):
+        step = self.steps[number]
+        if isinstance(step, AsItComesDoFn):
+            return step.process(((window, shard), blobs))
+        kinds = {"near": Bag, "far": Bag, "waiting": Cell, self.cells[number]: self.bag, "progress": Cell}
+        state = self.states.setdefault((number, shard), {name: kind() for name, kind in kinds.items()})
+        return step.process((shard, (window, 1, blobs)), **state)
+
+    def run(self, pairs, horizon):
+        """Reports, of packed pairs by window and shard."""
+        found = []
+        for window in range(horizon):
+            sent = {shard: pairs.get((window, shard), []) for shard in range(SHARDS)}
+            for number in range(2):
+                received = {}
+                for shard, blobs in sorted(sent.items()):
+                    for (_, to), (_, blob) in self.advance(number, window, shard, blobs):
+                        received.setdefault(to, []).extend([blob] if blob else [])
+                sent = received
+            found += list(self.advance(2, window, 0, sent[0]))
+        return [output.value for output in found]
+
+
+def pairs_of(settings):
+    found = {}
+    keys = settings.stream_keys(SECRET)
+    for window, shard, pairs in pairs_of_events(
+        batch_of(LOG), settings.schedule, keys, windows_per_slab=1, shards=SHARDS
+    ):
+        found.setdefault((window, shard), []).append(pairs.to_bytes())
+    return found
+
+
+@pytest.fixture(params=MODES)
+def case(request):
+    """Settings, packed pairs, and what is released of them."""
+    settings = MODES[request.param]
+    pairs = pairs_of(settings)
+    released = Steps(settings).run(pairs, PLAN.schedule.horizon)
+    assert len(released) > 2, "something is reported, and the end of the run"
+    return settings, pairs, released
+
+
+def test_cells_that_come_twice_and_in_any_order_change_nothing(case):
+    settings, pairs, released = case
+    assert Steps(settings, TwiceInAnyOrder).run(pairs, PLAN.schedule.horizon) == released
+
+
+def test_whether_a_state_is_rewritten_changes_nothing(case, monkeypatch):
+    settings, pairs, released = case
+    appending = Steps(settings)
+    monkeypatch.setattr(in_order, "_CELLS_BEFORE_REWRITING", 10_000)
+    assert appending.run(pairs, PLAN.schedule.horizon) == released
+    rewriting = Steps(settings)
+    monkeypatch.setattr(in_order, "_CELLS_BEFORE_REWRITING", -10_000)
+    assert rewriting.run(pairs, PLAN.schedule.horizon) == released
+    assert stored(rewriting) < stored(appending)
+
+
+def stored(steps):
+    """How many cells there are in all states."""
+    bags = [state[name] for state in steps.states.values() for name in ("cells", "counters") if name in state]
+    return sum(len(bag.content) for bag in bags)
+
+
+class Unread(Bag):
+    def read(self):
+        raise AssertionError("the state is read")
+
+
+def test_the_state_of_users_is_not_read_for_a_window_without_events():
+    """It is the largest that a stream has, and most windows of a quiet shard are empty."""
+    steps = Steps(MODES["looks and hits"], Unread)
+    for window in range(3):
+        for number in (0, 2):
+            list(steps.advance(number, window, 0, []))
+    with pytest.raises(AssertionError, match="is read"):
+        list(steps.advance(0, 3, 0, pairs_of(MODES["looks and hits"])[3, 0]))
+
+
+def test_where_nothing_is_followed_no_item_is_known():
+    settings = dataclasses.replace(NAMES, forget_after=0, known_threshold=NAMES.threshold)
+    steps = Steps(settings)
+    assert steps.run(pairs_of(settings), PLAN.schedule.horizon)
+    assert steps.steps[1]._work.acts_alone is False
+    assert isinstance(steps.steps[1]._work, NameItems)
+    assert all(not state["cells"].content for (number, _), state in steps.states.items() if number == 1)
