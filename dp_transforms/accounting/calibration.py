@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold
-from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
+from dp_transforms.mechanisms.discrete_laplace_law import empty_items_total_variation
 
 # In a known domain the guarantee does not need a threshold. It only keeps out items that nobody holds: by default, at
 # most one run in twenty publishes any.
@@ -29,7 +29,7 @@ def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domai
     """
     distance = distance_of_draws
     if domain_size:
-        distance += horizon * zero_items_total_variation(domain_size)
+        distance += horizon * empty_items_total_variation(domain_size)
     return (1 + math.exp(epsilon)) * distance
 
 

@@ -85,7 +85,7 @@ class HitsReport(AuditReport):
         limits = [self._untried_streams()]
         if self.plan.domain_size:
             limits.append(
-                "how items of the domain that nobody holds are drawn (draw_zero_items): every item of a sampled run "
+                "how items of the domain that nobody holds are drawn (EmptyItems): every item of a sampled run "
                 "has holders; that draw has tests of its own"
             )
         return [*limits, *_NEVER_TRIED]

@@ -134,7 +134,7 @@ def sampling_total_variation(epsilon: float) -> float:
     return 2 * thresholds * 2.0**-UNIFORM_BITS
 
 
-def zero_items_total_variation(domain_size: int) -> float:
+def empty_items_total_variation(domain_size: int) -> float:
     """Bound on the distance of one window's draw of items that nobody holds from independent coins.
 
     The probability of a coin is off by at most two units of 2^-128, and so is, by one, each entry of the table that

@@ -210,7 +210,7 @@ class StreamKeys(IdKeys):
         """Draws of two noises for one query, in one stage: its uniform `number`, of pairs as in `noise_uniforms`."""
         return BlockFunction(derive_key(self._secret, "noise pair", *self._noise_context, window, number))
 
-    def zero_item_uniforms(self) -> BlockFunction:
+    def empty_item_uniforms(self) -> BlockFunction:
         """Which items of a known domain are published although nobody holds them: of pairs (window, number)."""
         return BlockFunction(derive_key(self._secret, "zero items", *self._noise_context))
 

@@ -38,7 +38,7 @@ class EmptyItems:
 
     def __init__(self, domain: DomainTable, tail: int, keys: StreamKeys) -> None:
         self._items = domain.items
-        self._draws = EmptyItemDraws(len(domain), tail, keys.zero_item_uniforms())
+        self._draws = EmptyItemDraws(len(domain), tail, keys.empty_item_uniforms())
         self._drawn = functools.lru_cache(maxsize=1)(self._draw)  # for one shard after the other
 
     def without_holders(self, first: int, end: int, shard: int = 0, shards: int = 1) -> ItemHolders:
@@ -73,7 +73,7 @@ class EmptyItemDraws:
 
     tail: that probability in units of 2^-128. uniforms: keyed function of pairs (window, number): number 0 decides how
     many positions there are, and 1, 2, ... which. The distance from the exact law is at most
-    ``zero_items_total_variation``, of `discrete_laplace_law`, a window.
+    ``empty_items_total_variation``, of `discrete_laplace_law`, a window.
     """
 
     def __init__(self, domain_size: int, tail: int, uniforms: BlockFunction) -> None:

@@ -36,7 +36,7 @@ class ItemHolders:
     holders: uint64[n], keyed hashes of the users of each cell; distinct within it, in no particular order.
     terms: how each holder counts, int64[n], of `terms_of`; None: each has weight 1 and pays for hits.
 
-    A cell without holders is one of `zero_items`: an item of a known domain that is published if nobody holds it.
+    A cell without holders is one of `empty_items`: an item of a known domain that is published if nobody holds it.
     """
 
     windows: npt.NDArray[np.int64]

@@ -53,7 +53,7 @@ class LookNoise:
 
         return draw
 
-    def zero_item_tail(self) -> int:
+    def empty_item_tail(self) -> int:
         """``floor(2^128 Pr[Z >= known threshold])``."""
         tails = self._noise.upper_tail_integers()
         return tails[self._known_threshold - 1] if self._known_threshold <= len(tails) else 0

@@ -37,7 +37,7 @@ class QueryNoise(Protocol):
         """Second stage: the noise of items that may pass, in one window."""
         ...
 
-    def zero_item_tail(self) -> int:
+    def empty_item_tail(self) -> int:
         """``floor(2^128 Pr[noise >= threshold])``: an item that nobody holds is published with this probability."""
         ...
 
@@ -73,7 +73,7 @@ class SingleNoise:
 
         return draw
 
-    def zero_item_tail(self) -> int:
+    def empty_item_tail(self) -> int:
         tails = upper_tail_integers(self._epsilon_per_query)
         return tails[self._threshold - 1] if self._threshold <= len(tails) else 0
 
@@ -111,7 +111,7 @@ class CappedSumNoise:
 
         return draw
 
-    def zero_item_tail(self) -> int:
+    def empty_item_tail(self) -> int:
         return self._tail(self._threshold)
 
 

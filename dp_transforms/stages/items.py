@@ -29,7 +29,7 @@ class _DrawingWork(StageWork):
 
     def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
         super().__init__(settings, keys, domain)
-        tail = settings.query_noise(keys).zero_item_tail() if domain is not None else 0
+        tail = settings.query_noise(keys).empty_item_tail() if domain is not None else 0
         self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
 
     def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:

@@ -192,7 +192,7 @@ def test_the_list_of_modes_in_which_users_pay_for_hits(release: str, domain: Ite
     assert isinstance(plan, ChargingPlan)
     report = HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan)))
     limits = " ".join(report.not_tried())
-    assert ("draw_zero_items" in limits) == (domain is not None)
+    assert ("EmptyItems" in limits) == (domain is not None)
     assert ("for kms21 nothing here shows" in limits) == (release == "kms21")
     for fragment in ("bounding contributions", "noise that does not follow the holders", "hand"):
         assert fragment in limits

@@ -161,7 +161,7 @@ class ChosenStages:
         copies, items = hashes.astype(np.int64).T
         return words[copies, windows, items]
 
-    def zero_item_uniforms(self) -> Any:
+    def empty_item_uniforms(self) -> Any:
         def uniforms(blocks: np.ndarray) -> np.ndarray:
             chosen = [self.empty[window] if number == 0 else 0 for window, number in blocks.tolist()]
             return np.array([divmod(uniform, _WORD) for uniform in chosen], dtype=np.uint64)

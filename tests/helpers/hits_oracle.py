@@ -19,7 +19,7 @@ import numpy as np
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.naming_settings import NamingSettings
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
-from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
+from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.pace_oracle import DAY_SECONDS
 
 _ONE = 1 << 128
@@ -139,7 +139,7 @@ def oracle_hits(
     found = Transcript([], Counter(), 0, 0)
     for window in range(settings.schedule.horizon):
         known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
-        drawn = zero_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
+        drawn = empty_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
         of_window = {item for at, item in holders if at == window}
         named = []
         for item in sorted(known | of_window, key=lambda name: item_hash[name]):

@@ -18,7 +18,7 @@ from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user, zero_items
+from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
 
 _ONE = 1 << 128
 _WORD = 1 << 64
@@ -128,7 +128,7 @@ def oracle_names(
         if window == forgotten_at:
             last_named.clear()
         known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
-        drawn = zero_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
+        drawn = empty_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
         of_window = {item for at, item in weights if at == window}
         for item in sorted(known | of_window):
             of_cell = weights.get((window, item), {})

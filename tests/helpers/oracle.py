@@ -103,7 +103,7 @@ def oracle_transcript(
                 chosen = chosen[: settings.max_items_per_user]
             for item in chosen:
                 holders.setdefault(item, set()).add(user)
-        drawn = zero_items(window, domain, item_hash, noise.zero_tail(), keys) if domain else set()
+        drawn = empty_items(window, domain, item_hash, noise.zero_tail(), keys) if domain else set()
 
         heavy, charged = [], 0
         for item in sorted({*holders, *domain}, key=lambda name: item_hash[name][0] * _WORD + item_hash[name][1]):
@@ -280,7 +280,7 @@ def _invert_wide(epsilon: float, uniforms: list[int]) -> int:
     return magnitude if uniforms[0] < nonzero else -magnitude
 
 
-def zero_items(
+def empty_items(
     window: int,
     domain: Collection[str],
     item_hash: dict[str, tuple[int, int]],
@@ -289,7 +289,7 @@ def zero_items(
 ) -> set[str]:
     """Items that are published if nobody holds them: as many as a binomial number, all subsets of that size alike."""
     ordered = sorted(domain, key=lambda name: item_hash[name])
-    function = keys.zero_item_uniforms()
+    function = keys.empty_item_uniforms()
 
     def uniform(number: int) -> int:
         return integer_of(function(np.array([[window, number]], dtype=np.uint64))[0])

@@ -46,7 +46,7 @@ class DomainKeys(ChosenKeys):
         self.number_uniform = 0
         self.words: tuple[int, ...] = (0,)
 
-    def zero_item_uniforms(self) -> DomainKeys:
+    def empty_item_uniforms(self) -> DomainKeys:
         return self
 
     def __call__(self, blocks: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ class DomainProbe(WindowProbe):
         return found
 
     def _empty_items(self, window: int) -> ItemHolders:
-        tail = self._settings.query_noise(self._keys).zero_item_tail()  # type: ignore[arg-type]
+        tail = self._settings.query_noise(self._keys).empty_item_tail()  # type: ignore[arg-type]
         return EmptyItems(self._domain, tail, self._keys).without_holders(window, window + 1)  # type: ignore[arg-type]
 
     def _drawn(self) -> Iterator[tuple[Fraction, tuple[int, ...]]]:

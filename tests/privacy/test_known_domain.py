@@ -84,7 +84,7 @@ def test_even_the_lowest_threshold_is_safe(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", ["labels", "counts"])
-def test_enumeration_finds_zero_items_that_are_not_tested(release: str) -> None:
+def test_enumeration_finds_empty_items_that_are_not_tested(release: str) -> None:
     """Then an item that x' alone holds is published with x' and never without."""
     settings = settings_for(release, 0.25, 1, THRESHOLD, ZONE, domain_size=1)
     assert excess_of(settings, ONE_ITEM["x' holds what nobody else holds"], UntestedZeros)[0] > 0.1

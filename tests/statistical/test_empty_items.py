@@ -28,7 +28,7 @@ WINDOWS = 15_000
 
 def draws_of(size: int, share: float, kind: type[EmptyItemDraws] = EmptyItemDraws) -> EmptyItemDraws:
     keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=3)
-    return kind(size, int(share * 2**53) << 75, keys.zero_item_uniforms())
+    return kind(size, int(share * 2**53) << 75, keys.empty_item_uniforms())
 
 
 class FirstPositions(EmptyItemDraws):
@@ -227,7 +227,7 @@ def false_reports(release: str, **changes: object) -> list[tuple[str | None, int
     keys = settings.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
-    empty_items = EmptyItems(domain, settings.query_noise(keys).zero_item_tail(), keys)
+    empty_items = EmptyItems(domain, settings.query_noise(keys).empty_item_tail(), keys)
     for window in range(settings.schedule.horizon):
         cells = empty_items.without_holders(window, window + 1)
         if not len(cells):
@@ -284,7 +284,7 @@ def test_another_run_draws_other_items() -> None:
     drawn = []
     for one in settings:
         keys = one.stream_keys(SECRET)
-        draws = EmptyItemDraws(ITEMS, one.query_noise(keys).zero_item_tail(), keys.zero_item_uniforms())
+        draws = EmptyItemDraws(ITEMS, one.query_noise(keys).empty_item_tail(), keys.empty_item_uniforms())
         drawn.append({(window, int(at)) for window, positions in draws.by_window(100) for at in positions})
     expected = len(drawn[0]) * laplace_tail(EPSILON, THRESHOLD)
     assert len(drawn[0] & drawn[1]) < 10 * expected < len(drawn[0]) / 3

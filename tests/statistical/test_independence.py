@@ -35,7 +35,7 @@ OF_HOLDERS: dict[str, Callable[[StreamKeys, int], BlockFunction]] = {
     "noise": StreamKeys.noise_uniforms,
     "noise pair": lambda keys, window: keys.noise_pair_uniforms(window, 1),
 }
-STAGES = (*OF_HOLDERS, "zero items")
+STAGES = (*OF_HOLDERS, "empty items")
 
 
 def _digests(keys: StreamKeys, users: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -49,8 +49,8 @@ def _users() -> npt.NDArray[np.uint64]:
 
 
 def _uniforms(keys: StreamKeys, stage: str, window: int = 5, users: npt.NDArray[np.uint64] | None = None) -> np.ndarray:
-    if stage == "zero items":
-        return keys.zero_item_uniforms()(numbered(DRAWS, tag=window))  # pairs (window, number)
+    if stage == "empty items":
+        return keys.empty_item_uniforms()(numbered(DRAWS, tag=window))  # pairs (window, number)
     return OF_HOLDERS[stage](keys, window).of_pairs(
         numbered(DRAWS), _digests(keys, _users() if users is None else users)
     )

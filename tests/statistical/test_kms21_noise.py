@@ -70,9 +70,9 @@ def test_windows_and_holders_have_noise_of_their_own() -> None:
     assert correlation_rejects(draws(), draws(cap=6))
 
 
-def test_the_first_stage_drops_nothing_and_zero_items_just_pass() -> None:
+def test_the_first_stage_drops_nothing_and_empty_items_just_pass() -> None:
     keys = StreamKeys(SECRET, run_id="run", plan_fingerprint="plan", stream="stream", threshold=40)
     noise = CappedSumNoise(40, keys, wide_epsilon=WIDE, narrow_epsilon=NARROW, cap=CAP)
     assert noise.draws_of(0)(numbered(5), numbered(5), np.zeros(5, dtype=np.int64)).tolist() == [40] * 5
     share = capped_sum_probabilities(np.arange(40, 2000)).sum()
-    assert noise.zero_item_tail() / 2**128 == pytest.approx(share, rel=1e-9)
+    assert noise.empty_item_tail() / 2**128 == pytest.approx(share, rel=1e-9)

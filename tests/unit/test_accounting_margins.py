@@ -10,7 +10,7 @@ from dp_transforms.accounting.calibration import charged_sampling_delta
 from dp_transforms.accounting.kms21_accountant import _round_noise
 from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences
 from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold, solve_target_charging
-from dp_transforms.mechanisms.discrete_laplace_law import zero_items_total_variation
+from dp_transforms.mechanisms.discrete_laplace_law import empty_items_total_variation
 
 MARGIN = 1e-9
 DELTA = 1e-7
@@ -59,7 +59,7 @@ def test_the_share_of_sampling_counts_both_draws_of_a_query_and_one_of_a_window(
     assert open_domain == pytest.approx((1 + math.exp(1.5)) * 480e-30, rel=1e-12, abs=0)
     known = charged_sampling_delta(1.5, 240, 1e-30, 24, 1000)
     assert known == pytest.approx(
-        open_domain + (1 + math.exp(1.5)) * 24 * zero_items_total_variation(1000), rel=1e-12, abs=0
+        open_domain + (1 + math.exp(1.5)) * 24 * empty_items_total_variation(1000), rel=1e-12, abs=0
     )
 
 

@@ -347,7 +347,7 @@ def test_the_share_of_sampling(release: str, domain: Any) -> None:
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
     plan = calibrated_plan(release=release, domain=domain, epsilon=1.5)
     is_kms21 = release == "kms21"
-    close = Fraction(1, 10**11)  # the zero items of a thousand are a 10^-8 part of the widest noise of kms21
+    close = Fraction(1, 10**11)  # the empty items of a thousand are a 10^-8 part of the widest noise of kms21
     calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))
     assert abs(Fraction(plan.delta_sampling) / calibrated - 1) < close
     needed = Fraction(_sampling_share(plan, plan.wide_epsilon_per_query if is_kms21 else plan.epsilon_per_query))

@@ -50,7 +50,7 @@ def run_core(
     by_items: dict = {}
     known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
-        empty_items = EmptyItems(known, chosen.query_noise(keys).zero_item_tail(), keys)
+        empty_items = EmptyItems(known, chosen.query_noise(keys).empty_item_tail(), keys)
         horizon = chosen.schedule.horizon
         for first, shard in itertools.product(range(0, horizon, windows_per_slab), range(shards)):
             cells = empty_items.without_holders(first, min(first + windows_per_slab, horizon), shard, shards)

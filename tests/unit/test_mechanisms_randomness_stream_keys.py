@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Callable[[StreamKeys], Words], tuple[str | int, ...], tup
         ("noise pair", *RUN, 9, 4),
         PAIR,
     ),
-    "zero items": (lambda keys: keys.zero_item_uniforms()(rows(FIRST)), ("zero items", *RUN), (FIRST,)),
+    "zero items": (lambda keys: keys.empty_item_uniforms()(rows(FIRST)), ("zero items", *RUN), (FIRST,)),
     "looks": (
         lambda keys: keys.look_uniforms()(np.array([9]), rows(FIRST), rows(SECOND)),
         ("looks", *RUN),

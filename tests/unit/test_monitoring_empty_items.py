@@ -25,7 +25,7 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
     keys = chosen.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
     wanted: dict[tuple[int, int], list] = {}
-    drawn = EmptyItems(domain, chosen.query_noise(keys).zero_item_tail(), keys)
+    drawn = EmptyItems(domain, chosen.query_noise(keys).empty_item_tail(), keys)
     horizon = chosen.schedule.horizon
     for shard in range(SHARDS):
         for (window, item), holders in cells_by_label(drawn.without_holders(0, horizon, shard, SHARDS)):
@@ -48,7 +48,7 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(release: str, thr
 def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(share: float) -> None:
     """Two slices and a bit: 65,536 windows are drawn at once."""
     size, horizon = 5, 2 * 65_536 + 10 if share < 0.1 else 200
-    draws = EmptyItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).zero_item_uniforms())
+    draws = EmptyItemDraws(size, int(share * 2**53) << 75, monitor_settings().stream_keys(SECRET).empty_item_uniforms())
     found = dict(draws.by_window(horizon))
     assert list(found) == sorted(found)
     assert len(list(draws.by_window(horizon))) == len(found)
@@ -61,6 +61,6 @@ def test_many_windows_are_drawn_in_slices_that_leave_none_out_and_repeat_none(sh
     expected = horizon * (1 - (1 - share) ** size)
     assert abs(len(found) - expected) < 8 * expected**0.5
     never = EmptyItemDraws(
-        size, 0, StreamKeys(SECRET, run_id="r", plan_fingerprint="p", stream="s", threshold=1).zero_item_uniforms()
+        size, 0, StreamKeys(SECRET, run_id="r", plan_fingerprint="p", stream="s", threshold=1).empty_item_uniforms()
     )
     assert list(never.by_window(9)) == []

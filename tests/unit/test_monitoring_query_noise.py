@@ -31,7 +31,7 @@ def test_an_item_that_nobody_holds_is_published_with_the_exact_tail_at_any_thres
     oracle = _SingleNoise(chosen, keys)
     tails = []
     for threshold in range(1, int(100 / epsilon) + 4):
-        tails.append(SingleNoise(epsilon, threshold, keys).zero_item_tail())
+        tails.append(SingleNoise(epsilon, threshold, keys).empty_item_tail())
         assert tails[-1] == oracle.tail(threshold)
     assert tails[0] > 0
     assert tails[-1] == 0
