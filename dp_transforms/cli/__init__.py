@@ -8,8 +8,8 @@
 - replay_engine, flink_replay: where a replay runs; one on Flink.
 - show: ``shh show``, its pages and charts. explain: ``shh explain``. load: ``shh load``. What is shown:
   `dp_transforms.views`.
-- doctor, log_look, field_roles, look_words: ``shh doctor``, a look at a log; what is found in it, which field may be
-  the user, and in words.
+- doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
+  may be the user, and in words.
 - ledger: ``shh ledger``. simulate: ``shh simulate``. completion: ``shh completion``.
 - serve: ``shh serve``, a live page of the same parts.
 - stream: ``shh stream``: builds its pipeline, starts it, and watches it or leaves it.

@@ -1,4 +1,4 @@
-"""``shh doctor LOG...``: a look at a log without a run. Also what ``shh replay LOG`` does that has no budget yet."""
+"""``shh doctor LOG...``: a glance at a log without a run. Also what ``shh replay LOG`` does that has no budget yet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from dp_transforms.cli.log_look import LogLook, look_at_log
-from dp_transforms.cli.look_words import (
+from dp_transforms.cli.glance_words import (
     FOR_THE_OPERATOR,
     choice_lines,
     fault_lines,
@@ -21,6 +20,7 @@ from dp_transforms.cli.look_words import (
     replay_command,
     wrapped,
 )
+from dp_transforms.cli.log_glance import LogGlance, glance_at
 from dp_transforms.cli.operator_log import is_json
 from dp_transforms.cli.options import reading_of, separator_of, time_text_options
 from dp_transforms.errors import UserError
@@ -53,12 +53,14 @@ def command(logs: tuple[str, ...], **options: Any) -> None:
     \b
     shh doctor clicks.csv
     """
-    look = show_look(logs, options, click.echo, Console())
-    if not look.is_complete or look.sample.faults:
+    glance = show_glance(logs, options, click.echo, Console())
+    if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
-def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], console: Console) -> LogLook:
+def show_glance(
+    logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], console: Console
+) -> LogGlance:
     """Says what a log is like, and the command that replays it. options: of the fields, None for those that were not
     given. console: where it is said. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
@@ -73,16 +75,16 @@ def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[st
         raise UserError(f"the log cannot be read: {error.strerror}.") from None
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
-    look = look_at_log(sample, given_roles(options), reading)
-    blocks = [[FOR_THE_OPERATOR], log_lines(look, ascii_only)]
-    if look.has_rows:
-        blocks.append(["Read it as:", *choice_lines(look, ascii_only)])
-    if faults := fault_lines(look, ascii_only):
+    glance = glance_at(sample, given_roles(options), reading)
+    blocks = [[FOR_THE_OPERATOR], log_lines(glance, ascii_only)]
+    if glance.has_rows:
+        blocks.append(["Read it as:", *choice_lines(glance, ascii_only)])
+    if faults := fault_lines(glance, ascii_only):
         blocks.append(["Look at this:", *(f"  - {fault}" for fault in faults)])
-    proposal = proposal_of(look)
-    if look.is_complete and proposal is not None:
-        blocks.append(range_lines(look, proposal, ascii_only))
-        fields = field_words(look, options["csv_line_ends_in_cells"])
+    proposal = proposal_of(glance)
+    if glance.is_complete and proposal is not None:
+        blocks.append(range_lines(glance, proposal, ascii_only))
+        fields = field_words(glance, options["csv_line_ends_in_cells"])
         blocks.append(
             [
                 "For a private report, with a range of your own:",
@@ -93,4 +95,4 @@ def show_look(logs: Sequence[str], options: Mapping[str, Any], say: Callable[[st
         )
     width = console.width if console.is_terminal and not is_json() else None
     say("\n\n".join("\n".join(wrapped(line, width) for line in block) for block in blocks))
-    return look
+    return glance

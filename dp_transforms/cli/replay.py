@@ -215,11 +215,11 @@ def _has_no_budget(options: dict[str, Any]) -> bool:
 def _propose(context: click.Context, logs: tuple[str, ...], options: dict[str, Any]) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
-    from dp_transforms.cli.doctor import show_look
+    from dp_transforms.cli.doctor import show_glance
 
     given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
     fields = {name: options[name] if name in given else None for name in ("user_field", "item_field", "time_field")}
-    show_look(logs, {**options, **fields}, tell, Console(stderr=True))
+    show_glance(logs, {**options, **fields}, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 

@@ -1,4 +1,4 @@
-"""A look at a log that nobody has described yet: which of its fields may be user, item and time, and how time counts.
+"""A glance at a log that nobody has described yet: which of its fields may be user, item and time, and how time counts.
 
 Decides by names and by a sample of rows (`logs.samples`), and says how sure it is. What it finds is for the
 operator; a person decides.
@@ -39,7 +39,7 @@ TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LogLook:
+class LogGlance:
     """fields: of the files that could be read. chosen: by role, the names that are given or proposed; a role that no
     field can have is missing. guessed: roles that names did not decide. time_zone: the one that was given. separator:
     of CSV files, None for the usual one. differing: files with other fields, or another separator, than the first one.
@@ -81,7 +81,7 @@ class LogLook:
         return bool(user and item and time and user.may_be_id and item.may_be_id and time.times)
 
 
-def look_at_log(sample: LogSample, given: Mapping[str, str], reading: TimeReading) -> LogLook:
+def glance_at(sample: LogSample, given: Mapping[str, str], reading: TimeReading) -> LogGlance:
     """given: names that the operator chose, by role; reading: how times are read, as far as it was chosen."""
     with_rows = [each for each in sample.samples if each.fields]
     names = [field.name for field in with_rows[0].fields] if with_rows else []
@@ -98,7 +98,7 @@ def look_at_log(sample: LogSample, given: Mapping[str, str], reading: TimeReadin
     unit, time_format = (found.unit, found.time_format) if found else reading[:2]
     shared = _shared(with_rows, chosen)
     reads = (unit, time_format, reading[2], separator)
-    return LogLook(sample, fields, chosen, guessed, *reads, differing, low, high, odd, shared)
+    return LogGlance(sample, fields, chosen, guessed, *reads, differing, low, high, odd, shared)
 
 
 def _shared(samples: Sequence[FileSample], chosen: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""What a look at a log says, in plain words, and the command that it ends in. No privacy covers it."""
+"""What a glance at a log says, in plain words, and the command that it ends in. No privacy covers it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dp_transforms.cli.field_roles import (
     user_candidates,
     user_kind,
 )
-from dp_transforms.cli.log_look import LogLook
+from dp_transforms.cli.log_glance import LogGlance
 from dp_transforms.cli.output_file import free_report_name
 from dp_transforms.logs.samples import OTHER, FileSample
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
@@ -58,27 +58,27 @@ class Proposal(NamedTuple):
     window: int
 
 
-def proposal_of(look: LogLook) -> Proposal | None:
+def proposal_of(glance: LogGlance) -> Proposal | None:
     """Whole days around the times that were seen; None without any."""
-    if look.low is None or look.high is None:
+    if glance.low is None or glance.high is None:
         return None
-    start = look.low // (_DAY * MICROS_PER_SECOND) * _DAY
-    end = (look.high // (_DAY * MICROS_PER_SECOND) + 1) * _DAY
+    start = glance.low // (_DAY * MICROS_PER_SECOND) * _DAY
+    end = (glance.high // (_DAY * MICROS_PER_SECOND) + 1) * _DAY
     window = next((length for most, length in _WINDOWS if end - start <= most), 7 * _DAY)
-    return Proposal(start, end, max(window, _DAY) if look.are_days else window)
+    return Proposal(start, end, max(window, _DAY) if glance.are_days else window)
 
 
-def field_words(look: LogLook, csv_line_ends_in_cells: bool) -> list[str]:
+def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
     """The options that say how the log is read; none for what is the default."""
     words = []
     for role, (flag, default) in _FLAGS.items():
-        name = look.chosen.get(role, default)
+        name = glance.chosen.get(role, default)
         words += [] if name == default else [flag, name]
-    separator = "tab" if look.separator == "\t" else look.separator
+    separator = "tab" if glance.separator == "\t" else glance.separator
     for flag, value in (
-        ("--time-unit", look.unit),
-        ("--time-format", look.time_format),
-        ("--time-zone", look.time_zone),
+        ("--time-unit", glance.unit),
+        ("--time-format", glance.time_format),
+        ("--time-zone", glance.time_zone),
         ("--csv-separator", separator),
     ):
         words += [] if value is None else [flag, value]
@@ -103,9 +103,9 @@ def wrapped(line: str, width: int | None) -> str:
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def log_lines(look: LogLook, ascii_only: bool) -> list[str]:
+def log_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
     """The files and their fields."""
-    sample = look.sample
+    sample = glance.sample
     lines = []
     if len(sample.samples) == 1 and sample.files == 1:
         lines.append(_file_line(sample.samples[0], sample.size))
@@ -123,10 +123,10 @@ def log_lines(look: LogLook, ascii_only: bool) -> list[str]:
     if folders := list(_partitions_of(each.path for each in sample.samples)):
         names = ", ".join(label_text(name, ascii_only) for name in folders)
         lines.append(f"Their folders are partitions by {names}: that is part of the path, and no field of an event.")
-    if not look.has_rows:
+    if not glance.has_rows:
         return [*lines, "", "There is no row in them."]
     shown = [
-        [label_text(field.name, ascii_only), _kind(field), *_counts(field)] for field in look.fields[:_MOST_FIELDS]
+        [label_text(field.name, ascii_only), _kind(field), *_counts(field)] for field in glance.fields[:_MOST_FIELDS]
     ]
     table = [["field", "holds", "different", "empty"], *shown]
     widths = [max(len(row[column]) for row in table) for column in range(4)]
@@ -134,31 +134,31 @@ def log_lines(look: LogLook, ascii_only: bool) -> list[str]:
     for row in table:
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].rjust(widths[3])]
         lines.append("  " + "   ".join(cells).rstrip())
-    if len(look.fields) > _MOST_FIELDS:
-        lines.append(f"  and {len(look.fields) - _MOST_FIELDS} more")
+    if len(glance.fields) > _MOST_FIELDS:
+        lines.append(f"  and {len(glance.fields) - _MOST_FIELDS} more")
     return lines
 
 
-def choice_lines(look: LogLook, ascii_only: bool) -> list[str]:
+def choice_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
     """Which field has which role, and how time is read."""
     lines = []
     for role in (USER, ITEM, TIME):
-        name, flag = look.chosen.get(role), _FLAGS[role][0]
+        name, flag = glance.chosen.get(role), _FLAGS[role][0]
         if name is None:
             none = "none was found" if role != ITEM else "no field looks like an item"
             lines.append(f"  {role}   {none}: name it with {flag}{'; items are published' if role == ITEM else ''}")
             continue
-        doubt = "   (a guess: its name does not say so)" if role in look.guessed else ""
-        found = look.field(role)
-        how = f"   {_how(found.times, look.time_zone)}" if role == TIME and found is not None and found.times else ""
+        doubt = "   (a guess: its name does not say so)" if role in glance.guessed else ""
+        found = glance.field(role)
+        how = f"   {_how(found.times, glance.time_zone)}" if role == TIME and found is not None and found.times else ""
         lines.append(f"  {role}   {flag} {label_text(name, ascii_only)}{how}{doubt}")
     return lines
 
 
-def fault_lines(look: LogLook, ascii_only: bool) -> list[str]:
+def fault_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
     """What stands in the way of a replay, or may be wrong. Holds no cell."""
-    faults = [escape_text(str(error), ascii_only) for error in look.sample.faults]
-    for sample in look.sample.samples:
+    faults = [escape_text(str(error), ascii_only) for error in glance.sample.faults]
+    for sample in glance.sample.samples:
         of_file = f"of {sample.looked_at:,} rows that were looked at are broken"
         faults += [
             f"{escape_text(sample.path, ascii_only)}: {count:,} {of_file}: {reason}.{_remedy(reason)}"
@@ -172,26 +172,26 @@ def fault_lines(look: LogLook, ascii_only: bool) -> list[str]:
     faults += [
         f"{escape_text(path, ascii_only)}: it has other fields than the first file, or another separator. Replay such"
         " files by themselves."
-        for path in look.differing
+        for path in glance.differing
     ]
-    if look.has_rows:
-        faults += _faults_of_user(look, ascii_only)
+    if glance.has_rows:
+        faults += _faults_of_user(glance, ascii_only)
     for role in (USER, ITEM, TIME):
-        faults += _faults_of_field(look, role, ascii_only)
-    if look.odd_times:
-        faults.append(f"{look.odd_times:,} rows have times before 1990 or after 2100: is the unit right?")
+        faults += _faults_of_field(glance, role, ascii_only)
+    if glance.odd_times:
+        faults.append(f"{glance.odd_times:,} rows have times before 1990 or after 2100: is the unit right?")
     left_out = len(faults) - _MOST_FAULTS
     return [*faults[:_MOST_FAULTS], f"and {left_out} more of this kind."] if left_out > 0 else faults
 
 
-def _faults_of_user(look: LogLook, ascii_only: bool) -> list[str]:
+def _faults_of_user(glance: LogGlance, ascii_only: bool) -> list[str]:
     """Whether the user is a person."""
-    user, name, candidates = look.field(USER), look.chosen.get(USER), user_candidates(look.fields)
+    user, name, candidates = glance.field(USER), glance.chosen.get(USER), user_candidates(glance.fields)
     label = "" if name is None else label_text(name, ascii_only)
     persons = [field for field in candidates if user_kind(field) not in _NOT_PERSONS]
     found = []
     if not persons and (user is None or user_kind(user) is None or user_kind(user) in _NOT_PERSONS):
-        guess = "" if user is None else f": {label} is what is left" if USER in look.guessed else f", {label} neither"
+        guess = "" if user is None else f": {label} is what is left" if USER in glance.guessed else f", {label} neither"
         found.append(f"no field looks like a person{guess}. The guarantee protects what --user-field names, no more.")
     if user is not None and (kind := user_kind(user)) in _NOT_PERSONS:
         found.append(f"{label} seems to be {_NOT_PERSONS[kind]}.")
@@ -205,9 +205,9 @@ def _faults_of_user(look: LogLook, ascii_only: bool) -> list[str]:
     return found
 
 
-def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
-    field, name = look.field(role), look.chosen.get(role)
-    if name is None or not look.has_rows:
+def _faults_of_field(glance: LogGlance, role: str, ascii_only: bool) -> list[str]:
+    field, name = glance.field(role), glance.chosen.get(role)
+    if name is None or not glance.has_rows:
         return []
     label = label_text(name, ascii_only)
     if field is None:
@@ -218,10 +218,10 @@ def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
     if role == ITEM and is_private(field):
         what = f"holds {field.holds}" if field.holds else "is named like an address, a token or a person"
         found.append(f"{label} {what}: items are published, so choose another field.")
-    if role == ITEM and look.shared > 1:
+    if role == ITEM and glance.shared > 1:
         found.append(
-            f"{look.shared:,} values of {label} are also values of {label_text(look.chosen[USER], ascii_only)}: if both"
-            " are people, choose another item, since items are published. (Numbers may be alike by chance.)"
+            f"{glance.shared:,} values of {label} are also values of {label_text(glance.chosen[USER], ascii_only)}: if"
+            " both are people, choose another item, since items are published. (Numbers may be alike by chance.)"
         )
     if role == TIME and field.times is None and field.has_nanoseconds:
         found.append(f"{label} seems to count nanoseconds, which have no unit here. Convert them to microseconds.")
@@ -237,7 +237,7 @@ def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
             f"{label}: day and month cannot be told apart. If it is not --time-format"
             f" {shlex.quote(str(field.times.time_format))}, it is {shlex.quote(field.times.other_format)}."
         )
-    if role == TIME and look.are_days and any(other.holds == CLOCKS for other in look.fields):
+    if role == TIME and glance.are_days and any(other.holds == CLOCKS for other in glance.fields):
         found.append(f"{label} holds days, and the clock is in another field: join both, or take windows of days.")
     if role == TIME and field.times is not None and field.times.unread:
         found.append(f"{label}: {field.times.unread:,} of {field.rows:,} values are no times; such rows are left out.")
@@ -253,20 +253,22 @@ def _faults_of_field(look: LogLook, role: str, ascii_only: bool) -> list[str]:
     return found
 
 
-def range_lines(look: LogLook, proposal: Proposal, ascii_only: bool) -> list[str]:
+def range_lines(glance: LogGlance, proposal: Proposal, ascii_only: bool) -> list[str]:
     """When the events are, and why this must not simply be copied."""
-    assert look.low is not None
-    assert look.high is not None
-    is_all = look.sample.files == len(look.sample.samples) and all(
-        each.is_whole or _states_times(each, look.chosen[TIME]) for each in look.sample.samples
+    assert glance.low is not None
+    assert glance.high is not None
+    is_all = glance.sample.files == len(glance.sample.samples) and all(
+        each.is_whole or _states_times(each, glance.chosen[TIME]) for each in glance.sample.samples
     )
     seen = "The events are from" if is_all else "The events that were looked at are from"
-    low, high = (format_utc(micros)[:16].replace("T", " ") for micros in (look.low, look.high))
+    low, high = (format_utc(micros)[:16].replace("T", " ") for micros in (glance.low, glance.high))
     start, end = (format_utc(seconds * MICROS_PER_SECOND)[:10] for seconds in (proposal.start, proposal.end))
     hold = "hold them" if is_all else "hold what was seen"
     lines = [f"{seen} {low} to {high} UTC, so the days {start} .. {end} (exclusive) {hold}."]
     unseen = [
-        each.path for each in look.sample.samples if not each.sees_end and not _states_times(each, look.chosen[TIME])
+        each.path
+        for each in glance.sample.samples
+        if not each.sees_end and not _states_times(each, glance.chosen[TIME])
     ]
     if unseen:
         more = f" and of {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
