@@ -40,11 +40,11 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
-from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.counted_messages import Key, Sent
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
 from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.user_pairs import IdKeys
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.runs.run_part import RunPart
 
@@ -138,7 +138,7 @@ class _Polling:
 class _OpenPartitions:
     """Steps partitions with `PartitionPoller`, and keeps their readers open between steps."""
 
-    def __init__(self, polling: _Polling, keys: StreamKeys, domain: DomainTable | None) -> None:
+    def __init__(self, polling: _Polling, keys: IdKeys, domain: DomainTable | None) -> None:
         self._polling = polling
         self._readers: dict[str, tuple[PartitionReader, int]] = {}
         self._stop_micros: int | None = None

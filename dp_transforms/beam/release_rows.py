@@ -9,6 +9,7 @@ Annotations of this module are evaluated, since Beam makes the schema of rows of
 
 import datetime
 import logging
+import os
 import typing
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
@@ -25,17 +26,22 @@ from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import stays_in_this_process
 from dp_transforms.beam.write_files import gather_reports, gathered_reports
-from dp_transforms.checks import check_names
+from dp_transforms.checks import check_names, shown
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.monitor.run_settings import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.declared_plan import declared_plan
-from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.plan.plan_checks import as_float
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse_duration
 from dp_transforms.reports.records import in_file_order
+from dp_transforms.stores.local_files import read_regular
+from dp_transforms.stores.remote_files import is_remote, read_stored
 
 _LOG = logging.getLogger(__name__)
+_MOST_PLAN_BYTES = 1 << 20
+_WAYS = "Give plan=PATH, a file of `shh plan --output`, or epsilon, delta, start, end and window."
 _NO_RUN_ID = (
     "run_id cannot be given: each pipeline that is built is a run of its own. With the same run_id and noise_key over"
     " other data both runs would draw the same noise, and their rows would show what changed. Leave run_id out: a fresh"
@@ -285,3 +291,85 @@ class ReadHeavyHittersOfTopic(beam.PTransform):
         output = begin | "MonitorStream" >> monitor
         assert isinstance(output, StreamOutput)
         return output.reports | "EncodeRows" >> EncodeRows(in_order=is_local)
+
+
+def declared_plan(
+    plan: str | os.PathLike[str] | None = None,
+    *,
+    epsilon: float | str | None = None,
+    delta: float | str | None = None,
+    start: str | int | datetime.date | None = None,
+    end: str | int | datetime.date | None = None,
+    window: str | int | None = None,
+    slide: str | int | None = None,
+    release: str | None = None,
+) -> ReleasePlan:
+    """The plan of a file, or the one that `ReleasePlan.calibrate` makes of a budget.
+
+    plan: path of a plan as JSON text. Nothing else may be given beside it.
+    epsilon, delta: numbers, or the text of numbers: ``1e-9`` is text to a reader of YAML.
+    start, end: ISO 8601 text, seconds since 1970 UTC, or dates and times, to which readers of YAML turn such text. UTC
+        unless they have a zone. window, slide: ``1h`` and the like, or seconds. slide defaults to window.
+
+    Raises ValueError, in words that name the argument and the remedy.
+    """
+    budget = {"epsilon": epsilon, "delta": delta, "start": start, "end": end, "window": window}
+    if plan is not None:
+        beside = [name for name, value in {**budget, "slide": slide, "release": release}.items() if value is not None]
+        if beside:
+            raise ValueError(f"{', '.join(beside)} cannot be given beside plan, which has them. {_WAYS}")
+        return _read(plan)
+    missing = [name for name, value in budget.items() if value is None]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} must be given. {_WAYS}")
+    length = _seconds("window", window)
+    schedule = WindowSchedule.sliding(
+        _moment("start", start), _moment("end", end), length, length if slide is None else _seconds("slide", slide)
+    )
+    return ReleasePlan.calibrate(
+        epsilon=_number("epsilon", epsilon), delta=_number("delta", delta), schedule=schedule, release=release
+    )
+
+
+def _read(path: str | os.PathLike[str]) -> ReleasePlan:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ValueError(f"plan must be a path, got {shown(path)}. {_WAYS}")
+    name = os.fspath(path)
+    try:
+        text = (read_stored if is_remote(name) else read_regular)(name, _MOST_PLAN_BYTES)
+    except OSError as error:
+        raise ValueError(f"plan: {name} cannot be read: {error.strerror}. {_WAYS}") from None
+    if len(text) > _MOST_PLAN_BYTES:
+        raise ValueError(f"plan: {name} is not a plan: it has more than 1 MB. {_WAYS}")
+    try:
+        return ReleasePlan.from_json(text)
+    except ValueError as error:
+        raise ValueError(f"plan: {name}: {error}") from None
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise ValueError(f"{name} must be a number, got {shown(value)}.") from None
+    return as_float(name, value)
+
+
+def _moment(name: str, value: Any) -> str | int:
+    if isinstance(value, datetime.date):  # a datetime is one
+        return value.isoformat()
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{name} must be an ISO 8601 time such as 2026-01-01T00:00:00Z, got {shown(value)}.")
+
+
+def _seconds(name: str, value: Any) -> int:
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"{name} must be a duration such as 1h, or whole seconds, got {shown(value)}.")

@@ -26,6 +26,7 @@ from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
 from dp_transforms.stores.remote_files import is_remote, look_at
 from dp_transforms.workers import PoolError, ProcessPool
 
+LIBRARIES = ("pyarrow.parquet", "dp_transforms.stages.read_pairs", "dp_transforms.stages.release_stages")
 _SMALL_LOG_BYTES = 4_000_000  # a smaller log is read before other processes have started
 _BYTES_OF_THIS_PROCESS = 350_000_000
 _MOST_IN_THIS_PROCESS = 2_000_000_000  # a worker takes less for the same: what lies between its steps is in files
@@ -166,7 +167,7 @@ def _start(number: int, options: dict[str, Any]) -> ProcessPool:
     memory = options["memory"] or free_memory_bytes()
     stored = max(0, memory - _BYTES_OF_THIS_PROCESS - number * _BYTES_OF_A_WORKER)
     with user_errors(PoolError):
-        return ProcessPool(number, stored, shows_faults=options["verbose"])
+        return ProcessPool(number, stored, shows_faults=options["verbose"], libraries=LIBRARIES)
 
 
 def _bytes_of(logs: Sequence[str]) -> int:

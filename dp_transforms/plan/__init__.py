@@ -9,6 +9,5 @@ Read `release_plan` first. Each module below imports only those above it.
 - `names_calibration`: the search for a plan of names.
 - `charging_plan`, `names_plan`: the two kinds, frozen and checked.
 - `plan_comparison`: from how many users on a plan finds an item, and other modes and the methods of others.
-- `declared_plan`: from plain values to a plan.
 - `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 """

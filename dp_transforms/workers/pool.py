@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
@@ -60,14 +61,17 @@ class ProcessPool:
     """Starts ``processes`` workers at once. Their fork server loads their libraries while this process goes on.
 
     memory_bytes: so much of what lies between two steps may be in memory; the rest is on disk. shows_faults: what a
-        worker says on stderr is shown; it may contain cells of the log.
+        worker says on stderr is shown; it may contain cells of the log. libraries: modules that the workers will need,
+        which are loaded while they wait for their first task.
     The noise key goes to the workers through sockets that no other process has.
     Raises PoolError.
     """
 
     _live: ClassVar[dict[str, ProcessPool]] = {}
 
-    def __init__(self, processes: int, memory_bytes: int, *, shows_faults: bool = False) -> None:
+    def __init__(
+        self, processes: int, memory_bytes: int, *, shows_faults: bool = False, libraries: Sequence[str] = ()
+    ) -> None:
         self.token = secrets.token_hex(8)
         self.processes = processes
         self.memory_bytes = memory_bytes
@@ -91,7 +95,7 @@ class ProcessPool:
             for _ in range(processes):
                 self._files.append(make_files())
             self.store = BlobStore(self._files)
-            self._start(shows_faults)
+            self._start(shows_faults, ",".join(libraries))
         except OSError as error:
             self._end_workers()
             raise PoolError(f"no worker process could be started: {error.strerror}. Use --processes 1.") from None
@@ -148,7 +152,7 @@ class ProcessPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, shows_faults: bool) -> None:
+    def _start(self, shows_faults: bool, libraries: str) -> None:
         with contextlib.ExitStack() as theirs:
             self._control, control = socket.socketpair()
             inherited = [self._life_end, theirs.enter_context(control).fileno()]
@@ -158,7 +162,7 @@ class ProcessPool:
                 inherited.append(theirs.enter_context(connection).fileno())
             inherited += [each for files in self._files for each in files]
             self._fork_server = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dp_transforms.workers.worker", *map(str, inherited)],
+                [sys.executable, "-P", "-m", "dp_transforms.workers.worker", libraries, *map(str, inherited)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=None if shows_faults else subprocess.DEVNULL,

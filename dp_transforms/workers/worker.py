@@ -1,15 +1,17 @@
-"""What runs beside the command: ``python -m dp_transforms.workers.worker LIFE CONTROL CONNECTION... FILE...``.
+"""What runs beside the command: ``python -m dp_transforms.workers.worker LIBRARIES LIFE CONTROL CONNECTION... FILE...``
 
 A fork server: it loads the libraries once and forks a worker for each connection, so that the workers share them. Then
 it waits for them, and says by CONTROL how each ended. A worker takes one task after the other from its connection, and
 answers each with what came out or with the error.
 
-All arguments are numbers of what the process inherits; of FILE there are two for each connection.
+LIBRARIES: names of modules, with commas. The others are numbers of what the process inherits; of FILE there are two for
+each connection.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import socket
 import sys
@@ -26,9 +28,11 @@ DONE, FAILED = "done", "failed"
 
 
 def main(arguments: list[str]) -> None:
-    life, control, *rest = map(int, arguments)
+    libraries, *numbers_of_files = arguments
+    life, control, *rest = map(int, numbers_of_files)
     connections, files = rest[: len(rest) // 3], rest[len(rest) // 3 :]
-    _load_libraries()
+    for name in filter(None, libraries.split(",")):
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # no worker looks through them again, which would copy their pages
     # The only other thread is that of jemalloc, in Arrow, which is made for forks. Python 3.12 warns of any.
@@ -73,15 +77,6 @@ def _end_with_parent(life: int) -> None:
         os._exit(0)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def _load_libraries() -> None:
-    """While the command still makes its plan."""
-
-    import pyarrow.parquet  # noqa: F401
-
-    import dp_transforms.stages.read_pairs
-    import dp_transforms.stages.release_stages  # noqa: F401
 
 
 def _serve(channel: socket.socket, store: BlobStore) -> None:

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.plan.declared_plan import declared_plan
+from dp_transforms.beam.release_rows import declared_plan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_duration
 
