@@ -47,6 +47,12 @@ def restore(before: dict[int, Any]) -> None:
         signal.signal(number, handler)
 
 
+def ignore() -> None:
+    """All is done: a signal that comes now changes neither what was written nor the exit code."""
+    for number in _CODES:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Unwinding:
     """While the block runs, the first signal raises KeyboardInterrupt, so that what was started is stopped in order.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 
 from dp_transforms.cli import exit_signals
@@ -20,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments: None for those of this process, whose handlers then stay installed to its end.
     """
     before = exit_signals.install()
+    if arguments is None:
+        atexit.register(exit_signals.ignore)  # Python takes the handlers away when it ends
     try:
         from dp_transforms.cli import subcommands
 
