@@ -187,6 +187,7 @@ class InOrderDoFn(beam.DoFn):
             return Progress(*Progress.FIELDS.unpack(stored))
         now = Progress(self._part.first)
         self._begin(shard, cells, now)
+        progress.write(now.to_bytes())
         return now
 
     def _begin(self, shard: int, cells: Any, progress: Progress) -> None:

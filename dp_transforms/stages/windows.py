@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -22,6 +23,13 @@ from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound
 from dp_transforms.stages.stage import Reported, Span, StageWork
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
+
+
+@dataclasses.dataclass
+class _Read(MonitorState):
+    """bound_before: the bound on hits when the state was read."""
+
+    bound_before: int = 0
 
 
 class MonitorWindows(StageWork):
@@ -48,15 +56,17 @@ class MonitorWindows(StageWork):
         known = part.known(Kind.KNOWN) if self._are_followed else KnownItems.none()
         return MonitorState(part.first, part.hit_bound, UserBudgets(blobs), known)
 
-    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> MonitorState:
+    def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Read:
         by_kind: dict[Kind, list[Cell]] = {}
         for kind, cell in cells:
             by_kind.setdefault(kind, []).append(cell)
-        return MonitorState(
+        hit_bound = max(map(hit_bound_of_cell, by_kind.get(Kind.HIT_BOUND, ())), default=0)
+        return _Read(
             first,
-            max(map(hit_bound_of_cell, by_kind.get(Kind.HIT_BOUND, ())), default=0),
+            hit_bound,
             UserBudgets(by_kind.get(Kind.BUDGETS, ()), are_noted=True),
             known_of_cells(by_kind.get(Kind.KNOWN, ()), first - self.settings.forget_after),
+            hit_bound,
         )
 
     def advance(
@@ -72,11 +82,11 @@ class MonitorWindows(StageWork):
             for cell in state.known.to_cells():
                 yield Kind.KNOWN, cell
 
-    def changed(self, state: MonitorState, span: Span) -> Iterator[tuple[Kind, bytes]]:
-        charged = state.budgets.charged_blobs()
-        for blob in charged:
+    def changed(self, state: _Read, span: Span) -> Iterator[tuple[Kind, bytes]]:
+        """A hit that nobody paid, of an item that nobody holds, counts for the bound all the same."""
+        for blob in state.budgets.charged_blobs():
             yield Kind.BUDGETS, blob
-        if charged:
+        if state.hit_bound != state.bound_before:
             yield Kind.HIT_BOUND, hit_bound_cell(state.hit_bound)
         if self._are_followed:
             for cell in state.known.since(span.first).to_cells():

@@ -8,11 +8,13 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import pyarrow as pa
 import pytest
 
 from dp_transforms.beam import in_order
 from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
+from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.user_pairs import pairs_of_events
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
@@ -44,9 +46,9 @@ class TwiceInAnyOrder(Bag):
 class Steps:
     """The steps of a stream behind its source, each with its state, called one after the other."""
 
-    def __init__(self, settings, bag=Bag):
+    def __init__(self, settings, bag=Bag, domain=None):
         self.bag, self.states = bag, {}
-        stages = stages_of(settings, None)
+        stages = stages_of(settings, domain)
         pays_hits = stages.windows.work is MonitorWindows
         last = ThresholdMonitorEvolvingDoFn if pays_hits else ReleaseInOrderDoFn
         self.cells = ("cells", "cells", "counters" if pays_hits else "cells")
@@ -150,3 +152,27 @@ def test_where_nothing_is_followed_no_item_is_known():
     assert steps.steps[1]._work.acts_alone is False
     assert isinstance(steps.steps[1]._work, NameItems)
     assert all(not state["cells"].content for (number, _), state in steps.states.items() if number == 1)
+
+
+class Domain:
+    """Of items that nobody holds."""
+
+    def table(self, keys):
+        labels = [f"nobody's {number}" for number in range(40)]
+        return DomainTable.of_labels(pa.array(labels), keys.hash_items)
+
+
+def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():
+    """With or without a state in between: all windows of bounded input have one turn."""
+    settings = dataclasses.replace(MODES["hits"], threshold=3, domain_size=40)
+    horizon = PLAN.schedule.horizon
+    in_order = Steps(settings, domain=Domain()).run({}, horizon)
+    at_once = Steps(settings, domain=Domain())
+    found = [at_once.advance(1, window, shard, []) for window in range(horizon) for shard in range(SHARDS)]
+    blobs = [blob for sent in found for _, (_, blob) in sent if blob]
+    monitor = ThresholdMonitorEvolvingDoFn(stages_of(settings, Domain()).windows, HeldSecret(), is_bounded=True)
+    monitor.setup()
+    state = {"near": Bag(), "far": Bag(), "waiting": Cell(), "counters": Bag(), "progress": Cell()}
+    expected = [output.value for output in monitor.process(("events", (0, 1, blobs)), **state)]
+    assert [report.epsilon_spent for report in expected[:-1]] == [report.epsilon_spent for report in in_order[:-1]]
+    assert len({report.epsilon_spent for report in expected[:-1]}) > 1
