@@ -38,7 +38,7 @@ _REMEDIES = {
 }
 
 
-class EngineName(click.Choice):  # type: ignore[type-arg]  # older ones of click take no type
+class EngineName(click.Choice):
     """The name of an engine that `shh` starts or asks. It says what to do for one that takes jobs of pipelines/*.py."""
 
     def __init__(self, *names: str, job: str) -> None:
