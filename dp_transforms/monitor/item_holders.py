@@ -172,8 +172,11 @@ class ItemHolders:
 
     def by_slab(self, windows_per_slab: int) -> Iterator[tuple[int, ItemHolders]]:
         """The cells in slabs of so many consecutive windows: ``(slab, cells)``; slabs without cells are left out."""
-        for cells in group_slices(self.windows // windows_per_slab):
-            yield int(self.windows[cells.start]) // windows_per_slab, self.select(np.arange(cells.start, cells.stop))
+        slabs = self.windows // windows_per_slab
+        for cells in group_slices(slabs):
+            is_all = cells.stop - cells.start == len(self)
+            part = self if is_all else self.select(np.arange(cells.start, cells.stop))
+            yield int(slabs[cells.start]), part
 
     def shard_by_item(self, shards: int) -> Iterator[tuple[int, ItemHolders]]:
         """The cells by shard of items: ``(shard, cells)``; shards without cells are left out."""

@@ -131,7 +131,8 @@ class ItemSums:
         """The parts in slabs of so many consecutive windows: ``(slab, part)``; slabs without cells are left out."""
         slabs = self.windows // windows_per_slab
         for rows in group_slices(slabs):
-            yield int(slabs[rows.start]), self.select(np.arange(rows.start, rows.stop))
+            is_all = rows.stop - rows.start == len(self)
+            yield int(slabs[rows.start]), self if is_all else self.select(np.arange(rows.start, rows.stop))
 
     def shard_by_item(self, shards: int) -> Iterator[tuple[int, ItemSums]]:
         """The cells by shard of items: ``(shard, cells)``; shards without cells are left out."""

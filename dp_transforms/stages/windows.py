@@ -48,8 +48,8 @@ class MonitorWindows(StageWork):
         return [ItemHolders.from_bytes(blob) for blob in blobs]
 
     def load(self, part: RunPart, columns: list[ItemHolders] | None, span: Span) -> MonitorState:
-        if columns is None:
-            blobs = part.all_hits()
+        if columns is None or part.state_path is None:
+            blobs = part.all_hits()  # none at all where nothing is carried
         else:
             holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
             blobs = budget_blobs(*part.hits(np.unique(np.concatenate(holders))))
@@ -98,10 +98,25 @@ class MonitorWindows(StageWork):
 
 
 def candidates_in_order(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
-    """All candidates of the windows, of all shards of items together, some windows at a time: as many as have about a
-    million holders, so that there are never two copies of all."""
-    parts = [part for part in parts if len(part)]
-    if not parts:
+    """All candidates of the windows, in order, of all shards of items together.
+
+    Parts that share windows are joined some windows at a time, as many as have about a million holders: so there are
+    never two copies of all.
+    """
+    joined: list[ItemHolders] = []
+    end = -1
+    for part in sorted((part for part in parts if len(part)), key=lambda part: int(part.windows[0])):
+        if part.windows[0] >= end:
+            yield from _joined(joined)
+            joined = []
+        joined.append(part)
+        end = max(end, int(part.windows[-1]) + 1)
+    yield from _joined(joined)
+
+
+def _joined(parts: Sequence[ItemHolders]) -> Iterator[ItemHolders]:
+    if len(parts) < 2:
+        yield from parts
         return
     windows = np.concatenate([part.windows for part in parts])
     rows = np.concatenate([part.counts for part in parts])
