@@ -30,12 +30,12 @@ _ROUNDS = 3
 
 def run(*, quick: bool = False) -> list[Figure]:
     figures = []
-    for release in ("labels",) if quick else ("labels", "counts"):
+    for mode in ("hits",) if quick else ("hits", "hits-with-counts"):
         for hits in (10,) if quick else (10, 100, 300):
             target = ("<=", 2.0) if hits == 100 else None
-            seconds, plan = _calibrate(release, hits)
+            seconds, plan = _calibrate(mode, hits)
             note = f"noise scale {plan.noise_scale:.1f}, threshold {plan.threshold:,}"
-            figures.append(Figure(f"Calibrate {release}, {hits} hits", seconds, "s", target, note))
+            figures.append(Figure(f"Calibrate {mode}, {hits} hits", seconds, "s", target, note))
             started = time.perf_counter()
             first = plan.epsilon_after_hits[0]
             note = f"after 1 hit: {first:.3f} of 2"
@@ -47,13 +47,13 @@ def run(*, quick: bool = False) -> list[Figure]:
     return figures
 
 
-def _calibrate(release: str, hits: int) -> tuple[float, ReleasePlan]:
+def _calibrate(mode: str, hits: int) -> tuple[float, ReleasePlan]:
     """The median of a few calibrations, each from a cold cache."""
     seconds = []
     for _ in range(_ROUNDS):
         charging_game_deltas.cache_clear()
         started = time.perf_counter()
-        plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=_HOURLY, release=release, hits_per_user=hits)
+        plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=_HOURLY, mode=mode, hits_per_user=hits)
         seconds.append(time.perf_counter() - started)
     return sorted(seconds)[_ROUNDS // 2], plan
 

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from benchmarks.found_names import LOOKS_ALONE, OrderedStream
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -105,16 +105,16 @@ def _figures(way: str, steps: int, factor: int) -> Iterator[Figure]:
         yield Figure(name, float(len(distinct) * factor), "keys", None, note)
 
 
-def _plan(way: str, steps: int, epsilon: float) -> NamesPlan:
+def _plan(way: str, steps: int, epsilon: float) -> LooksPlan:
     schedule = WindowSchedule.fixed(0, steps * _ONE_STEP_SECONDS, _ONE_STEP_SECONDS)
     # Some five keys for half of the steps on average, and at most 32 in each.
     looks = {"usual_looks": (steps, 10 * steps), "most_looks": 32 * steps} if way == "so far" else {}
     delta = _DELTA * epsilon / _EPSILON
     plan = ReleasePlan.calibrate(
-        epsilon=epsilon, delta=delta, schedule=schedule, release="names", **{**LOOKS_ALONE, **looks},
+        epsilon=epsilon, delta=delta, schedule=schedule, mode="looks", **{**LOOKS_ALONE, **looks},
         max_users=10**8, max_items=10**7,
     )  # fmt: skip
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     return plan
 
 

@@ -17,13 +17,13 @@ from benchmarks.report import Figure, read_results, show_figures, write_results
 
 # (log, method): at least so many pairs
 _WANTED = {
-    ("globo_news, hourly", "names, replay"): 7800,
-    ("globo_news, 10 users merged", "names, replay"): 4700,
-    ("globo_news, 30 users merged", "names, replay"): 3100,
-    ("globo_news, hourly", "names, stream order"): 6200,
-    ("globo_news, 30 users merged", "names, stream order"): 2450,
+    ("globo_news, hourly", "looks, replay"): 7800,
+    ("globo_news, 10 users merged", "looks, replay"): 4700,
+    ("globo_news, 30 users merged", "looks, replay"): 3100,
+    ("globo_news, hourly", "looks, stream order"): 6200,
+    ("globo_news, 30 users merged", "looks, stream order"): 2450,
 }
-_WANTED_RECALL = {("globo_news, hourly", "names, replay"): 0.99}  # of pairs with at least 100 users
+_WANTED_RECALL = {("globo_news, hourly", "looks, replay"): 0.99}  # of pairs with at least 100 users
 _NOT_BELOW_PEERS = 0.97
 
 Row = dict[str, Any]
@@ -82,13 +82,13 @@ def _figures(log: str, rows: list[Row]) -> Iterator[Figure]:
         if recall:
             name = f"{log}: {row['method']}, found of >= 100 users"
             yield Figure(name, row["recall_100"], "%", (">=", recall))
-    names = [row["pairs"] for row in rows if row["method"] == "names, replay"]
+    names = [row["pairs"] for row in rows if row["method"] == "looks, replay"]
     peers = [row for row in rows if row["method"] not in OURS]
     if not names or not peers:
         return
     peer = max(peers, key=lambda row: row["pairs"])
     yield Figure(
-        f"{log}: names, replay / best peer", names[0] / peer["pairs"], "", (">=", _NOT_BELOW_PEERS), peer["method"]
+        f"{log}: looks, replay / best peer", names[0] / peer["pairs"], "", (">=", _NOT_BELOW_PEERS), peer["method"]
     )
 
 

@@ -16,15 +16,15 @@ import numpy.typing as npt
 from benchmarks import found_names, peers_histograms, peers_pipeline_dp, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
-    "names": found_names.LOOKS_ALONE,
-    "labels": {"hits_per_user": 3},
-    "counts": {"hits_per_user": 10},
+    "looks": found_names.LOOKS_ALONE,
+    "hits": {"hits_per_user": 3},
+    "hits-with-counts": {"hits_per_user": 10},
 }
 _CAPS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 512)
 _CAPS_OF_WINDOW = (1, 2, 3, 5)
@@ -42,12 +42,12 @@ class Chosen(NamedTuple):
 
 
 def _names_replay(log: LogPairs, _: np.random.Generator) -> Chosen:
-    plan = _names_plan(log)
+    plan = _looks_plan(log)
     return Chosen(f"p = {plan.shape:g}", lambda: found_names.replay(log, plan))
 
 
 def _names_in_stream_order(log: LogPairs, _: np.random.Generator) -> Chosen:
-    plan = _names_plan(log)
+    plan = _looks_plan(log)
     return Chosen(f"p = {plan.shape:g}", lambda: found_names.stream_order(log, plan))
 
 
@@ -68,7 +68,7 @@ def _weighted_gaussian(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 
 def _weighted_gaussian_known(log: LogPairs, random: np.random.Generator) -> Chosen:
-    numbers = {"known_error": MODES["names"]["known_error"], "forget_after": _names_plan(log).forget_after}
+    numbers = {"known_error": MODES["looks"]["known_error"], "forget_after": _looks_plan(log).forget_after}
 
     def run(most: int) -> FoundPairs:
         return peers_set_union.weighted_gaussian_known(log, EPSILON, DELTA, most, random, **numbers)
@@ -139,10 +139,10 @@ def _pipeline_dp(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 
 METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
-    "names, replay": _names_replay,
-    "names, stream order": _names_in_stream_order,
-    "labels": _charging("labels"),
-    "counts": _charging("counts"),
+    "looks, replay": _names_replay,
+    "looks, stream order": _names_in_stream_order,
+    "hits": _charging("hits"),
+    "hits-with-counts": _charging("hits-with-counts"),
     "weighted Gaussian": _weighted_gaussian,
     "weighted Gaussian, known items": _weighted_gaussian_known,
     "policy Gaussian": _policy_gaussian,
@@ -151,19 +151,19 @@ METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "Laplace histogram, cap for the run": _laplace_for_run,
     "PipelineDP select_partitions": _pipeline_dp,
 }
-OURS = ("names, replay", "names, stream order", "labels", "counts")
+OURS = ("looks, replay", "looks, stream order", "hits", "hits-with-counts")
 
 
-def _names_plan(log: LogPairs) -> NamesPlan:
-    plan = _plan(log, "names")
-    assert isinstance(plan, NamesPlan)
+def _looks_plan(log: LogPairs) -> LooksPlan:
+    plan = _plan(log, "looks")
+    assert isinstance(plan, LooksPlan)
     return plan
 
 
 def _plan(log: LogPairs, mode: str) -> ReleasePlan:
     end = log.start_seconds + log.horizon * log.window_seconds
     schedule = WindowSchedule.fixed(log.start_seconds, end, log.window_seconds)
-    return ReleasePlan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, release=mode, **MODES[mode])
+    return ReleasePlan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, mode=mode, **MODES[mode])
 
 
 def _at_most(most: int) -> str:

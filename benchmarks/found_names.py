@@ -24,7 +24,7 @@ from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.user_pairs import UserPairs
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 
 Whole = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ Whole = npt.NDArray[np.int64]
 LOOKS_ALONE: dict[str, Any] = {
     "usual_looks": (1, 1000),
     "known_error": 1e-5,
-    **({"hits_per_user": 0} if "hits_per_user" in NamesPlan.CHOICES else {}),
+    **({"hits_per_user": 0} if "hits_per_user" in LooksPlan.CHOICES else {}),
 }
 _COMMAND = "dp_transforms.cli.main"
 
@@ -45,14 +45,14 @@ def replay(log: LogPairs, plan: ReleasePlan) -> FoundPairs:
         run_measured(_COMMAND, *log.replay_arguments(str(report), "--plan", str(stored)))
         windows, items = _read_report(log, report)
     reported, of_nobody = found_cells(log, windows, items)
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         sums = log.sums(replay_weights(log, plan))
     else:
         sums = log.holders.astype(np.float64)
     return FoundPairs(reported, of_nobody, sums, plan.threshold)
 
 
-def replay_weights(log: LogPairs, plan: NamesPlan) -> np.ndarray:
+def replay_weights(log: LogPairs, plan: LooksPlan) -> np.ndarray:
     """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_looks."""
     looks = np.minimum(log.looks, plan.most_looks)
     affordable = np.searchsorted(plan.units, plan.purse // looks, side="right") - 1
@@ -60,7 +60,7 @@ def replay_weights(log: LogPairs, plan: NamesPlan) -> np.ndarray:
     return weights[log.users]
 
 
-def stream_order(log: LogPairs, plan: NamesPlan) -> FoundPairs:
+def stream_order(log: LogPairs, plan: LooksPlan) -> FoundPairs:
     """Window by window through the purses that a stream keeps, and the namer; one shard."""
     rows_by_window = np.argsort(log.windows, kind="stable")  # within a window by user, then item
     bounds = np.searchsorted(log.windows[rows_by_window], np.arange(log.horizon + 1))
@@ -80,7 +80,7 @@ class OrderedStream:
     labels: of all items. users: how many there are; users and items of a window are codes.
     """
 
-    def __init__(self, plan: NamesPlan, labels: Sequence[str], users: int, windows_at_once: int = 64) -> None:
+    def __init__(self, plan: LooksPlan, labels: Sequence[str], users: int, windows_at_once: int = 64) -> None:
         self._settings = settings_of_plan(plan, stream="events", run_id="bench")
         self._keys = self._settings.stream_keys(secrets.token_bytes(32))
         self._table, self._position = ItemTable.of_labels(pa.array(labels), self._keys.hash_items)

@@ -16,7 +16,7 @@ from benchmarks.report import Figure, show_figures, write_results
 
 _SIZES = (1_000_000, 3_000_000, 10_000_000)
 _FULL = 30_000_000
-_MODES = {"names": ("--release", "names", "--usual-looks", "1", "1000"), "labels": ("--release", "labels")}
+_MODES = {"names": ("--mode", "names", "--usual-looks", "1", "1000"), "labels": ("--mode", "labels")}
 
 
 def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Figure]:

@@ -49,20 +49,20 @@ class _Part:
         log: Path,
         window: int = _HOUR,
         shards: int | None = None,
-        release: str = "names",
+        mode: str = "looks",
         workers: int = 1,
     ) -> Cost:
         """The round that took less CPU. workers: so many the log is cut for."""
         if shards is None:
             shards = max(_LEAST_SHARDS, -(-logs.rows_of(log) // _EVENTS_PER_SHARD))
-        words = (str(log), str(window), str(shards), release, str(workers))
+        words = (str(log), str(window), str(shards), mode, str(workers))
         found = [self._last_line(name, "benchmarks.stage_costs", *words) for _ in range(self._rounds)]
         self.costs[name] = min(found, key=lambda cost: sum(cost["seconds"].values()))
         return self.costs[name]
 
-    def monitor(self, release: str, holders: int) -> Cost:
-        name = f"{release}, {holders:,} holders"
-        self.costs[name] = self._last_line(name, "benchmarks.sequential_stage", release, str(holders))
+    def monitor(self, mode: str, holders: int) -> Cost:
+        name = f"{mode}, {holders:,} holders"
+        self.costs[name] = self._last_line(name, "benchmarks.sequential_stage", mode, str(holders))
         return self.costs[name]
 
     def _last_line(self, name: str, module: str, *words: str) -> Cost:
@@ -127,27 +127,25 @@ def _skew(part: _Part) -> Iterator[Figure]:
 def _monitored_skew(part: _Part) -> Iterator[Figure]:
     """An item that everybody holds, in the modes where a shard of items has all holders of its items."""
     even = logs.simulated_log(part.middle)
-    for release in ("labels", "counts"):
+    for mode in ("hits", "hits-with-counts"):
         for window, words in ((_HOUR, "384 windows"), (logs.DAYS * 86_400, "one window")):
             costs = {
-                kind: part.stages(
-                    f"{release}, {words}: {kind}", skewed_log(kind, even), window, _AS_AT_HOME, release=release
-                )
+                kind: part.stages(f"{mode}, {words}: {kind}", skewed_log(kind, even), window, _AS_AT_HOME, mode=mode)
                 for kind in ("even", "one item")
             }
-            name = f"{release}, {words}, {KINDS['one item']}"
-            yield _microseconds(f"{release}, {words}, even", costs["even"])
+            name = f"{mode}, {words}, {KINDS['one item']}"
+            yield _microseconds(f"{mode}, {words}, even", costs["even"])
             yield _microseconds(name, costs["one item"])
             for workers in _WORKERS:
                 yield _under_skew(name, costs["one item"], costs["even"], workers)
 
 
 def _monitor(part: _Part) -> Iterator[Figure]:
-    for release, holders in (("counts", 5000), ("counts", 1000), ("labels", 550)):
-        stage = part.monitor(release, holders)
+    for mode, holders in (("hits-with-counts", 5000), ("hits-with-counts", 1000), ("hits", 550)):
+        stage = part.monitor(mode, holders)
         note = f"{stage['charged']:,} of {stage['held']:,} pairs in candidates were charged, {stage['seconds']:.2f} s"
         rate = stage["held"] / stage["seconds"]
-        yield Figure(f"monitor of {release}, {holders:,} holders: pairs in candidates", rate, "pairs/s", note=note)
+        yield Figure(f"monitor of {mode}, {holders:,} holders: pairs in candidates", rate, "pairs/s", note=note)
 
 
 _PARTS: dict[str, Callable[[_Part], Iterator[Figure]]] = {

@@ -33,10 +33,10 @@ _WINDOWS, _ITEMS, _HOUR = 24, 20, 3600
 _ROUNDS = 4
 
 
-def measure(release: str, holders: int) -> dict[str, float]:
+def measure(mode: str, holders: int) -> dict[str, float]:
     """24 windows with 20 items each; each item has so many holders, other ones in each window."""
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", _HOUR)
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, release=release)
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
     settings = settings_of_plan(plan, stream="events", run_id="scale")
     assert isinstance(settings, MonitorSettings)
     keys = settings.stream_keys(_SECRET)

@@ -17,7 +17,7 @@ from benchmarks.processes import OUTPUT, Measurement, medians, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
 _HOUR = 3600
-_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--release", "labels")
+_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--mode", "hits")
 # 100 and 10,000 whole windows: the last 40 minutes of the log are left out.
 _RANGE_SECONDS = 1_380_000
 _PEER_EVENTS = 1_000_000

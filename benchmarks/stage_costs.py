@@ -113,14 +113,14 @@ def _release(settings: NamingSettings | MonitorSettings, shards: int) -> _Releas
     )
 
 
-def measure(log: str, window_seconds: int, shards: int, release: str = "names", workers: int = 1) -> StageCosts:
+def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", workers: int = 1) -> StageCosts:
     """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in labels and counts in each group of
     windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: for so many the log is cut and
     joined (`spread_chunks`)."""
     start = parse_utc(logs.START)
     end = start + logs.DAYS * 86_400 // window_seconds * window_seconds
     schedule = WindowSchedule.fixed(start, end, window_seconds)
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, release=release)
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
     settings = settings_of_plan(plan, stream="events", run_id="scale")
     fields, keys, counts = EventFields(), settings.stream_keys(_SECRET), Counter[str]()
     steps = _release(settings, shards)
@@ -170,5 +170,5 @@ def _reports(candidates: list[bytes], settings: MonitorSettings, keys: StreamKey
 
 if __name__ == "__main__":
     path, seconds, shards, *more = sys.argv[1:]
-    release, workers = [*more, *("names", "1")[len(more) :]]
-    print(json.dumps(dataclasses.asdict(measure(path, int(seconds), int(shards), release, int(workers)))))
+    mode, workers = [*more, *("looks", "1")[len(more) :]]
+    print(json.dumps(dataclasses.asdict(measure(path, int(seconds), int(shards), mode, int(workers)))))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # imported where they are used: this process stays small for 
     from benchmarks.real_logs import Found, RealLog
 
 _EPSILON, _DELTA, _MAX_ITEMS = 2.0, 1e-9, 3
-_MODES = {"labels": 3, "counts": 10}  # release: hits per user
+_MODES = {"hits": 3, "hits-with-counts": 10}  # release: hits per user
 # (log, variant, held by at least so many): share found
 _TARGETS = {
     ("globo_news", "labels, 3 hits", 500): 0.85,
@@ -65,7 +65,7 @@ def _thresholds() -> Iterator[Figure]:
         schedule = WindowSchedule.fixed(0, windows * 3600, 3600)
         for mode, hits in _MODES.items():
             plan = ReleasePlan.calibrate(
-                epsilon=_EPSILON, delta=_DELTA, schedule=schedule, release=mode, hits_per_user=hits
+                epsilon=_EPSILON, delta=_DELTA, schedule=schedule, mode=mode, hits_per_user=hits
             )
             note = f"noise scale {plan.noise_scale:.1f}"
             yield Figure(f"T for {windows:,} windows, {mode}, {hits} hits", plan.threshold, "users", None, note)
@@ -82,7 +82,7 @@ def _replays(log: RealLog, rounds: int) -> Iterator[_Variant]:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(rounds):
                 report = Path(folder) / f"{number}.jsonl"
-                arguments = log.replay_arguments(report, "--release", mode, "--hits-per-user", str(hits))
+                arguments = log.replay_arguments(report, "--mode", mode, "--hits-per-user", str(hits))
                 run_measured("dp_transforms.cli.main", *arguments)
                 runs.append(read_found(log, report))
         yield _Variant(f"{mode}, {hits} hits", runs, f"L = {_MAX_ITEMS}")

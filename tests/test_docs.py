@@ -80,7 +80,7 @@ def test_the_readme_says_from_how_many_users_looks_hits_and_both_find_an_item() 
     each = numbers(sentence[0])
     assert each == [10, 100, 1000, 10_000]
     assert numbers(sentence[1]) == [looks.found_from(number) for number in each]
-    assert int(sentence[2]) == plan(release="labels").smallest_detectable()
+    assert int(sentence[2]) == plan(mode="hits").smallest_detectable()
     assert numbers(both) == [pay_both.found_from(number) for number in each]
     assert int(single[1]) == looks.found_from(1)
     assert int(single[0]) == partition_selection_found_from(looks.epsilon, looks.delta, 1).users
@@ -241,8 +241,8 @@ def test_another_meaning_of_a_public_name_would_be_found() -> None:
     assert row == f"| `ItemDomain` | A public list of items. | {home} |"
 
 
-def plan_of(release: str, **changes: Any) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURS_OF_16_DAYS, release=release, **changes)
+def plan_of(mode: str, **changes: Any) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURS_OF_16_DAYS, mode=mode, **changes)
 
 
 def test_the_formats_name_every_field_of_a_plan_once() -> None:
@@ -251,7 +251,7 @@ def test_the_formats_name_every_field_of_a_plan_once() -> None:
     section = text.partition("## Plans")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
     named = [field for row in rows for field in re.findall(r"`(\w+)`", row)]
-    fields = [set(json.loads(plan_of(release).to_json())) for release in ("labels", "counts", "kms21", "names")]
+    fields = [set(json.loads(plan_of(mode).to_json())) for mode in ("hits", "hits-with-counts", "kms21", "looks")]
     assert set(named) == set().union(*fields)
     twice = {field for field in named if named.count(field) > 1}
     assert twice == {"hits_per_user"}, "which plans of labels and of names have"

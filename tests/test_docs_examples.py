@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dp_transforms import ReleasePlan, WindowSchedule
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NAMED = r"((story-\d{5}|page-\d{3})(≥\d+)? *)"
@@ -97,7 +97,7 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
             assert 400 < found["at_least_users"] < 1312
     text = (ROOT / "docs" / "tutorial.md").read_text()
     plan = ReleasePlan.from_json((tmp_path / "plan.json").read_text())
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     of_one = plan.weights[-1]
     assert f"reach {plan.threshold / of_one:.1f} users with one pair" in text
     assert f"a lower threshold, {plan.known_threshold / of_one:.1f}." in text
@@ -134,7 +134,7 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
         plan = ReleasePlan.calibrate(
             epsilon=float(epsilon), delta=1e-9, schedule=WindowSchedule.fixed("2026-01-01", "2026-02-01", 3600)
         )
-        assert isinstance(plan, NamesPlan)
+        assert isinstance(plan, LooksPlan)
         assert [plan.found_from(pairs) for pairs in (1, 10, 100, 1000)] == [int(users) for users in found]
     assert len(rows) == 4
     schedules = (
@@ -144,8 +144,7 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
     )
     for epsilon, *found in rows:
         plans = [
-            ReleasePlan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one, release="labels")
-            for one in schedules
+            ReleasePlan.calibrate(epsilon=float(epsilon), delta=1e-9, schedule=one, mode="hits") for one in schedules
         ]
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
@@ -184,8 +183,8 @@ def test_the_fields_of_the_formats_are_all_there() -> None:
         return {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
 
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
-    for release, heading in (("labels", "field of `labels`, `counts`, `kms21`"), ("names", "field of `names`")):
-        plan = json.loads(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, release=release).to_json())
+    for mode, heading in (("hits", "field of `labels`, `counts`, `kms21`"), ("looks", "field of `names`")):
+        plan = json.loads(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode).to_json())
         assert listed("field of every plan") | listed(heading) == plan.keys()
     assert listed("header field") == json.loads(ReportHeader("run", "events", "", plan).to_json()).keys()
     assert listed("field of a record") == {

@@ -122,7 +122,7 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))
     assert version.startswith("shh, version ")
     planned = run(
-        *(target / "bin" / "shh", "plan", "--release", "counts", "--epsilon-per-query", "0.1"),
+        *(target / "bin" / "shh", "plan", "--mode", "hits-with-counts", "--epsilon-per-query", "0.1"),
         *("--hits-per-user", "5", "--delta", "1e-8", "--json"),
         cwd=tmp_path,
         PYTHONPATH=str(target),

@@ -1,4 +1,4 @@
-"""The release modes as an accountant sees them: the noise of one count, what is charged, and what that proves.
+"""The modes as an accountant sees them: the noise of one count, what is charged, and what that proves.
 
     labels  BetweenThresholds, charged in the zone above the threshold   single noise, target charging
     counts  sparse vector with individual charging                       single noise, target charging
@@ -180,7 +180,7 @@ class TargetChargingMode:
     def zone_width(self, noise: NoiseParameters) -> int:
         """Integers in the charged zone; 0 where every result is charged.
 
-        ceil(2 / epsilon_per_query) in labels: 6 % more noise than for counts.
+        ceil(2 / epsilon_per_query) in mode ``hits``: 6 % more noise than with counts.
         """
         return math.ceil(2 / noise.epsilon_per_query) if self.has_zone else 0
 
@@ -197,7 +197,7 @@ class TargetChargingMode:
                 f"epsilon_per_query must lie in [{MIN_EPSILON}, {MAX_EPSILON:g}], got {noise.epsilon_per_query!r}."
             )
         if noise.wide_epsilon_per_query or noise.noise_cap:
-            raise ValueError("wide_epsilon_per_query and noise_cap must be 0 except for release 'kms21'.")
+            raise ValueError("wide_epsilon_per_query and noise_cap must be 0 except for mode 'kms21'.")
 
     def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         """The least noise at which the accountant proves (epsilon, delta), rounded to more."""
@@ -270,15 +270,15 @@ class Kms21Mode:
 
 ReleaseMode = TargetChargingMode | Kms21Mode
 RELEASE_MODES: dict[str, ReleaseMode] = {
-    "labels": TargetChargingMode(has_zone=True, default_hits=3),
-    "counts": TargetChargingMode(has_zone=False, default_hits=10),
+    "hits": TargetChargingMode(has_zone=True, default_hits=3),
+    "hits-with-counts": TargetChargingMode(has_zone=False, default_hits=10),
     "kms21": Kms21Mode(),
 }
 ACCOUNTANTS = tuple(dict.fromkeys(name for mode in RELEASE_MODES.values() for name in mode.accountants))
 
 
-def mode_of(release: str) -> ReleaseMode:
+def mode_of(mode: str) -> ReleaseMode:
     """The mode of this name. Raises ValueError for another one."""
-    if not isinstance(release, str) or release not in RELEASE_MODES:
-        raise ValueError(f"release must be one of {', '.join(RELEASE_MODES)}, got {shown(release)}.")
-    return RELEASE_MODES[release]
+    if not isinstance(mode, str) or mode not in RELEASE_MODES:
+        raise ValueError(f"mode must be one of {', '.join(RELEASE_MODES)}, got {shown(mode)}.")
+    return RELEASE_MODES[mode]

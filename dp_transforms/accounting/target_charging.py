@@ -1,4 +1,4 @@
-"""Target charging by counting calls: the closed form and the exact tail; and the targets of the release modes.
+"""Target charging by counting calls: the closed form and the exact tail; and the targets of the modes.
 
 Guarantee of each accountant: a data holder called any number of times, each call epsilon_per_query-DP with a
 q-target for one user, and an exclusion after `hits` results in the target, is (epsilon, delta)-DP for that user.

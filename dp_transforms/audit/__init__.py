@@ -1,6 +1,6 @@
 """Checks of a plan's claim against what its mechanism does: exact, and by running the real code. Imports no Beam.
 
-Users pay for hits, or for looks (release mode `names`). Each module imports only those above it. docs/audit.md says
+Users pay for hits, or for looks (mode `looks`). Each module imports only those above it. docs/audit.md says
 what is computed, why it is a lower bound, and what it cannot show.
 
 - `query_law`: what one query shows about one user who pays for hits, and the best adversary of many queries.

@@ -1,4 +1,4 @@
-"""Many copies of a scene through the real code of release mode `names`, all at once.
+"""Many copies of a scene through the real code of mode `looks`, all at once.
 
 Each copy has items and users of its own, so its draws are independent of the others'. Pairs, weights, purses, sums,
 noise, known items, counters, levels and sizes are the real ones; ids are numbers instead of hashes of events.

@@ -1,4 +1,4 @@
-"""What a run of release mode `names` attains at the worst, exactly, against what its plan claims.
+"""What a run of mode `looks` attains at the worst, exactly, against what its plan claims.
 
 Nothing is random or sampled, and no number comes from the accounting. Each is attained and rounded down: if it exceeds
 a claim, the claim is wrong. docs/audit.md says what is tried.
@@ -23,7 +23,7 @@ from dp_transforms.audit.look_law import (
     reach_of_prices,
     static_delta,
 )
-from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism, PricesOfUser, violations_of_delta
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, violations_of_delta
 
 MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
@@ -66,7 +66,7 @@ class StaticLooks:
 
 
 @dataclasses.dataclass(frozen=True)
-class NamesExactAudit:
+class LooksExactAudit:
     """All that is attained.
 
     worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
@@ -97,9 +97,9 @@ class NamesExactAudit:
         return max([*(each.delta for each in self.few), *(each.delta for each in self.static)])
 
 
-def audit_names_exactly(
-    mechanism: NamesMechanism, claim: NamesClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
-) -> NamesExactAudit:
+def audit_looks_exactly(
+    mechanism: LooksMechanism, claim: LooksClaim, *, most_looks: int | None = None, on_step: OnStep = lambda step: None
+) -> LooksExactAudit:
     """most_looks: of a user, in what is tried on items that others hold too; None: all that a purse pays for."""
     largest = mechanism.looks_list.weights[-1]
     reach = reach_of_prices(mechanism.shape, claim.order, largest, mechanism.scale)
@@ -113,7 +113,7 @@ def audit_names_exactly(
     static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
     on_step("items of one user alone")
     lone_delta, lone_looks = _lone(law, mechanism)
-    audit = NamesExactAudit(
+    audit = LooksExactAudit(
         worst_price=worst_price,
         prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
         purse_delta=claim.delta_of_purse,
@@ -133,7 +133,7 @@ def audit_names_exactly(
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
-def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, reach: int) -> AuditedPrice:
+def worst_price_of(law: NoiseLaw, mechanism: LooksMechanism, claim: LooksClaim, reach: int) -> AuditedPrice:
     """Every weight on a grid of counts; then the worst ones, the first and the last among all integers."""
     found = []
     for listed in mechanism.lists:
@@ -147,14 +147,14 @@ def worst_price_of(law: NoiseLaw, mechanism: NamesMechanism, claim: NamesClaim, 
 
 
 def _price(
-    look_law: LookLaw, listed: PricesOfUser, purse: int, claim: NamesClaim, reach: int, place: int, *, finely: bool
+    look_law: LookLaw, listed: PricesOfUser, purse: int, claim: LooksClaim, reach: int, place: int, *, finely: bool
 ) -> AuditedPrice:
     weight, units, hit_price = listed.weights[place], listed.units[place], claim.price(listed.hit_units, purse)
     look = look_law.worst(weight, claim.order, reach, finely=finely, hit_price=hit_price)
     return AuditedPrice(weight, units, claim.price(units, purse), look, listed.hits > 0)
 
 
-def _count(mechanism: NamesMechanism, order: float) -> float:
+def _count(mechanism: LooksMechanism, order: float) -> float:
     """The divergence of order `order` of one count with a user and without, where others hold the item too often for a
     count of 0. The noise is symmetric, so both directions have one value. Outcomes are joined where there are many."""
     scale = mechanism.count_scale
@@ -170,7 +170,7 @@ def _numbers(most: int) -> list[int]:
     return sorted({most, *(number for power in powers for number in (power, 3 * power) if number <= most)})
 
 
-def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> FewLooks:
+def _few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -> FewLooks:
     """The worst of both lists and directions."""
     return max(
         (
@@ -182,7 +182,7 @@ def _few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -
     )
 
 
-def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float) -> StaticLooks:
+def _static(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -> StaticLooks:
     reach = math.ceil(_STATIC_REACH * law.scale)
     found = []
     for listed in mechanism.lists:
@@ -194,7 +194,7 @@ def _static(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float
     return max(found, key=lambda each: each.delta)
 
 
-def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
+def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     """The probability that one of the items that the user alone holds is named; and the number of looks, the worst.
 
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
@@ -210,7 +210,7 @@ def _lone(law: NoiseLaw, mechanism: NamesMechanism) -> tuple[float, int]:
     return best
 
 
-def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float:
+def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float:
     """Some looks of the smallest weight at items of the user alone, and then one at an item of others.
 
     One of the former is named with probability p with the user, and never without. If none is, what follows is one
@@ -232,7 +232,7 @@ def _together(law: NoiseLaw, mechanism: NamesMechanism, epsilon: float) -> float
     return best * (1 - ROUNDING)
 
 
-def _one_look(law: NoiseLaw, mechanism: NamesMechanism, weight: int, epsilon: float) -> float:
+def _one_look(law: NoiseLaw, mechanism: LooksMechanism, weight: int, epsilon: float) -> float:
     margins = np.arange(weight, min(mechanism.boundaries[0], math.ceil(4 * law.scale)) + 1, max(1, law.scale // 1000))
     if not len(margins):
         return 0.0
@@ -240,7 +240,7 @@ def _one_look(law: NoiseLaw, mechanism: NamesMechanism, weight: int, epsilon: fl
     return float(np.max(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p))))
 
 
-def _violations(audit: NamesExactAudit, claim: NamesClaim) -> list[str]:
+def _violations(audit: LooksExactAudit, claim: LooksClaim) -> list[str]:
     found = []
     price = audit.worst_price
     if price.look.divergence > price.claimed:

@@ -1,4 +1,4 @@
-"""What one look shows about one user in release mode `names`: the law of its noise, and the worst divergence.
+"""What one look shows about one user in mode `looks`: the law of its noise, and the worst divergence.
 
 Independent of the accounting: the law of the noise is a quadrature of its density, levels are those that are published
 and no more, and the supremum over counts is a search that ends in all integers around the worst one. So the result is

@@ -1,6 +1,6 @@
 """What is audited: the mechanism that a plan runs, what the plan claims about it, and what workers get of it.
 
-In a `Mechanism` users pay for hits, in a `NamesMechanism` (release mode `names`) for looks. A mechanism is plain
+In a `Mechanism` users pay for hits, in a `LooksMechanism` (mode `looks`) for looks. A mechanism is plain
 numbers, so that tests can change one of them and leave the claim as it was.
 """
 
@@ -21,8 +21,8 @@ from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.stream_settings import StreamSettings
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 _FREE = ("stream", "run_id")  # names that a run is given
@@ -43,7 +43,7 @@ class Claim:
     delta_open: float
 
     @classmethod
-    def of_plan(cls, plan: NamesPlan | ChargingPlan) -> Self:
+    def of_plan(cls, plan: LooksPlan | HitsPlan) -> Self:
         return cls(**{field.name: getattr(plan, field.name) for field in dataclasses.fields(cls)})
 
 
@@ -57,7 +57,7 @@ class HitsClaim(Claim):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NamesClaim(Claim):
+class LooksClaim(Claim):
     """delta_looks: for looks. order, budget: the divergence of this order that a full purse stands for. most_looks:
     that it pays for."""
 
@@ -115,9 +115,9 @@ class Mechanism:
     tests_lone_items: bool = True
 
     @classmethod
-    def of_plan(cls, plan: ChargingPlan) -> Mechanism:
+    def of_plan(cls, plan: HitsPlan) -> Mechanism:
         law: QueryLaw = ThresholdLaw(plan.epsilon_per_query, plan.zone_width)
-        if plan.release == "kms21":
+        if plan.mode == "kms21":
             law = CappedSumLaw(
                 wide_epsilon=plan.wide_epsilon_per_query, narrow_epsilon=plan.epsilon_per_query, cap=plan.noise_cap
             )
@@ -177,7 +177,7 @@ class PricesOfUser:
 
 
 @dataclasses.dataclass(frozen=True)
-class NamesMechanism:
+class LooksMechanism:
     """shape, scale: of the noise. looks_list: of users who pay nothing for hits. hits_list: of users who pay for hits;
     None where nobody does. Level 1 is then a hit, and level 2 is the last one.
 
@@ -196,7 +196,7 @@ class NamesMechanism:
     count_scale: int = 0
 
     @classmethod
-    def of_plan(cls, plan: NamesPlan) -> NamesMechanism:
+    def of_plan(cls, plan: LooksPlan) -> LooksMechanism:
         levels = range(2 if plan.hits_per_user else _LEVELS)
         hits_list = None
         if plan.hits_per_user:
@@ -260,11 +260,11 @@ class NamesMechanism:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def settings_violations(plan: NamesPlan | ChargingPlan, settings: StreamSettings) -> Iterator[str]:
+def settings_violations(plan: LooksPlan | HitsPlan, settings: StreamSettings) -> Iterator[str]:
     """A sentence for each field that is not the plan's, and for each of which the plan does not say what it must be."""
     wanted = {"plan_fingerprint": plan.fingerprint, "epsilon_total": plan.epsilon}
     checked = [field.name for field in dataclasses.fields(settings) if field.name not in _FREE]
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         wanted["noise"] = ExponentialPower(plan.shape, plan.scale)
         checked.remove("likely_noise")
     for name in checked:
@@ -272,13 +272,13 @@ def settings_violations(plan: NamesPlan | ChargingPlan, settings: StreamSettings
             yield f"workers get {name}, and the audit does not know what it must be"
         elif getattr(settings, name) != wanted.get(name, getattr(plan, name, None)):
             yield f"workers get another {name} than the plan says"
-    if isinstance(plan, NamesPlan) and isinstance(settings, NamingSettings):
+    if isinstance(plan, LooksPlan) and isinstance(settings, NamingSettings):
         wrong = _wrong_sizes(plan, settings.likely_noise)
         if wrong > plan.size_error * (1 + _ERROR):
             yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
 
 
-def _wrong_sizes(plan: NamesPlan, likely_noise: int) -> float:
+def _wrong_sizes(plan: LooksPlan, likely_noise: int) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, 9.6, by another law of the noise."""
     law = NoiseLaw.whole(plan.shape, plan.scale)
     largest, left = plan.weights[-1], plan.purse - plan.hits_per_user * plan.hit_units

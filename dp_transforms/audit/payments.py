@@ -26,7 +26,7 @@ from dp_transforms.audit.copies import (
     user_pairs_of,
 )
 from dp_transforms.audit.look_law import Whole
-from dp_transforms.audit.mechanism import NamesMechanism
+from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
@@ -65,7 +65,7 @@ class PaymentAudit:
     violations: tuple[str, ...]
 
 
-def audit_payments(mechanism: NamesMechanism, settings: NamingSettings, secret: bytes) -> PaymentAudit:
+def audit_payments(mechanism: LooksMechanism, settings: NamingSettings, secret: bytes) -> PaymentAudit:
     """settings: of a real run. secret: fresh, at least 32 bytes."""
     slide = settings.schedule.slide_seconds
     run = dataclasses.replace(settings, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain_size=0)
@@ -192,7 +192,7 @@ def _added_up(weights: Weights) -> Cells:
     return found
 
 
-def _spent(weights: Weights, mechanism: NamesMechanism) -> tuple[dict[int, int], list[int]]:
+def _spent(weights: Weights, mechanism: LooksMechanism) -> tuple[dict[int, int], list[int]]:
     """Units by user, at the prices of the lists, with all its hits if it pays for any; and weights that are on none."""
     units = {
         Paid(weight, listed.hits > 0): price

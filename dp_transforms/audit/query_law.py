@@ -35,7 +35,7 @@ class Result(NamedTuple):
 
 
 class QueryLaw(abc.ABC):
-    """One query of a release mode, as plain numbers. A law is a value that can be hashed."""
+    """One query of a mode, as plain numbers. A law is a value that can be hashed."""
 
     near: ClassVar[int] = -1  # the distance at which, if it is kept, the loss can grow most while the user pays least
 
@@ -72,7 +72,7 @@ class QueryLaw(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ThresholdLaw(QueryLaw):
-    """Release modes ``labels`` (zone_width >= 1) and ``counts`` (zone_width 0: all from the threshold on is charged).
+    """Modes ``hits`` (zone_width >= 1) and ``hits-with-counts`` (zone_width 0: all from the threshold on is charged).
 
     Discrete Laplace noise of scale ``1 / epsilon_per_query``. A noisy count v has ratio e^epsilon_per_query where
     ``v > f`` and its inverse where ``v <= f``. Only "below" and "above", which lump values, may lie between.
@@ -135,7 +135,7 @@ class ThresholdLaw(QueryLaw):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CappedSumLaw(QueryLaw):
-    """Release mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
+    """Mode ``kms21``: an item whose ``count + W + min(V, cap)`` reaches the threshold is published and charged.
 
     W and V are discrete Laplace of scale ``1 / wide_epsilon`` and ``1 / narrow_epsilon`` ([KMS21] Algorithm 3). Only
     the name is published, so there are two results, and no values.

@@ -1,4 +1,4 @@
-"""Runs the real code of release mode `names` many times: a lower bound on epsilon, and a test of all that it publishes.
+"""Runs the real code of mode `looks` many times: a lower bound on epsilon, and a test of all that it publishes.
 
 Copies of a few scenes, with the user and without. The thresholds are smaller than in the plan and the counts with
 them, since only their difference matters; the noise, the weights, the purse and the spacing are those of the plan. The
@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw, Whole
-from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
 from dp_transforms.audit.scenes import (
     USER,
     Cell,
@@ -60,8 +60,8 @@ class LooksDesign(Design):
     event: int
 
 
-def design_names_sampling(
-    mechanism: NamesMechanism, claim: NamesClaim, law: NoiseLaw, runs: int, most_looks: int
+def design_looks_sampling(
+    mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, most_looks: int
 ) -> LooksDesign:
     """The looks and the event for which so many runs can be expected to show the largest epsilon."""
     weight = mechanism.replay_choice(1)[0]
@@ -73,7 +73,7 @@ def design_names_sampling(
 
 
 def _designs(
-    mechanism: NamesMechanism, claim: NamesClaim, law: NoiseLaw, runs: int, looks: int
+    mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, looks: int
 ) -> Iterator[LooksDesign]:
     weight = mechanism.replay_choice(looks)[0]
     design = functools.partial(LooksDesign, looks=looks, weight=weight)
@@ -91,7 +91,7 @@ def _designs(
                 )
 
 
-def scene_of_design(design: LooksDesign, mechanism: NamesMechanism) -> Scene:
+def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
     cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
     threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
@@ -99,8 +99,8 @@ def scene_of_design(design: LooksDesign, mechanism: NamesMechanism) -> Scene:
 
 
 def sample_names(
-    mechanism: NamesMechanism,
-    claim: NamesClaim,
+    mechanism: LooksMechanism,
+    claim: LooksClaim,
     settings: NamingSettings,
     design: LooksDesign,
     law: NoiseLaw,

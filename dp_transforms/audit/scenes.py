@@ -1,4 +1,4 @@
-"""Streams that an adversary makes for the real code of release mode `names`, and the exact law of what they show.
+"""Streams that an adversary makes for the real code of mode `looks`, and the exact law of what they show.
 
 A `Scene` is a few cells (window, item), each with some holders; a `Trial` is a scene with its tests. Weights are
 computed here again, from docs/purse.md sections 6 and 8, in plain integers. Thresholds are smaller than in the plan and
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
-from dp_transforms.audit.mechanism import NamesMechanism, PricesOfUser
+from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser
 from dp_transforms.audit.statistics import NamedPValue, binomial_p_value, multinomial_p_value
 
 NOBODY, USER = range(0), range(1)  # of the users of a copy; the first one is x'
@@ -124,7 +124,7 @@ class SceneWeights:
     other: dict[int, int]
 
     @classmethod
-    def of_scene(cls, scene: Scene, mechanism: NamesMechanism, slide_seconds: int) -> SceneWeights:
+    def of_scene(cls, scene: Scene, mechanism: LooksMechanism, slide_seconds: int) -> SceneWeights:
         looks: dict[int, int] = {}
         for cell in scene.cells:
             if cell.by_user:
@@ -142,7 +142,7 @@ class SceneWeights:
 
 
 def paced_weights(
-    mechanism: NamesMechanism, looks: dict[int, int], *, windows: int, slide_seconds: int
+    mechanism: LooksMechanism, looks: dict[int, int], *, windows: int, slide_seconds: int
 ) -> dict[int, int]:
     """The weight in each window of a user with so many looks in each; 0 where its purse pays for none.
 
@@ -229,7 +229,7 @@ def independence_p_value(first: tuple[Whole, Values], second: tuple[Whole, Value
 
 
 def scene_of(
-    name: str, cells: Iterable[Cell], mechanism: NamesMechanism, *, threshold: int, known: int | None = None
+    name: str, cells: Iterable[Cell], mechanism: LooksMechanism, *, threshold: int, known: int | None = None
 ) -> Scene:
     """A scene with the rules of a mechanism. known: the threshold of known items; None: as far below as in the plan."""
     gap = mechanism.boundaries[0] - mechanism.known_boundaries[0]
@@ -245,14 +245,14 @@ def scene_of(
     )
 
 
-def level_trial(scene: Scene, mechanism: NamesMechanism, law: NoiseLaw, copies: int, slide_seconds: int) -> Trial:
+def level_trial(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, copies: int, slide_seconds: int) -> Trial:
     """Of what each window of each item shows."""
     weights = SceneWeights.of_scene(scene, mechanism, slide_seconds)
     return Trial(scene, copies, functools.partial(level_p_values, scene, weights, law))
 
 
 def level_trials(
-    mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int, runs: int
+    mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int, runs: int
 ) -> Iterator[Trial]:
     """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
     most = _MOST_COPIES if mechanism.hits_list is None else _MOST_COPIES_WITH_HITS
@@ -261,7 +261,7 @@ def level_trials(
         yield level_trial(scene, mechanism, law, copies, slide_seconds)
 
 
-def new_items(mechanism: NamesMechanism) -> Scene:
+def new_items(mechanism: LooksMechanism) -> Scene:
     heaviest, held = mechanism.looks_list.weights[-1], _held(mechanism)
     cells = [
         Cell(0, item, 1 + round(item * mechanism.spacing / heaviest), USER if item in held else NOBODY)
@@ -270,7 +270,7 @@ def new_items(mechanism: NamesMechanism) -> Scene:
     return scene_of("levels of new items", cells, mechanism, threshold=heaviest)
 
 
-def known_items(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
+def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
     """Once as a replay and once as a stream."""
     known, held = max(1, law.smallest_margin(_PASS)), _held(mechanism)
     threshold = known + mechanism.boundaries[0] - mechanism.known_boundaries[0]
@@ -287,12 +287,12 @@ def known_items(mechanism: NamesMechanism, law: NoiseLaw, forget_after: int, sli
         yield dataclasses.replace(scene, cells=tuple(cells))
 
 
-def _held(mechanism: NamesMechanism) -> range:
+def _held(mechanism: LooksMechanism) -> range:
     """The user holds so many of the cells, those that show most, since it may have no looks for others."""
     return range(max(looks for looks in range(1, 6) if mechanism.all_count(looks)))
 
 
-def empty_purse_trials(mechanism: NamesMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
+def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
     """A user alone, with twice as many items in a window as its purse pays for, and in a stream more in the next one.
 
     So many are drawn for as it pays for, and of the next window none.
@@ -321,7 +321,7 @@ def _empty_purse_p_values(name: str, drawn: int, tail: float, levels: Mapping[bo
     yield f"{name}, next window", 0.0 if named[1:].any() else 1.0
 
 
-def exclusion_trials(mechanism: NamesMechanism, law: NoiseLaw, hits_from: int, runs: int) -> Iterator[Trial]:
+def exclusion_trials(mechanism: LooksMechanism, law: NoiseLaw, hits_from: int, runs: int) -> Iterator[Trial]:
     """Users who have no hits left: the real code must name an item as if they did not hold it.
 
     In each copy a group of users pays for hits, and shares items that are likely to be hits, as many as each of them
@@ -364,7 +364,7 @@ def _exclusion_p_values(
     yield f"{name}, hits", binomial_p_value(int(np.count_nonzero(shared)), shared.size, tails[1])
 
 
-def count_trials(mechanism: NamesMechanism, runs: int) -> Iterator[Trial]:
+def count_trials(mechanism: LooksMechanism, runs: int) -> Iterator[Trial]:
     """Counts: against their exact law, and new for other windows and other holders.
 
     Whatever the names are, what is counted follows from them alone. So here every item of every copy is counted: one

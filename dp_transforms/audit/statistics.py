@@ -1,4 +1,4 @@
-"""Bounds and tests for counts of independent runs, and what they say about the real code of any release mode."""
+"""Bounds and tests for counts of independent runs, and what they say about the real code of any mode."""
 
 from __future__ import annotations
 

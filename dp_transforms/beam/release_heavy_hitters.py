@@ -72,16 +72,16 @@ class ShiftingHeavyHitters(beam.PTransform):
     run_id: new for every run; None draws one each time the transform is applied. Reuse it only to resume the same run
         over the same input. A pipeline object or template that runs twice repeats its noise: build it again.
     stream: name in the reports. The budgets of streams that share users add up.
-    shards: how many parts large windows are cut into; results do not depend on it. A stream of names that continues
-        from stored state must have the same number: purses are stored by shard, and in another one a user would have a
-        full purse again.
+    shards: how many parts large windows are cut into; results do not depend on it. A stream that continues from
+        stored state in mode `looks` must have the same number: purses are stored by shard, and in another one a
+        user would have a full purse again.
     domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
         or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
         and counted.
 
     The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, section 7).
 
-    In release mode names, bounded input and a stream give different reports: a stream does not know what a user will do
+    In mode looks, bounded input and a stream give different reports: a stream does not know what a user will do
     later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
@@ -155,8 +155,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             | "AssignWindows" >> AssignWindows(settings, noise_key, PackPairs(settings.schedule, shards), self._domain)
             | "CloseByWatermark" >> CloseByWatermark(settings.schedule, shards.shards)
         )
-        release = ReleaseStagesInOrder(stages_of(settings, self._domain), noise_key, shards.shards, senders=1)
-        return ReleaseOutput((messages | "Release" >> release).reports, rejected)
+        mode = ReleaseStagesInOrder(stages_of(settings, self._domain), noise_key, shards.shards, senders=1)
+        return ReleaseOutput((messages | "Release" >> mode).reports, rejected)
 
     def _release_at_once(self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret) -> ReleaseOutput:
         pays_looks = isinstance(settings, NamingSettings)
@@ -164,8 +164,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         step = PackPairs(settings.schedule, cuts.users, by_item=pays_looks)
         packed, rejected = self._packed(events, settings, noise_key, step)
         stages = stages_of(settings, self._domain_of_stages, is_replay=True)
-        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
-        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
+        mode = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
+        return ReleaseOutput((packed | "Release" >> mode).reports, rejected)
 
     def _packed(
         self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret, step: PackPairs

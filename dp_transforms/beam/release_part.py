@@ -32,7 +32,7 @@ class ReleasePart(beam.PTransform):
     """`EventBatch` -> `PartOutput`: the windows of one part of a run; bounded input only.
 
     Guarantee: the reports of all parts of a run together are those of `ShiftingHeavyHitters` for the whole range, with
-    the same key, run id and plan; in release mode names, those of a stream, where each user spends its purse at its own
+    the same key, run id and plan; in mode looks, those of a stream, where each user spends its purse at its own
     pace. So they are (plan.epsilon, plan.delta)-DP together. Condition: each window is taken once, with one input, by
     the part that begins where the one before it ended (`runs` and `cli` see to it).
 
@@ -67,9 +67,9 @@ class ReleasePart(beam.PTransform):
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
         step = PackPairs(self._settings.schedule, self._cuts.users, self._part)
-        release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
+        mode = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
         assign = AssignWindows(self._settings, noise_key, step, self._domain)
-        released = batches | "AssignWindows" >> assign | "Release" >> release
+        released = batches | "AssignWindows" >> assign | "Release" >> mode
         for state in released.states:
             state.element_type = bytes
         return PartOutput(released.reports, released.states | "AllState" >> beam.Flatten(pipeline=batches.pipeline))

@@ -114,7 +114,7 @@ class HeavyHitterRows(beam.PTransform):
     counted for the operator. The rows of bounded input come in the order of windows, not in that in which an engine
     finishes them: that may depend on data that are not released. Keep that order, or sort what you write.
 
-    plan: path of a plan (`shh plan --output`), which has budget, windows and release mode. Else epsilon, delta, start,
+    plan: path of a plan (`shh plan --output`), which has budget, windows and mode. Else epsilon, delta, start,
         end, window, slide and release make one, as in `declared_plan`. Declare start and end; never take them from the
         data.
     user, item: names of fields. time: the field with the event time, for bounded input; None: the element's timestamp.
@@ -137,7 +137,7 @@ class HeavyHitterRows(beam.PTransform):
         end: str | int | datetime.date | None = None,
         window: str | int | None = None,
         slide: str | int | None = None,
-        release: str | None = None,
+        mode: str | None = None,
         user: str = "user",
         item: str = "item",
         time: str | None = None,
@@ -157,7 +157,7 @@ class HeavyHitterRows(beam.PTransform):
             raise ValueError(_NO_RUN_ID)
         check_names(stream=stream)
         self.plan = declared_plan(
-            plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, release=release
+            plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, mode=mode
         )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item = user, item
@@ -183,8 +183,8 @@ class HeavyHitterRows(beam.PTransform):
 
     def released(self, events: beam.PCollection, **fields: Any) -> beam.PCollection:
         """The rows for events, or for batches of them. fields: of events, as in `ShiftingHeavyHitters`."""
-        release = ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
-        return _encoded(events | "ShiftingHeavyHitters" >> release, events)
+        mode = ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
+        return _encoded(events | "ShiftingHeavyHitters" >> mode, events)
 
 
 class ReadHeavyHitters(beam.PTransform):
@@ -302,7 +302,7 @@ def declared_plan(
     end: str | int | datetime.date | None = None,
     window: str | int | None = None,
     slide: str | int | None = None,
-    release: str | None = None,
+    mode: str | None = None,
 ) -> ReleasePlan:
     """The plan of a file, or the one that `ReleasePlan.calibrate` makes of a budget.
 
@@ -315,7 +315,7 @@ def declared_plan(
     """
     budget = {"epsilon": epsilon, "delta": delta, "start": start, "end": end, "window": window}
     if plan is not None:
-        beside = [name for name, value in {**budget, "slide": slide, "release": release}.items() if value is not None]
+        beside = [name for name, value in {**budget, "slide": slide, "mode": mode}.items() if value is not None]
         if beside:
             raise ValueError(f"{', '.join(beside)} cannot be given beside plan, which has them. {_WAYS}")
         return _read(plan)
@@ -327,7 +327,7 @@ def declared_plan(
         _moment("start", start), _moment("end", end), length, length if slide is None else _seconds("slide", slide)
     )
     return ReleasePlan.calibrate(
-        epsilon=_number("epsilon", epsilon), delta=_number("delta", delta), schedule=schedule, release=release
+        epsilon=_number("epsilon", epsilon), delta=_number("delta", delta), schedule=schedule, mode=mode
     )
 
 

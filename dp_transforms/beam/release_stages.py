@@ -72,8 +72,8 @@ class ReleaseAtOnce(beam.PTransform):
                 users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
             counted = found[SENT] | "CountNamed" >> CountNamed(counts, noise_key, cuts.windows, users)
             return Released(counted, states)
-        release = AtOnceStep(stages.windows, by_window, None, part)
-        released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, noise_key)
+        mode = AtOnceStep(stages.windows, by_window, None, part)
+        released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(mode, noise_key)
         return Released(released[SENT], states)
 
 

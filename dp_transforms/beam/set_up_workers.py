@@ -272,7 +272,7 @@ class KeyedDoFn(beam.DoFn):
     """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
 
     domain: for steps that need the items of a known domain, which are then in ``self._domain``.
-    A subclass for one release mode declares its own type of ``_settings``.
+    A subclass for one mode declares its own type of ``_settings``.
     """
 
     _settings: StreamSettings

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.audit.exact_hits import audit_exactly
-from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import HitsClaim, Mechanism, NamesClaim, NamesMechanism, settings_violations
+from dp_transforms.audit.mechanism import HitsClaim, LooksClaim, LooksMechanism, Mechanism, settings_violations
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, sample_stream
-from dp_transforms.audit.sampled_looks import LooksDesign, design_names_sampling, sample_names
+from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import default_rounds
 from dp_transforms.cli.audit_hits_report import HitsReport
@@ -31,13 +31,13 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
 _HITS_OF_ALL_RUNS = 600_000  # about 15 seconds for each world
-_HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in labels an item has about as many holders as the zone is wide
+_HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in mode `hits` an item has about as many holders as the zone is wide
 
 Advance = Callable[[str, float], None]
 
@@ -55,8 +55,8 @@ Advance = Callable[[str, float], None]
     "--rounds",
     type=click.IntRange(min=1, max=100_000),
     metavar="N",
-    help="How many items the adversary gives the user, one per window if there are enough windows; in names, the most "
-    "looks of the user in what is tried. "
+    help="How many items the adversary gives the user, one per window if there are enough windows; in mode looks, the "
+    "most looks of the user in what is tried. "
     "Default: until the user is excluded, or its purse is empty.",
 )
 @click.option("--output", type=click.Path(path_type=str), metavar="FILE", help="Also write all numbers here, as JSON.")
@@ -75,12 +75,12 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
         check_output(output)
     plan = read_plan(plan_file)
     with _progress() as advance:
-        if isinstance(plan, NamesPlan):
+        if isinstance(plan, LooksPlan):
             report: AuditReport = audit_looks(plan, runs, rounds, advance)
-        elif isinstance(plan, ChargingPlan):
+        elif isinstance(plan, HitsPlan):
             report = audit_hits(plan, runs, rounds, advance)
         else:
-            raise UserError(f"--plan {plan_file} has release {plan.release}, which shh audit does not cover yet.")
+            raise UserError(f"--plan {plan_file} has mode {plan.mode}, which shh audit does not cover yet.")
     finish(report, output)
 
 
@@ -95,7 +95,7 @@ def finish(report: AuditReport, output: str | None) -> None:
         raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(report.violations)}.")
 
 
-def audit_hits(plan: ChargingPlan, runs: int | None, rounds: int | None, advance: Advance) -> HitsReport:
+def audit_hits(plan: HitsPlan, runs: int | None, rounds: int | None, advance: Advance) -> HitsReport:
     """runs: of the real code, in each world; 0: the real code is not run. rounds: items of the user."""
     mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
     settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
@@ -115,12 +115,12 @@ def sample_hits(
     return sample_stream(mechanism, claim, settings, design, os.urandom(32), advance)
 
 
-def audit_looks(plan: NamesPlan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
+def audit_looks(plan: LooksPlan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
     """runs: as above. rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
-    mechanism, claim = NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+    mechanism, claim = LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
     settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
     runs = _MOST_RUNS if runs is None else runs
-    exact = audit_names_exactly(
+    exact = audit_looks_exactly(
         mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
     )
     exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
@@ -132,8 +132,8 @@ def audit_looks(plan: NamesPlan, runs: int | None, rounds: int | None, advance: 
 
 
 def sample_looks(
-    mechanism: NamesMechanism,
-    claim: NamesClaim,
+    mechanism: LooksMechanism,
+    claim: LooksClaim,
     settings: NamingSettings,
     runs: int,
     rounds: int | None,
@@ -143,11 +143,11 @@ def sample_looks(
     advance("choosing what to sample", 0.0)
     law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
     most_looks = mechanism.most_looks if rounds is None else rounds
-    design = design_names_sampling(mechanism, claim, law, runs, most_looks)
+    design = design_looks_sampling(mechanism, claim, law, runs, most_looks)
     return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)
 
 
-def _default_runs(plan: ChargingPlan) -> int:
+def _default_runs(plan: HitsPlan) -> int:
     """As many as about half a minute allows."""
     affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
     return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))

@@ -14,7 +14,7 @@ from dp_transforms.audit.sampled_hits import StreamDesign
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
 from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
-from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.hits_plan import HitsPlan
 
 _NEVER_TRIED = (
     "noise that does not follow the holders, and hits that one part of a run hands to the next: these have tests of "
@@ -28,7 +28,7 @@ _NEVER_TRIED = (
 
 @dataclasses.dataclass(frozen=True)
 class HitsReport(AuditReport):
-    plan: ChargingPlan
+    plan: HitsPlan
     exact: ExactAudit
     sampled: SampledAudit[StreamDesign] | None = None
 
@@ -45,7 +45,7 @@ class HitsReport(AuditReport):
         plan = self.plan
         zone = f" to {plan.threshold + plan.zone_width - 1:,} charged" if plan.zone_width else ""
         return (
-            f"Plan {plan.fingerprint[:16]}: {plan.release}, noise of scale {plan.noise_scale:.4g}, threshold "
+            f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {plan.noise_scale:.4g}, threshold "
             f"{plan.threshold:,}{zone}, {plan.hits_per_user:,} hits per user, {plan.max_items_per_user:,} items per "
             f"user and window. Noise by the accountant {plan.accountant}."
         )
@@ -93,7 +93,7 @@ class HitsReport(AuditReport):
     def _untried_streams(self) -> str:
         """The ceilings hold by a theorem of docs/audit.md for so many items: no more is claimed than was computed."""
         others = "streams in which other items of the user, or the budgets of others, change what is tested"
-        if self.plan.release == "kms21":
+        if self.plan.mode == "kms21":
             return (
                 f"{others}, and all except a few fixed numbers of holders: for kms21 nothing here shows that no other "
                 "stream is worse"
@@ -114,7 +114,7 @@ class HitsReport(AuditReport):
 
     def record_of_parts(self) -> dict[str, Any]:
         plan, exact = self.plan, self.exact
-        fields = ("fingerprint", "release", "accountant", "noise_scale", "epsilon_per_query", "threshold", "zone_width")
+        fields = ("fingerprint", "mode", "accountant", "noise_scale", "epsilon_per_query", "threshold", "zone_width")
         shares = ("epsilon", "delta", "delta_accounting", "delta_open", "delta_sampling", "delta_hash")
         return {
             "plan": {
@@ -165,7 +165,7 @@ class HitsReport(AuditReport):
         )
 
 
-def _stream_text(stream: AttackStream, plan: ChargingPlan) -> str:
+def _stream_text(stream: AttackStream, plan: HitsPlan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
     if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
@@ -195,7 +195,7 @@ def _confidence_text(worst: ChargedAudit) -> str:
     return text + f"No adversary attains more than {worst.ceiling_delta:.4g} on {worst.items:,} items{more}."
 
 
-def _distance_text(distance: int, plan: ChargingPlan) -> str:
+def _distance_text(distance: int, plan: HitsPlan) -> str:
     """The number of other holders, and how far that is from the threshold."""
     count = plan.threshold + distance
     others = f"{count:,} other holder{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The result of a privacy audit of a plan in which users pay for looks, release mode `names`."""
+"""The result of a privacy audit of a plan in which users pay for looks, mode `looks`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
-from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, NamesExactAudit
+from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, LooksExactAudit
 from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.sampled_looks import LooksDesign
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, table_of
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 
 _NEVER_TRIED = (
     "noise that does not follow the weights of the holders, but who they are",
@@ -36,8 +36,8 @@ _OF_COUNTS = (
 
 @dataclasses.dataclass(frozen=True)
 class LooksReport(AuditReport):
-    plan: NamesPlan
-    exact: NamesExactAudit
+    plan: LooksPlan
+    exact: LooksExactAudit
     payments: PaymentAudit | None = None
     sampled: SampledAudit[LooksDesign] | None = None
 
@@ -123,7 +123,7 @@ class LooksReport(AuditReport):
 
     def record_of_parts(self) -> dict[str, Any]:
         plan, exact = self.plan, self.exact
-        fields = ("fingerprint", "release", "shape", "scale", "order", "budget", "most_looks", "hits_per_user")
+        fields = ("fingerprint", "mode", "shape", "scale", "order", "budget", "most_looks", "hits_per_user")
         thresholds = ("threshold", "known_threshold", "forget_after", "spacing", "domain_size")
         of_counts = ("counts_for", "counts_per_user", "count_scale")
         shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")

@@ -1,4 +1,4 @@
-"""The result of a privacy audit: what the reports of all release modes share, in words, as tables and as JSON."""
+"""The result of a privacy audit: what the reports of all modes share, in words, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT_VERSION = 1
 
 
 class SampledParts(NamedTuple):
-    """What is particular to the sampled runs of a release mode.
+    """What is particular to the sampled runs of a mode.
 
     note: how they differ from those of the plan. event: what they count, agreement: what the p-value is of, in words.
     adds_user: whether the event is likelier with the user. stream, of_event, of_tests: records for JSON.

@@ -114,7 +114,7 @@ def _run(
             "--out-of-order",
             "1s",
         ],
-        ["--release", "names", "--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
+        ["--mode", "looks", "--epsilon", "2", "--delta", "1e-9", "--noise-key-file", str(_FOLDER / "noise.key")],
         ["--engine", "flink", "--flink-master", cluster.address, "--worker-pool", pool.address],
         ["--checkpoint-dir", str(_FOLDER / "checkpoints"), "--checkpoint-interval", "2s"],
     )

@@ -57,7 +57,7 @@ _PRIVATE_WORDS = (
     " token tokens secret password passwd jwt auth authorization surname firstname lastname fullname username vorname"
     " nachname trace"
 )
-_NAMES = frozenset({"name", "names"})  # of a person, unless another word says of what
+_NAMES = frozenset({"name", "looks"})  # of a person, unless another word says of what
 _HOLDS = {
     ADDRESSES: r"^[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?::[0-9]+|/[0-9]+)?$"
     r"|^[0-9a-f]{0,4}(?::[0-9a-f]{1,4}){0,6}::[0-9a-f:.]*$"

@@ -112,12 +112,12 @@ def shards_for(request: ReplayRequest, parallelism: int, worker_megabytes: int =
     """So many that a part has at most a million events, or what a worker of this memory can hold if that is less. Of a
     log with more than a billion the parts grow up to that; then their number does.
 
-    In release mode names one part holds all windows of its users; in others windows are cut as well. Results do not
+    In mode looks one part holds all windows of its users; in others windows are cut as well. Results do not
     depend on it.
     """
     schedule = request.plan.schedule
     events = estimate_log(request.chunks, request.fields).events * schedule.windows_per_event
-    slabs = 1 if request.plan.release == "names" else min(schedule.horizon, _GROUPS_OF_WINDOWS)
+    slabs = 1 if request.plan.mode == "looks" else min(schedule.horizon, _GROUPS_OF_WINDOWS)
     wanted = max(-(-events // (_EVENTS_PER_SHARD * slabs)), -(-max(_LEAST_SHARDS, 4 * parallelism) // slabs))
     needed = -(-events // (events_that_fit(worker_megabytes) * slabs))
     return max(min(_MOST_SHARDS, wanted), needed)

@@ -19,7 +19,7 @@ from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import UserError
 from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.monitor.domain_table import DomainFile
-from dp_transforms.plan.release_plan import DEFAULT_RELEASE
+from dp_transforms.plan.release_plan import DEFAULT_MODE
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
@@ -124,9 +124,9 @@ def read_early(pool: ProcessPool, logs: Sequence[str], options: dict[str, Any]) 
         return
     with contextlib.suppress(ValueError, UserError, click.UsageError):
         fields, schedule = event_fields(options), schedule_from_options(options)
-        release = options["release"] or DEFAULT_RELEASE
+        mode = options["mode"] or DEFAULT_MODE
         chunks = find_log_chunks(logs, fields)
-        step = reading_step(schedule, release, fields, shards_of_log(chunks, schedule, release))
+        step = reading_step(schedule, mode, fields, shards_of_log(chunks, schedule, mode))
         _begin(pool, step, chunks, options["noise_key_file"])
 
 
@@ -136,7 +136,7 @@ def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
     if request.domain_file is not None:
         domain = DomainFile(request.domain_file, plan.domain_size, plan.domain_fingerprint)
         pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.domain_file)
-    step = reading_step(plan.schedule, plan.release, request.fields, request.shards, domain)
+    step = reading_step(plan.schedule, plan.mode, request.fields, request.shards, domain)
     _begin(pool, step, request.chunks, request.noise_key_file)
 
 
@@ -147,9 +147,9 @@ def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], k
         pool.submit_ahead(step, joined)
 
 
-def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, release: str) -> int | None:
+def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, mode: str) -> int | None:
     """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
-    if release != "names":
+    if mode != "looks":
         return None
     rows = sum(chunk.bytes // _BYTES_PER_EVENT if chunk.events is None else chunk.events for chunk in chunks)
     return min(_MOST_SHARDS, max(8, -(-rows * schedule.windows_per_event // _EVENTS_PER_SHARD)))

@@ -19,8 +19,8 @@ from dp_transforms.cli.options import OUTPUT, GroupedCommand, flag, option
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_from_log import Activity, from_log_options, plan_with_activity, refuse_from_log
 from dp_transforms.cli.plan_options import PLAN_OPTIONS, option_error, plan_options, read_plan, warn_of_budget
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.plan_checks import check_hits
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, TITLES, Comparison, FoundFrom, as_json, found_from
 from dp_transforms.plan.release_plan import ReleasePlan
@@ -92,7 +92,7 @@ def command(as_json_text: bool, **options: Any) -> None:
         --from-log-start 2017-09-01
     shh plan --compare a.json b.json
     shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 \\
-        --release counts
+        --mode hits-with-counts
     """
     output, chart = options["output"], options["chart"]
     if options["compare"] is not None:
@@ -115,7 +115,7 @@ def command(as_json_text: bool, **options: Any) -> None:
     with operator_console().status("comparing"):
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
-        choices = alternatives(plan) if isinstance(plan, ChargingPlan) else []
+        choices = alternatives(plan) if isinstance(plan, HitsPlan) else []
         drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
@@ -140,14 +140,12 @@ def _refuse_beside(option: str, names: Sequence[str], options: dict[str, Any]) -
         raise click.UsageError(f"{option} cannot be used with {', '.join(used)}. Leave one out.")
 
 
-def _as_json(
-    plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan], activity: Activity | None
-) -> dict[str, Any]:
+def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan], activity: Activity | None) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
         **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
-        "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, ChargingPlan)],
+        "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, HitsPlan)],
         "activity": None if activity is None else dataclasses.asdict(activity),
         "chosen": json.loads(plan.to_json()),
         "fingerprint": plan.fingerprint,
@@ -157,39 +155,39 @@ def _as_json(
 
 def show_accountants(options: dict[str, Any], *, as_json: bool) -> None:
     """Prints the epsilon that every accountant proves for one noise, number of hits and delta."""
-    unused = [name for name in PLAN_OPTIONS if name not in ("delta", "release", "hits_per_user")]
+    unused = [name for name in PLAN_OPTIONS if name not in ("delta", "mode", "hits_per_user")]
     _refuse_beside("--epsilon-per-query", (*unused, "output", "chart"), options)
     if options["delta"] is None:
         raise click.UsageError("Missing --delta.")
-    release = options["release"] or _CHARGED_BY_TARGET[0]
-    mode = RELEASE_MODES.get(release)
-    if not isinstance(mode, TargetChargingMode):
-        reason = "whose noise has three numbers" if mode else "where users pay for looks"
-        raise click.UsageError(f"--epsilon-per-query cannot be used with --release {release}, {reason}.")
-    hits = mode.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
+    mode = options["mode"] or _CHARGED_BY_TARGET[0]
+    charging = RELEASE_MODES.get(mode)
+    if not isinstance(charging, TargetChargingMode):
+        reason = "whose noise has three numbers" if charging else "where users pay for looks"
+        raise click.UsageError(f"--epsilon-per-query cannot be used with --mode {mode}, {reason}.")
+    hits = charging.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
     epsilon_per_query, delta = options["epsilon_per_query"], options["delta"]
     noise = NoiseParameters(epsilon_per_query)
     try:
-        mode.check(noise)
+        charging.check(noise)
         check_hits(hits)
-        q = mode.target_probability(epsilon_per_query)
-        epsilons = {name: mode.accountant(name, noise, hits).epsilon(delta) for name in mode.accountants}
+        q = charging.target_probability(epsilon_per_query)
+        epsilons = {name: charging.accountant(name, noise, hits).epsilon(delta) for name in charging.accountants}
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(None, delta)
     record = {
-        "release": release,
+        "mode": mode,
         "epsilon_per_query": epsilon_per_query,
         "hits_per_user": hits,
         "delta": delta,
-        "zone_width": mode.zone_width(noise),
+        "zone_width": charging.zone_width(noise),
         "target_probability": q,
         "epsilon": epsilons,
     }
     if as_json:
         click.echo(json.dumps(record, indent=2))
         return
-    title = f"epsilon at delta = {delta:g}, {release}, {hits} hits per user, noise scale {1 / epsilon_per_query:.4g}"
+    title = f"epsilon at delta = {delta:g}, {mode}, {hits} hits per user, noise scale {1 / epsilon_per_query:.4g}"
     table = Table(title=title)
     table.add_column("accountant")
     table.add_column("epsilon", justify="right")
@@ -256,7 +254,7 @@ def _found(found: dict[str, dict[int, int]], looks: int, *, known: bool) -> str:
 def _rows(plan: ReleasePlan) -> dict[str, str]:
     schedule = plan.schedule
     rows = {
-        "release": plan.release,
+        "mode": plan.mode,
         "epsilon": exact(plan.epsilon),
         "delta": exact(plan.delta),
         "from": format_utc(schedule.start_seconds * MICROS_PER_SECOND),
@@ -267,14 +265,14 @@ def _rows(plan: ReleasePlan) -> dict[str, str]:
         "known domain": f"{plan.domain_size:,} items" if plan.domain_size else "no",
         "delta, items of one user": f"{plan.delta_open:.4g}",
     }
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         rows["usual pairs of a user"] = f"{plan.usual_looks[0]:,} to {plan.usual_looks[1]:,}"
         rows["pairs that count"] = f"{plan.most_looks:,}"
         rows["hits per user"] = f"{plan.hits_per_user:,}" if plan.hits_per_user else "looks alone"
         rows["shape of the noise"] = f"{plan.shape:g}"
         rows["order"] = f"{plan.order:.4g}"
         rows["forgotten after"] = f"{plan.forget_after:,} windows" if plan.forget_after else "not followed"
-    elif isinstance(plan, ChargingPlan):
+    elif isinstance(plan, HitsPlan):
         rows["hits per user"] = f"{plan.hits_per_user:,}"
         rows["items per user and window"] = f"{plan.max_items_per_user:,}"
         rows["noise scale"] = f"{plan.noise_scale:,.2f}"

@@ -33,8 +33,8 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import option_error, plan_from_options, schedule_from_options
 from dp_transforms.errors import UserError
-from dp_transforms.plan.names_calibration import MOST_LOOKS_OF_PLAN
-from dp_transforms.plan.release_plan import DEFAULT_RELEASE, ReleasePlan
+from dp_transforms.plan.looks_calibration import MOST_LOOKS_OF_PLAN
+from dp_transforms.plan.release_plan import DEFAULT_MODE, ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SAME, OTHER = "same", "other"
@@ -49,7 +49,7 @@ from_log_options = adds(
         "--from-log",
         brief="Learn from an earlier log how active users are.",
         metavar="LOG",
-        help="With names: read from this log, a file, folder or glob, how many pairs (window, item) users have, in the "
+        help="With looks: read from this log, a file, folder or glob, how many pairs (window, item) users have, in the "
         "place of --usual-looks.",
     ),
     option(
@@ -154,9 +154,9 @@ def _refuse_without_log(options: dict[str, Any]) -> None:
 
 def _check_options(options: dict[str, Any]) -> float:
     """The share of epsilon that the histogram takes. Raises click.UsageError."""
-    release = options["release"] or DEFAULT_RELEASE
-    if release != "names":
-        raise click.UsageError(f"--from-log cannot be used with --release {release}. Leave it out.")
+    mode = options["mode"] or DEFAULT_MODE
+    if mode != "looks":
+        raise click.UsageError(f"--from-log cannot be used with --mode {mode}. Leave it out.")
     if options["usual_looks"] is not None:
         raise click.UsageError("--from-log and --usual-looks exclude each other. Leave one out.")
     if options["from_log_users"] is None:

@@ -23,13 +23,13 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.plan.charging_plan import DEFAULT_MAX_ITEMS_PER_USER
-from dp_transforms.plan.names_calibration import DEFAULT_FORGET_AFTER
+from dp_transforms.plan.hits_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.plan.release_plan import (
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_USERS,
-    DEFAULT_RELEASE,
-    RELEASES,
+    DEFAULT_MODE,
+    MODES,
     ReleasePlan,
     plan_class,
 )
@@ -91,23 +91,24 @@ _OPTIONS = {
         type=UTC_TIME,
         help="Declared end of the run (exclusive). Never take it from the data.",
     ),
-    "release": option(
+    "mode": option(
         BUDGET,
-        "--release",
-        brief="names (default), labels, counts or kms21.",
-        type=click.Choice(RELEASES),
-        help="names: names and sizes of heavy items, paid for by each user's number of pairs (window, item); finds "
-        "most where users are not active for ever. labels: names of heavy items, free far above the threshold. "
-        "counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the original "
-        f"paper; its proof needs thousands of times more noise. Default: {DEFAULT_RELEASE}.",
+        "--mode",
+        brief="What users pay for: looks (default), hits, hits-with-counts, kms21.",
+        type=click.Choice(MODES),
+        help="What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
+        "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
+        "threshold. "
+        "hits-with-counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the "
+        f"original paper; its proof needs thousands of times more noise. Default: {DEFAULT_MODE}.",
     ),
     "hits_per_user": option(
         ADVANCED,
         "--hits-per-user",
         type=int,
-        help="Number of charged results after which a user no longer counts. With names, a user with many pairs pays "
+        help="Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
         "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
-        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in names "
+        f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in looks "
         "what finds most, which is 0 where many of a user's items are near the threshold.",
     ),
     "max_items_per_user": option(
@@ -129,14 +130,14 @@ _OPTIONS = {
         type=int,
         nargs=2,
         metavar="LOW HIGH",
-        help="With names: most users have between so many pairs (window, item) in the whole run. Expect it, never "
+        help="With looks: most users have between so many pairs (window, item) in the whole run. Expect it, never "
         f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
     ),
     "most_looks": option(
         ADVANCED,
         "--most-looks",
         type=int,
-        help="With names: a user's further pairs (window, item) in the run do not count. "
+        help="With looks: a user's further pairs (window, item) in the run do not count. "
         f"Default: {DEFAULT_MOST_LOOKS:,}.",
     ),
     "forget_after": option(
@@ -144,7 +145,7 @@ _OPTIONS = {
         "--forget-after",
         type=int,
         metavar="WINDOWS",
-        help="With names: an item that was named is followed down to fewer users until it was not named for so many "
+        help="With looks: an item that was named is followed down to fewer users until it was not named for so many "
         f"windows. Default: {DEFAULT_FORGET_AFTER}.",
     ),
     "no_known_items": option(
@@ -152,7 +153,7 @@ _OPTIONS = {
         "--no-known-items",
         is_flag=True,
         default=None,
-        help="With names: do not follow items that were named; each window is judged alike.",
+        help="With looks: do not follow items that were named; each window is judged alike.",
     ),
     "counts_for": option(
         BUDGET,
@@ -217,7 +218,7 @@ def plan_from_options(**options: Any) -> ReleasePlan:
     """
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
-    _check_release_options(options)
+    _check_mode_options(options)
     given = {
         name: options[name]
         for name in PLAN_OPTIONS
@@ -236,16 +237,15 @@ def plan_from_options(**options: Any) -> ReleasePlan:
     return plan
 
 
-def _check_release_options(options: dict[str, Any]) -> None:
-    """Raises click.UsageError for an option of another release mode than the one that is asked for."""
-    release = options.get("release") or DEFAULT_RELEASE
+def _check_mode_options(options: dict[str, Any]) -> None:
+    """Raises click.UsageError for an option of another mode than the one that is asked for."""
+    mode = options.get("mode") or DEFAULT_MODE
     for name in PLAN_OPTIONS:
         choice = "known_items" if name == "no_known_items" else name
-        releases = [each for each in RELEASES if choice in plan_class(each).CHOICES]
-        if options.get(name) is not None and releases and release not in releases:
+        modes = [each for each in MODES if choice in plan_class(each).CHOICES]
+        if options.get(name) is not None and modes and mode not in modes:
             raise click.UsageError(
-                f"{flag(name)} cannot be used with --release {release}. Leave it out, or use --release"
-                f" {' or '.join(releases)}.",
+                f"{flag(name)} cannot be used with --mode {mode}. Leave it out, or use --mode {' or '.join(modes)}.",
                 ctx=click.get_current_context(silent=True),
             )
 

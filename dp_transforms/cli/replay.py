@@ -195,7 +195,7 @@ def _replay(
             check_memory(request)
         if pool is not None:
             request = dataclasses.replace(
-                request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.release)
+                request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.mode)
             )
             read_ahead(pool, request)
     with paused_collection():  # looking for garbage took a sixth of the time

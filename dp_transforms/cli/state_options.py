@@ -43,7 +43,7 @@ state_options = adds(
         metavar="FILE",
         help="Take the range in parts, one command after the other, for one budget: a private file with what one "
         "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
-        "budget options and the key are the same in all parts. With --release names users spend at their own pace, "
+        "budget options and the key are the same in all parts. With --mode looks users spend at their own pace, "
         "as in a stream.",
     ),
     option(

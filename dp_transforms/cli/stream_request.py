@@ -25,7 +25,7 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.run_settings import fresh_run_id
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
@@ -224,7 +224,7 @@ def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> st
 
 
 def _check_release(request: StreamRequest) -> None:
-    if isinstance(request.plan, NamesPlan) and request.plan.counts_for:
+    if isinstance(request.plan, LooksPlan) and request.plan.counts_for:
         raise UserError(
             "--counts-for cannot be used with a stream: counts are paid for when all names of the run are known. Leave"
             " it out, or use `shh replay`."

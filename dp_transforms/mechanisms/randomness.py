@@ -219,7 +219,7 @@ class StreamKeys(IdKeys):
         return self._holders(_blocks(users))
 
     def look_uniforms(self) -> LookUniforms:
-        """Draws of release mode `names`: one a window and item, for its holders with their weights."""
+        """Draws of mode `looks`: one a window and item, for its holders with their weights."""
         return LookUniforms(derive_key(self._secret, "looks", *self._noise_context))
 
     def look_noise_uniforms(self) -> LookUniforms:
@@ -227,7 +227,7 @@ class StreamKeys(IdKeys):
         return LookUniforms(derive_key(self._secret, "look noise", *self._noise_context))
 
     def count_uniforms(self) -> LookUniforms:
-        """Draws of the counts beside `names`: one a window and counted item, for its holders."""
+        """Draws of the counts beside mode `looks`: one a window and counted item, for its holders."""
         return LookUniforms(derive_key(self._secret, "counts", *self._noise_context))
 
     def look_order(self) -> LookOrder:

@@ -1,4 +1,4 @@
-"""What a noisy count leads to: the rule of each release mode of the pipeline."""
+"""What a noisy count leads to: the rule of each mode of the pipeline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Release(NamedTuple):
     """What is published of one query. zone: None or the zone's name. noisy_count: None if it must not be published.
 
     charged: whether the result is a hit, which every active holder that pays for hits pays.
-    level, at_least_users: as in `HeavyHitter`, None but in names.
+    level, at_least_users: as in `HeavyHitter`, None but in mode `looks`.
     """
 
     zone: str | None
@@ -38,7 +38,7 @@ class ReleaseRule(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class CountsAboveThreshold:
-    """Release mode ``counts``: publishes the noisy count when it reaches the threshold; every holder is charged.
+    """Mode ``hits-with-counts``: publishes the noisy count when it reaches the threshold; every holder is charged.
 
     Guarantee: with discrete Laplace noise of scale 1/epsilon each query is epsilon-DP, and its outcomes other than
     "bot" are a q-target, ``q = 1/(e^epsilon + 1)`` (NotPrior, [CL23] Lemma 2.3). Condition: users are excluded once
@@ -58,7 +58,7 @@ class CountsAboveThreshold:
 
 @dataclasses.dataclass(frozen=True)
 class NamesAboveThreshold:
-    """Release mode ``kms21``: names an item whose noisy count reaches the threshold; every holder is charged.
+    """Mode ``kms21``: names an item whose noisy count reaches the threshold; every holder is charged.
 
     Guarantee and condition: those of ThresholdMonitorEvolving ([KMS21] Algorithm 5) with its two noises, users being
     excluded once they have paid their hits; the proof allows no count to be published. Unit: one user.
@@ -75,10 +75,10 @@ class NamesAboveThreshold:
 
 @dataclasses.dataclass(frozen=True)
 class HitOrAbove:
-    """Release mode ``names`` with hits: publishes one of two levels of a noisy sum of weights; level 1 is the hit.
+    """Mode ``looks`` with hits: publishes one of two levels of a noisy sum of weights; level 1 is the hit.
 
     threshold: from here on the item is named. spacing: from ``threshold + spacing`` on it has level 2, free of charge;
-    there is no higher level. likely_noise: as in `NamesPlan`. largest_weight: no user adds more.
+    there is no higher level. likely_noise: as in `LooksPlan`. largest_weight: no user adds more.
 
     Guarantee: that of the prices of the plan, whose three outcomes these are (docs/purse.md, section 9). Condition:
     each look is paid for beforehand, and users on the hits list are excluded after the hits that they have paid for.

@@ -4,8 +4,8 @@ run_settings           from a plan to what workers need
 operator_counts        what is counted for the operator
 event_ids              what an id is
 item_domain            the items of a run, where they are known and public
-stream_settings        the plain numbers that the workers of every release mode need
-monitor_settings       the same for labels, counts and kms21
+stream_settings        the plain numbers that the workers of every mode need
+monitor_settings       the same where users pay for hits
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
 equal_rows             groups of equal rows in sorted columns
@@ -15,19 +15,19 @@ activity               how many pairs each user of a log has, and their histogra
 contributions          at most L items per user and window, chosen uniformly
 item_holders           the same pairs by window and item: cells: an item in a window, with its holders
 counted_messages       messages gathered by counting: how a receiver knows that all have come
-query_noise            the noise of one count in each release mode
+query_noise            the noise of one count in each mode
 domain_table           the items of a known domain, by keyed hash
 empty_items            the items of a known domain that are published although nobody holds them
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
 holder_counters        the counters of the holders of some candidates, found once for many windows
 known_items            what was named lately, where named items are followed
-hit_settings           what the sequential stage needs of each release mode whose users pay for hits
+hit_settings           what the sequential stage needs of each mode whose users pay for hits
 window_queries         the queries of one window, all together, with the answers that they have one by one
 heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
 window_report          the released types
 
-Where users pay for looks (release mode `names`):
+Where users pay for looks (mode `looks`):
 
 naming_settings   the plain numbers of a plan that workers need
 kept_pairs        which pairs of a user count where its purse cannot pay for all

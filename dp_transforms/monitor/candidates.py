@@ -3,7 +3,7 @@
 An item has at most as many active holders as holders. So if its full count plus noise stays below the threshold, it is
 not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn here. The sequential stage
 draws the noise conditioned on that bit. The transcript has exactly the sequential algorithm's
-distribution. Release mode ``kms21`` has no such bit: there every cell is a candidate.
+distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
 """
 
 from __future__ import annotations

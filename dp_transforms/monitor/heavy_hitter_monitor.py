@@ -1,13 +1,13 @@
 """The sequential stage: window by window, test the candidates, charge their holders, exclude users at their limit.
 
 The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
-accounting of target charging ([CL23] Algorithm 5), or in release mode `names` with that of the purse. Beside it,
+accounting of target charging ([CL23] Algorithm 5), or in mode `looks` with that of the purse. Beside it,
 `mechanisms.papers.threshold_monitor` is the algorithm as printed: tests/beam/test_threshold_monitor_evolving.py.
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
-items per user; in names: with looks that are paid for. Source: docs/guarantee.md, sections 3 to 5; in names
-docs/purse.md, section 9.
+items per user; in mode `looks`: with looks that are paid for. Source: docs/guarantee.md, sections 3 to 5; of mode
+`looks` docs/purse.md, section 9.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the sequential monitor needs of a release mode: settings of each mode whose users pay for hits have it."""
+"""What the sequential monitor needs of a mode: settings of each mode whose users pay for hits have it."""
 
 from __future__ import annotations
 

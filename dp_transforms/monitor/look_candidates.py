@@ -1,4 +1,4 @@
-"""The parallel front of names with hits: which cells of a shard of items the sequential monitor has to look at.
+"""The parallel front of mode `looks` with hits: which cells of a shard of items the sequential monitor has to look at.
 
 These are the cells that pass the first stage of their draw (`look_noise`). In an open domain a known item is looked at
 in every window, held or not. Which items are known, the monitor alone can tell, since it depends on who is excluded.

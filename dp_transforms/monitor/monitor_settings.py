@@ -22,7 +22,7 @@ class MonitorSettings(StreamSettings):
     epsilon_after_hits: entry j - 1 is the epsilon of the same mechanism cut at j hits.
     """
 
-    release: str
+    mode: str
     zone_width: int
     epsilon_per_query: float
     hits_per_user: int
@@ -50,12 +50,16 @@ class MonitorSettings(StreamSettings):
         return self.epsilon_after_hits[min(hit_bound, self.hits_per_user - 1)]
 
     def release_rule(self, *, is_known: bool = False) -> ReleaseRule:
-        if self.release == "labels":
+        if self.mode == "hits":
             return BetweenThresholds(self.threshold, self.zone_width)
-        return CountsAboveThreshold(self.threshold) if self.release == "counts" else NamesAboveThreshold(self.threshold)
+        return (
+            CountsAboveThreshold(self.threshold)
+            if self.mode == "hits-with-counts"
+            else NamesAboveThreshold(self.threshold)
+        )
 
     def query_noise(self, keys: StreamKeys) -> QueryNoise:
-        if self.release == "kms21":
+        if self.mode == "kms21":
             return CappedSumNoise(
                 self.threshold,
                 keys,

@@ -22,7 +22,7 @@ class NamedItems:
     """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on.
-    at_least_users: int64[n], so many users hold the item; all of them in a run, but for `NamesPlan.size_error`.
+    at_least_users: int64[n], so many users hold the item; all of them in a run, but for `LooksPlan.size_error`.
     """
 
     windows: npt.NDArray[np.int64]

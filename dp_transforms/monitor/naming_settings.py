@@ -1,4 +1,4 @@
-"""The plain numbers of release mode `names`; a plan is turned into them when the pipeline is built."""
+"""The plain numbers of mode `looks`; a plan is turned into them when the pipeline is built."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Whole = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamingSettings(StreamSettings):
-    """All numbers with which one stream of one run is named. Names as in `NamesPlan`.
+    """All numbers with which one stream of one run is named. Names as in `LooksPlan`.
 
     weights, units: what a user may add to an item, rising, and what a look with each costs of a purse.
     purse: units of a full purse.
@@ -35,14 +35,14 @@ class NamingSettings(StreamSettings):
     counts_for: so many of the largest named items of a window are counted; 0 for none. counts_per_user, count_units,
         count_scale: at most so many counted pairs of a user count, what each costs of the purse, and the scale of the
         Gaussian noise of a count; 0 without counts.
-    likely_noise: what a stated size allows the noise of one sum to be, as in `NamesPlan`.
+    likely_noise: what a stated size allows the noise of one sum to be, as in `LooksPlan`.
     hits_per_user: above 0, a name at level 1 is a hit, there is no level above 2, and a user may be on the hits list:
         it pays `hit_units` for each of so many hits beforehand, and less for looks. 0: users pay for looks alone.
     hit_weights, hit_look_units: the hits list, as weights and units are the looks list; empty where nobody pays for
         hits.
     hits_from: a user of a stream joins the hits list with its look of this number; 0 where nobody pays for hits.
 
-    Raises ValueError for numbers that do not fit together. Whether they are private, `NamesPlan` checks.
+    Raises ValueError for numbers that do not fit together. Whether they are private, `LooksPlan` checks.
     """
 
     weights: tuple[int, ...]

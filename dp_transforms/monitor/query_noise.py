@@ -1,4 +1,4 @@
-"""The noise of one count in each release mode: which cells are tested at all, and what is drawn for them."""
+"""The noise of one count in each mode: which cells are tested at all, and what is drawn for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Draw(Protocol):
 
 
 class QueryNoise(Protocol):
-    """What a release mode adds to a count, or to a sum of weights, as a function of window, item and holders.
+    """What a mode adds to a count, or to a sum of weights, as a function of window, item and holders.
 
     A cell without holders is an item of a known domain. Its noise is known to reach the threshold by itself.
     """
@@ -43,7 +43,7 @@ class QueryNoise(Protocol):
 
 
 class SingleNoise:
-    """One discrete Laplace variable Z of scale ``1 / epsilon_per_query``: modes ``labels`` and ``counts``.
+    """One discrete Laplace variable Z of scale ``1 / epsilon_per_query``: modes ``hits`` and ``counts``.
 
     It decides everything about an item in a window, so it can be drawn in two stages (docs/guarantee.md, section 5.4):
     the bit "the full count plus Z reaches the threshold", and later Z given that bit.

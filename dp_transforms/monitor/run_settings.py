@@ -7,8 +7,8 @@ from typing import overload
 
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 
 
@@ -19,27 +19,27 @@ def fresh_run_id() -> str:
 
 
 @overload
-def settings_of_plan(plan: ChargingPlan, *, stream: str, run_id: str) -> MonitorSettings: ...
+def settings_of_plan(plan: HitsPlan, *, stream: str, run_id: str) -> MonitorSettings: ...
 @overload
-def settings_of_plan(plan: NamesPlan, *, stream: str, run_id: str) -> NamingSettings: ...
+def settings_of_plan(plan: LooksPlan, *, stream: str, run_id: str) -> NamingSettings: ...
 @overload
 def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings | NamingSettings: ...
 def settings_of_plan(plan: ReleasePlan, *, stream: str, run_id: str) -> MonitorSettings | NamingSettings:
     """The plain numbers of a plan: all that workers see of it."""
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         return _naming_settings(plan, stream, run_id)
-    if isinstance(plan, ChargingPlan):
+    if isinstance(plan, HitsPlan):
         return _monitor_settings(plan, stream, run_id)
     raise ValueError(f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...).")
 
 
-def _monitor_settings(plan: ChargingPlan, stream: str, run_id: str) -> MonitorSettings:
+def _monitor_settings(plan: HitsPlan, stream: str, run_id: str) -> MonitorSettings:
     return MonitorSettings(
         stream=stream,
         run_id=run_id,
         plan_fingerprint=plan.fingerprint,
         schedule=plan.schedule,
-        release=plan.release,
+        mode=plan.mode,
         threshold=plan.threshold,
         zone_width=plan.zone_width,
         epsilon_per_query=plan.epsilon_per_query,
@@ -54,7 +54,7 @@ def _monitor_settings(plan: ChargingPlan, stream: str, run_id: str) -> MonitorSe
     )
 
 
-def _naming_settings(plan: NamesPlan, stream: str, run_id: str) -> NamingSettings:
+def _naming_settings(plan: LooksPlan, stream: str, run_id: str) -> NamingSettings:
     return NamingSettings(
         stream=stream,
         run_id=run_id,

@@ -1,4 +1,4 @@
-"""The plain numbers that the workers of every release mode need."""
+"""The plain numbers that the workers of every mode need."""
 
 from __future__ import annotations
 

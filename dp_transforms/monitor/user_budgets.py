@@ -1,4 +1,4 @@
-"""Hits paid by each user: the counters of the release modes, [KMS21] Algorithm 5 and [CL23] Algorithm 5."""
+"""Hits paid by each user: the counters of the modes, [KMS21] Algorithm 5 and [CL23] Algorithm 5."""
 
 from __future__ import annotations
 

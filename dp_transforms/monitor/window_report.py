@@ -21,14 +21,14 @@ class HeavyHitter(NamedTuple):
     """One item that many users hold in one window.
 
     item: its label, as the log spells it.
-    zone: in labels mode ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
-        None in counts and kms21.
+    zone: in mode `hits` ``above`` (far above the threshold, free of charge) or ``between`` (near it, charged);
+        None in `hits-with-counts` and kms21.
     noisy_count: users that hold it, with noise; None for ``above``, and in kms21, where publishing it would break the
-        theorem. In names of the `counts_for` largest items of a window alone, at least 0.
-    level: in names how many boundaries the noisy sum of its holders' weights reaches, from 1 on; with a price for hits
-        1 (a hit) or 2. Else None.
-    at_least_users: in names at least so many users hold it; 0 says nothing. That any of these numbers of a run is
-        wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
+        theorem. In mode `looks` of the `counts_for` largest items of a window alone, at least 0.
+    level: in mode `looks` the boundaries that the noisy sum of its holders' weights reaches, from 1; with a price for
+        hits 1 (a hit) or 2. Else None.
+    at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run
+        is wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
     """
 
     item: str
@@ -54,7 +54,7 @@ class WindowReport(NamedTuple):
     heavy_hitters: sorted by released values only (`release_order`).
     epsilon_total, delta: the guarantee of the whole run, for each user, over all its windows.
     epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, section 7).
-        In names epsilon_total: a user may have spent all of it, and what is published does not tell.
+        In mode `looks` epsilon_total: a user may have spent all of it, and what is published does not tell.
     """
 
     stream: str
@@ -132,7 +132,7 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
                         {
                             "name": "zone",
                             "type": ["null", "string"],
-                            "doc": "labels mode: above (free of charge) or between (charged); else null.",
+                            "doc": "mode hits: above (free of charge) or between (charged); else null.",
                         },
                         {
                             "name": "noisy_count",
@@ -143,13 +143,13 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
                             "name": "level",
                             "type": ["null", "long"],
                             "default": None,
-                            "doc": "names mode: boundaries that the noisy sum of weights reaches, from 1; else null.",
+                            "doc": "mode looks: boundaries that the noisy sum of weights reaches, from 1; else null.",
                         },
                         {
                             "name": "at_least_users",
                             "type": ["null", "long"],
                             "default": None,
-                            "doc": "names mode: at least so many users hold it, or 0: not stated; else null.",
+                            "doc": "mode looks: at least so many users hold it, or 0: not stated; else null.",
                         },
                     ],
                 },

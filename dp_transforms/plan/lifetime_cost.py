@@ -40,7 +40,7 @@ from decimal import Decimal
 from typing import Any
 
 from dp_transforms.checks import check_whole, shown
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 
 EPSILON_DIGITS = 15
@@ -94,7 +94,7 @@ class LifetimeCost:
     """What one run of a plan costs each user, once, over its whole declared range. Build it with `of_plan`.
 
     epsilon, delta: the guarantee of the run, in units; with the histogram of activity that its plan was made from.
-    release: the release mode. The rest is of release mode ``names`` alone, else "" and 0.
+    release: the mode. The rest is of mode ``looks`` alone, else "" and 0.
     order: the Renyi order as text. divergence: of this order, of all looks and counts, in units of epsilon.
     delta_events: of items that one user alone holds, and of collisions of hashes, in units. distance: of the sampled
     noise from its law in one world, in units of 10^-45. activity: the epsilon of the histogram of activity, in units.
@@ -102,7 +102,7 @@ class LifetimeCost:
 
     epsilon: int
     delta: int
-    release: str
+    mode: str
     order: str = ""
     divergence: int = 0
     delta_events: int = 0
@@ -124,8 +124,8 @@ class LifetimeCost:
     def of_plan(cls, plan: ReleasePlan) -> LifetimeCost:
         """The cost of a run of this plan."""
         delta = delta_units("delta", plan.delta)
-        if not isinstance(plan, NamesPlan):
-            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.release)
+        if not isinstance(plan, LooksPlan):
+            return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.mode)
         activity = epsilon_units("activity_epsilon", plan.activity_epsilon) if plan.activity_epsilon else 0
         with decimal.localcontext(_MATH):
             events = _exactly("delta_open", plan.delta_open) + _exactly("delta_hash", plan.delta_hash) + _SLACK
@@ -134,7 +134,7 @@ class LifetimeCost:
         return cls(
             epsilon=epsilon_units("epsilon", plan.epsilon) + activity,
             delta=delta,
-            release=plan.release,
+            mode=plan.mode,
             order=_order_text(plan.order),
             divergence=_up(_exactly("budget", plan.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
@@ -230,7 +230,7 @@ class BudgetRule:
         if kind != RENYI:
             return cls(kind, max_epsilon, max_delta)
         if not first.order:
-            raise ValueError("the rule renyi needs a first plan of release mode names. Use basic.")
+            raise ValueError("the rule renyi needs a first plan of mode looks. Use basic.")
         events, delta = first.delta_events, min(first.delta, max_delta)
         # Enough for as many runs like the first as the caps allow, unless that is a large share of max_delta.
         distances = _sampling_units(first.distance, max_epsilon)

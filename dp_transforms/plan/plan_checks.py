@@ -31,11 +31,11 @@ def as_float(name: str, value: object) -> float:
         raise ValueError(f"{name} must be a finite number, got a larger one.") from None
 
 
-def check_accountant(release: str, accountant: str) -> None:
-    accountants = mode_of(release).accountants
+def check_accountant(mode: str, accountant: str) -> None:
+    accountants = mode_of(mode).accountants
     if not isinstance(accountant, str) or accountant not in accountants:
         raise ValueError(
-            f"accountant must be one of {', '.join(accountants)} for release {release!r}, got {shown(accountant)}."
+            f"accountant must be one of {', '.join(accountants)} for mode {mode!r}, got {shown(accountant)}."
         )
 
 

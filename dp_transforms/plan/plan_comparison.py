@@ -1,4 +1,4 @@
-"""From how many users on an item is found: by a plan, by the other release modes, and by the methods of others.
+"""From how many users on an item is found: by a plan, by the other modes, and by the methods of others.
 
 For comparison alone: no plan depends on it. Methods of others have the same budget for a user's whole life. All holders
 of the item have equally many pairs (window, item) in the run (`looks`). A method that bounds how many of them count
@@ -28,8 +28,8 @@ from dp_transforms.accounting.purse.open_threshold import Floats, fewest_users
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.checks import LARGEST_WHOLE, check_fraction, check_whole
-from dp_transforms.plan.charging_plan import DEFAULT_MAX_ITEMS_PER_USER, ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import DEFAULT_MAX_ITEMS_PER_USER, HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 
 _CAP_RATIO = 1.3  # from one cap that is tried to the next; then closer around the best
@@ -38,16 +38,16 @@ _HALVINGS = 60  # of 12 powers of ten: down to 1e-16 of sigma
 LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole run
 FOUND = 0.95
 # Keys of the methods in JSON, and what tables and pictures call them.
-NAMES, NAMES_KNOWN = "names", "names_known"
-NAMES_WITH_HITS, NAMES_LOOKS_ALONE = "names_with_hits", "names_looks_alone"  # the other of the two for a names plan
+LOOKS_NEW, LOOKS_KNOWN = "looks", "looks_known"
+LOOKS_AND_HITS, LOOKS_ALONE = "looks_and_hits", "looks_alone"  # the other of the two for a names plan
 HITS_TO_COMPARE = 10
 TITLES = {
-    NAMES: "names, new item",
-    NAMES_KNOWN: "names, known item",
-    NAMES_WITH_HITS: f"names with {HITS_TO_COMPARE} hits",
-    NAMES_LOOKS_ALONE: "names, looks alone",
-    "labels": "labels",
-    "counts": "counts",
+    LOOKS_NEW: "looks, new item",
+    LOOKS_KNOWN: "looks, known item",
+    LOOKS_AND_HITS: f"looks and {HITS_TO_COMPARE} hits",
+    LOOKS_ALONE: "looks alone",
+    "hits": "hits",
+    "hits-with-counts": "hits\nwith\ncounts",
     "kms21": "kms21",
     "pipelinedp": "PipelineDP, best cap",
     "weighted_gaussian": "weighted Gaussian",
@@ -190,26 +190,26 @@ def _geometric(first: int, last: int, ratio: float) -> set[int]:
 
 
 def found_from(plan: ReleasePlan, looks: Iterable[int]) -> FoundFrom:
-    """Method -> pairs of each holder -> users, for the release mode of the plan alone."""
+    """Method -> pairs of each holder -> users, for the mode of the plan alone."""
     return _table(_of_plan(plan), looks)
 
 
 class Comparison:
     """The plan, and at the same budget, schedule and domain the other modes with their defaults and other methods.
 
-    Beside a plan of names stands the same with a price for hits, or without one: new items, while none of their users
-    is excluded. A mode that the budget cannot pay for is left out; so are the other methods in a known domain, where
-    theirs would not be these.
+    Beside a plan of mode `looks` stands the same with a price for hits, or without one: new items, while none of their
+    users is excluded. A mode that the budget cannot pay for is left out; so are the other methods in a known domain,
+    where theirs would not be these.
     """
 
     def __init__(self, plan: ReleasePlan) -> None:
         self.plan = plan
         methods: dict[str, _Users] = {}
-        for release in (NAMES, "labels", "counts"):
-            of_mode = plan if plan.release == release else _in_mode(plan, release)
+        for mode in (LOOKS_NEW, "hits", "hits-with-counts"):
+            of_mode = plan if plan.mode == mode else _in_mode(plan, mode)
             if of_mode is not None:
                 methods |= _of_plan(of_mode)
-        if isinstance(plan, NamesPlan):
+        if isinstance(plan, LooksPlan):
             methods |= _with_other_hits(plan)
         self._methods = {**methods, **_of_plan(plan), **({} if plan.domain_size else _of_others(plan))}
 
@@ -234,15 +234,15 @@ def _table(methods: dict[str, _Users], looks: Iterable[int]) -> FoundFrom:
 
 
 def _of_plan(plan: ReleasePlan) -> dict[str, _Users]:
-    if not isinstance(plan, NamesPlan):
-        return {plan.release: lambda _: plan.smallest_detectable(FOUND)}
+    if not isinstance(plan, LooksPlan):
+        return {plan.mode: lambda _: plan.smallest_detectable(FOUND)}
     new = functools.partial(plan.found_from, probability=FOUND)
     if not plan.forget_after or plan.domain_size:
-        return {NAMES: new}
-    return {NAMES: new, NAMES_KNOWN: functools.partial(plan.found_from, probability=FOUND, known=True)}
+        return {LOOKS_NEW: new}
+    return {LOOKS_NEW: new, LOOKS_KNOWN: functools.partial(plan.found_from, probability=FOUND, known=True)}
 
 
-def _with_other_hits(plan: NamesPlan) -> dict[str, _Users]:
+def _with_other_hits(plan: LooksPlan) -> dict[str, _Users]:
     """With hits if the plan has none, and without if it has; empty if the budget is too small for it."""
     hits = 0 if plan.hits_per_user else min(HITS_TO_COMPARE, plan.most_looks)
     other = plan.again(
@@ -251,20 +251,20 @@ def _with_other_hits(plan: NamesPlan) -> dict[str, _Users]:
         hits_per_user=hits,
         known_error=plan.known_error if plan.domain_size else None,
     )
-    return {} if other is None else {NAMES_WITH_HITS if hits else NAMES_LOOKS_ALONE: _of_plan(other)[NAMES]}
+    return {} if other is None else {LOOKS_AND_HITS if hits else LOOKS_ALONE: _of_plan(other)[LOOKS_NEW]}
 
 
-def _in_mode(plan: ReleasePlan, release: str) -> ReleasePlan | None:
+def _in_mode(plan: ReleasePlan, mode: str) -> ReleasePlan | None:
     """The same guarantee in another mode; None if the budget is too small for it."""
-    if isinstance(plan, ChargingPlan) and release != NAMES:
-        return plan.again(release, max_items_per_user=plan.max_items_per_user)
-    return plan.again(release)
+    if isinstance(plan, HitsPlan) and mode != LOOKS_NEW:
+        return plan.again(mode, max_items_per_user=plan.max_items_per_user)
+    return plan.again(mode)
 
 
 def _of_others(plan: ReleasePlan) -> dict[str, _Users]:
     epsilon, delta = plan.epsilon, plan.delta
-    most_looks = plan.most_looks if isinstance(plan, NamesPlan) else DEFAULT_MOST_LOOKS
-    items = plan.max_items_per_user if isinstance(plan, ChargingPlan) else DEFAULT_MAX_ITEMS_PER_USER
+    most_looks = plan.most_looks if isinstance(plan, LooksPlan) else DEFAULT_MOST_LOOKS
+    items = plan.max_items_per_user if isinstance(plan, HitsPlan) else DEFAULT_MAX_ITEMS_PER_USER
     counts = min(items * plan.schedule.horizon, LARGEST_WHOLE)
     return {
         "pipelinedp": lambda looks: partition_selection_found_from(epsilon, delta, looks, FOUND).users,

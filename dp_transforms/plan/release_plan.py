@@ -4,7 +4,7 @@ Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removi
 the whole declared schedule; with a known domain, provided the list of items is public and was not made from the log. A
 plan that breaks the first part cannot be built: construction checks it again. Every rounding goes toward more noise.
 
-`ReleasePlan` is what all plans share, and the way to make and read one. `ChargingPlan` and `NamesPlan` are the two
+`ReleasePlan` is what all plans share, and the way to make and read one. `HitsPlan` and `LooksPlan` are the two
 kinds; each is in a module of its name.
 """
 
@@ -27,18 +27,18 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 
 FORMAT_VERSION = 3
 _WRITE_ONE = "Write one with `shh plan --output`."
-DEFAULT_RELEASE = "names"
+DEFAULT_MODE = "looks"
 DEFAULT_MAX_USERS = 10**8
 DEFAULT_MAX_ITEMS = 10**9
-# Module and name of the class of plans for each release mode. They import this module, so they are looked up by name.
-_CHARGING = ("charging_plan", "ChargingPlan")
+# Module and name of the class of plans for each mode. They import this module, so they are looked up by name.
+_CHARGING = ("hits_plan", "HitsPlan")
 _CLASS_OF = {
-    "labels": _CHARGING,
-    "counts": _CHARGING,
+    "hits": _CHARGING,
+    "hits-with-counts": _CHARGING,
     "kms21": _CHARGING,
-    "names": ("names_plan", "NamesPlan"),
+    "looks": ("looks_plan", "LooksPlan"),
 }
-RELEASES = tuple(_CLASS_OF)
+MODES = tuple(_CLASS_OF)
 _Plan = TypeVar("_Plan", bound="ReleasePlan")
 
 
@@ -88,7 +88,7 @@ class ReleasePlan(abc.ABC):
 
     epsilon, delta: the guarantee for one user over the whole schedule.
     schedule: the declared windows; its horizon is the number of windows that may be published.
-    release: the release mode, one of `RELEASES`.
+    release: the mode, one of `MODES`.
     threshold: noisy sums of at least this are reported; what is summed, the kind of plan says.
     domain_size, domain_fingerprint: of a known domain, the public list of all items; 0 and "" in an open domain.
     max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured.
@@ -100,7 +100,7 @@ class ReleasePlan(abc.ABC):
     epsilon: float
     delta: float
     schedule: WindowSchedule
-    release: str
+    mode: str
     threshold: int
     domain_size: int
     domain_fingerprint: str
@@ -110,12 +110,10 @@ class ReleasePlan(abc.ABC):
     delta_sampling: float
     delta_hash: float
 
-    DEFAULT_RELEASE: ClassVar[str] = DEFAULT_RELEASE  # of `calibrate`
+    DEFAULT_MODE: ClassVar[str] = DEFAULT_MODE  # of `calibrate`
     CHOICES: ClassVar[frozenset[str]]  # arguments of `calibrate` beside those of every plan
     FLOATS: ClassVar[tuple[str, ...]]  # the fields that are floats
-    find: ClassVar[
-        Callable[..., dict[str, Any]]
-    ]  # the fields of the plan of `calibrate`: of a release mode and a budget
+    find: ClassVar[Callable[..., dict[str, Any]]]  # the fields of the plan of `calibrate`: of a mode and a budget
 
     def __init_subclass__(cls) -> None:
         cls.CHOICES = frozenset(cls.find.__kwdefaults__ or ())
@@ -132,7 +130,7 @@ class ReleasePlan(abc.ABC):
         epsilon: float,
         delta: float,
         schedule: WindowSchedule,
-        release: str | None = None,
+        mode: str | None = None,
         domain: KnownDomain | None = None,
         max_users: int = DEFAULT_MAX_USERS,
         max_items: int = DEFAULT_MAX_ITEMS,
@@ -149,20 +147,20 @@ class ReleasePlan(abc.ABC):
         counts_for: int | None = None,
         activity_epsilon: float | None = None,
     ) -> _Plan:
-        """The plan that finds most for this budget: a `ChargingPlan`, or a `NamesPlan` for release ``names``.
+        """The plan that finds most for this budget: a `HitsPlan`, or a `LooksPlan` for mode ``looks``.
 
-        release defaults to names; of a `ChargingPlan` to labels. domain: the public list of all items, an `ItemDomain`;
-        None for an open one. None stands for the default of the release mode everywhere else.
+        mode defaults to looks; of a `HitsPlan` to hits. domain: the public list of all items, an `ItemDomain`;
+        None for an open one. None stands for the default of the mode everywhere else.
 
-        For labels, counts and kms21:
+        For hits, hits-with-counts and kms21:
 
-        hits_per_user: 3 in labels, 10 in counts, 20 in kms21 by default. max_items_per_user: 3 by default. threshold
-        defaults to the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger one
-        leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the smallest at
-        which the whole run is expected to publish at most 0.05 items that nobody holds. accountant defaults to the
-        tightest one.
+        hits_per_user: 3 in hits, 10 in hits-with-counts, 20 in kms21 by default. max_items_per_user: 3 by default.
+        threshold defaults to the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger
+        one leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the
+        smallest at which the whole run is expected to publish at most 0.05 items that nobody holds. accountant defaults
+        to the tightest one.
 
-        For names:
+        For looks:
 
         usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up
         to most_looks if that is less. The noise is chosen for them; other users are served too. most_looks: a user's
@@ -175,13 +173,13 @@ class ReleasePlan(abc.ABC):
         Replays alone. activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the
         usual looks are from (`shh plan --from-log`); in addition to epsilon, 0 by default.
 
-        Raises ValueError for an argument of another release mode, and if the budget is too small for any noise that can
+        Raises ValueError for an argument of another mode, and if the budget is too small for any noise that can
         be sampled.
         """
-        release = cls.DEFAULT_RELEASE if release is None else release
-        kind = plan_class(release)
+        mode = cls.DEFAULT_MODE if mode is None else mode
+        kind = plan_class(mode)
         if not issubclass(kind, cls):
-            raise ValueError(f"release must be one of a {cls.__name__}, got {release!r}. Use ReleasePlan.calibrate.")
+            raise ValueError(f"mode must be one of a {cls.__name__}, got {mode!r}. Use ReleasePlan.calibrate.")
         arguments = {
             "hits_per_user": hits_per_user,
             "max_items_per_user": max_items_per_user,
@@ -199,17 +197,15 @@ class ReleasePlan(abc.ABC):
         choices = {name: value for name, value in arguments.items() if value is not None}
         for name in choices:
             if name not in kind.CHOICES:
-                others = ", ".join(other for other in RELEASES if name in plan_class(other).CHOICES)
-                raise ValueError(
-                    f"{name} cannot be used with release {release!r}: it belongs to {others}. Leave it out."
-                )
+                others = ", ".join(other for other in MODES if name in plan_class(other).CHOICES)
+                raise ValueError(f"{name} cannot be used with mode {mode!r}: it belongs to {others}. Leave it out.")
         epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
         check_budget(epsilon, delta, schedule)
         check_declared_ids(max_users, max_items)
         if domain is not None and not isinstance(domain, KnownDomain):
             raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
         budget = Budget(epsilon, delta, schedule, domain, max_users, max_items)
-        plan: _Plan = cast(Any, kind)(**kind.find(release, budget, **choices))
+        plan: _Plan = cast(Any, kind)(**kind.find(mode, budget, **choices))
         return plan
 
     @property
@@ -287,7 +283,7 @@ class ReleasePlan(abc.ABC):
         version = fields.pop("format_version", None)
         if not is_whole(version) or version != FORMAT_VERSION:
             raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. {_WRITE_ONE}")
-        kind = plan_class(fields.get("release"))
+        kind = plan_class(fields.get("mode"))
         wrong = set(fields) ^ {"fingerprint", *_field_names(kind)}
         if wrong:
             shown_names = shown(", ".join(sorted(wrong)))[1:-1]
@@ -303,7 +299,7 @@ class ReleasePlan(abc.ABC):
             raise ValueError(f"the plan is a {kind.__name__}, not a {cls.__name__}. Use ReleasePlan.from_json.")
         return plan
 
-    def again(self, release: str | None = None, **choices: Any) -> ReleasePlan | None:
+    def again(self, mode: str | None = None, **choices: Any) -> ReleasePlan | None:
         """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices.
 
         Names as in `calibrate`. None if the budget is too small for it.
@@ -313,7 +309,7 @@ class ReleasePlan(abc.ABC):
                 epsilon=self.epsilon,
                 delta=self.delta,
                 schedule=self.schedule,
-                release=release or self.release,
+                mode=mode or self.mode,
                 domain=self.domain,
                 max_users=self.max_users,
                 max_items=self.max_items,
@@ -323,11 +319,11 @@ class ReleasePlan(abc.ABC):
             return None
 
 
-def plan_class(release: object) -> type[ReleasePlan]:
-    """The class of the plans of a release mode. Raises ValueError for another name."""
-    if not isinstance(release, str) or release not in _CLASS_OF:
-        raise ValueError(f"release must be one of {', '.join(RELEASES)}, got {shown(release)}.")
-    module, name = _CLASS_OF[release]
+def plan_class(mode: object) -> type[ReleasePlan]:
+    """The class of the plans of a mode. Raises ValueError for another name."""
+    if not isinstance(mode, str) or mode not in _CLASS_OF:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}.")
+    module, name = _CLASS_OF[mode]
     found: type[ReleasePlan] = getattr(importlib.import_module(f"dp_transforms.plan.{module}"), name)
     return found
 

@@ -237,7 +237,9 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
         if level is not None and zone is not None:
             raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
         if level is not None and count is not None and count < 0:
-            raise ReportFileError("noisy_count must be at least 0 beside a level: another one is not a count of names.")
+            raise ReportFileError(
+                "noisy_count must be at least 0 beside a level: another one is not a count of mode looks."
+            )
         item, item_bytes = _text(entry["item"], "item", measure)
         heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
         size += _HEAVY_HITTER_FRAME_BYTES + item_bytes
@@ -245,7 +247,7 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
 
 
 def _of_names(entries: Sequence[Any], measure: Callable[[str], int]) -> tuple[list[HeavyHitter], int] | None:
-    """`_heavy_hitters` for entries of release mode names without counts, column by column: a run has ten thousands.
+    """`_heavy_hitters` for entries of mode looks without counts, column by column: a run has ten thousands.
     None for all others, and where anything is wrong: then each is looked at."""
     kinds = set(map(type, entries))
     if kinds == {dict} and set(map(len, entries)) == {len(HeavyHitter._fields)}:
@@ -273,7 +275,7 @@ def _of_names(entries: Sequence[Any], measure: Callable[[str], int]) -> tuple[li
 
 
 def _size(level: Any, at_least_users: Any) -> tuple[int | None, int | None]:
-    """Level and number of users of a heavy hitter of names; both None in the other modes."""
+    """Level and number of users of a heavy hitter of mode `looks`; both None in the other modes."""
     if level is not None:
         level = _whole(level, "level", 1, _MAX_LONG)
     if at_least_users is not None:

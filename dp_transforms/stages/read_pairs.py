@@ -111,12 +111,12 @@ class ReadPairsStep:
 
 def reading_step(
     schedule: WindowSchedule,
-    release: str,
+    mode: str,
     fields: EventFields,
     shards: int | None,
     domain: DomainFile | None = None,
 ) -> ReadPairsStep:
-    """For a replay of the whole schedule. release: the release mode."""
-    pays_looks = release == "names"
+    """For a replay of the whole schedule. release: the mode."""
+    pays_looks = mode == "looks"
     cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
     return ReadPairsStep(PackPairs(schedule, cuts.users, by_item=pays_looks), fields, domain)

@@ -12,16 +12,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
     LOOKS,
-    NAMES,
-    NAMES_KNOWN,
-    NAMES_LOOKS_ALONE,
-    NAMES_WITH_HITS,
+    LOOKS_ALONE,
+    LOOKS_AND_HITS,
+    LOOKS_KNOWN,
+    LOOKS_NEW,
     TITLES,
     FoundFrom,
 )
@@ -33,12 +33,12 @@ from dp_transforms.views.report_table import counted
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
 _COLUMNS = {
-    NAMES: "names,\nnew\nitem",
-    NAMES_KNOWN: "names,\nknown\nitem",
-    NAMES_WITH_HITS: f"names\nwith {HITS_TO_COMPARE}\nhits",
-    NAMES_LOOKS_ALONE: "names,\nlooks\nalone",
-    "labels": "labels",
-    "counts": "counts",
+    LOOKS_NEW: "looks,\nnew\nitem",
+    LOOKS_KNOWN: "looks,\nknown\nitem",
+    LOOKS_AND_HITS: f"looks\nand {HITS_TO_COMPARE}\nhits",
+    LOOKS_ALONE: "looks\nalone",
+    "hits": "hits",
+    "hits-with-counts": "hits\nwith\ncounts",
     "kms21": "kms21",
     "pipelinedp": "PipelineDP,\nbest cap",
     "weighted_gaussian": "weighted\nGaussian",
@@ -48,13 +48,13 @@ _MOST_PADDED = 7  # with more columns, blanks beside them would cut heads off in
 _OTHERS = (
     "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
     " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
-    " as many items of a user count as in labels."
+    " as many items of a user count as in hits."
 )
 _POINTS = 13
 
 
-def alternatives(chosen: ChargingPlan) -> list[ChargingPlan]:
-    """The chosen plan among others of its release mode: with other hits and items per user.
+def alternatives(chosen: HitsPlan) -> list[HitsPlan]:
+    """The chosen plan among others of its mode: with other hits and items per user.
 
     The others have the default threshold. Plans that the budget cannot pay for are left out.
     """
@@ -67,14 +67,14 @@ def alternatives(chosen: ChargingPlan) -> list[ChargingPlan]:
             other = chosen.again(
                 hits_per_user=hits, max_items_per_user=max_items_per_user, accountant=chosen.accountant
             )
-            if isinstance(other, ChargingPlan):
+            if isinstance(other, HitsPlan):
                 plans.append(other)
     return plans
 
 
-def as_record(plan: ChargingPlan, chosen: ChargingPlan) -> dict[str, Any]:
+def as_record(plan: HitsPlan, chosen: HitsPlan) -> dict[str, Any]:
     return {
-        "release": plan.release,
+        "mode": plan.mode,
         "hits_per_user": plan.hits_per_user,
         "max_items_per_user": plan.max_items_per_user,
         "epsilon_per_query": plan.epsilon_per_query,
@@ -87,18 +87,18 @@ def as_record(plan: ChargingPlan, chosen: ChargingPlan) -> dict[str, Any]:
     }
 
 
-def choices_table(chosen: ChargingPlan, plans: list[ChargingPlan]) -> Table:
+def choices_table(chosen: HitsPlan, plans: list[HitsPlan]) -> Table:
     table = Table()
     table.add_column("")
-    table.add_column("release")
+    table.add_column("mode")
     for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
         table.add_column(title, justify="right")
     for before, plan in zip([None, *plans], plans, strict=False):
-        if before is not None and (before.release, before.hits_per_user) != (plan.release, plan.hits_per_user):
+        if before is not None and (before.mode, before.hits_per_user) != (plan.mode, plan.hits_per_user):
             table.add_section()
         table.add_row(
             ">" if plan is chosen else "",
-            plan.release,
+            plan.mode,
             str(plan.hits_per_user),
             str(plan.max_items_per_user),
             f"{plan.noise_scale:,.1f}",
@@ -115,7 +115,7 @@ def print_sentence(plan: ReleasePlan) -> None:
     console.print(in_a_sentence(plan), style="bold", soft_wrap=not console.is_terminal)
 
 
-def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[ChargingPlan]) -> None:
+def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan]) -> None:
     """Why this plan, the table of methods, and the plan's numbers.
 
     choices: a charging plan among its alternatives; empty for another one.
@@ -129,15 +129,17 @@ def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[Charging
     for note in _notes(found):
         console.print(note, soft_wrap=whole)
     console.print()
-    if isinstance(plan, ChargingPlan):
+    if isinstance(plan, HitsPlan):
         console.print(choices_table(plan, choices))
-        console.print("labels: only items in a zone above the threshold are hits; counts and kms21: every report is.\n")
+        console.print(
+            "hits: only items in a zone above the threshold are; hits-with-counts and kms21: every report is.\n"
+        )
     grid = Table.grid(padding=(0, 2))
     for name, value in plan_lines(plan):
         grid.add_row(name, value)
     console.print(grid)
     console.print(f"\n{plan.guarantee}", soft_wrap=whole)
-    if plan.release == "kms21" and isinstance(plan, ChargingPlan):
+    if plan.mode == "kms21" and isinstance(plan, HitsPlan):
         console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=whole)
 
 
@@ -149,7 +151,7 @@ def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
         padding=(0, 0 if len(found) > _MOST_PADDED else 1),
     )
     table.add_column("pairs\nof each\nin the\nrun", justify="right")
-    own = (NAMES, NAMES_KNOWN) if plan.release == NAMES else (plan.release,)
+    own = (LOOKS_NEW, LOOKS_KNOWN) if plan.mode == LOOKS_NEW else (plan.mode,)
     for method in found:
         table.add_column(_COLUMNS[method], justify="right", style="bold" if method in own else None)
     for looks in next(iter(found.values())):
@@ -159,20 +161,20 @@ def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
 
 def _notes(found: FoundFrom) -> list[str]:
     notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
-    if NAMES_KNOWN in found:
+    if LOOKS_KNOWN in found:
         notes.append("known item: one that was named lately. In a stream names follows each user's pace, and differs.")
-    hits = ", names with hits" if NAMES_WITH_HITS in found or NAMES_LOOKS_ALONE in found else ""
-    notes.append(f"labels, counts{hits}: if none of the item's users was excluded before.")
+    hits = ", names with hits" if LOOKS_AND_HITS in found or LOOKS_ALONE in found else ""
+    notes.append(f"hits, hits-with-counts{hits}: if none of the item's users was excluded before.")
     return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
 
 
 def plan_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
-    own = _names_lines(plan) if isinstance(plan, NamesPlan) else _charging_lines(plan)
-    paid = plan.delta_looks if isinstance(plan, NamesPlan) else getattr(plan, "delta_accounting", 0.0)
+    own = _names_lines(plan) if isinstance(plan, LooksPlan) else _charging_lines(plan)
+    paid = plan.delta_looks if isinstance(plan, LooksPlan) else getattr(plan, "delta_accounting", 0.0)
     return [
         *own,
         *([("known domain", _domain_text(plan))] if plan.domain_size else []),
-        ("delta, looks" if plan.release == NAMES else "delta, charged results", f"{paid:.4g}"),
+        ("delta, looks" if plan.mode == LOOKS_NEW else "delta, charged results", f"{paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
         ("delta, hash collisions", f"{plan.delta_hash:.2g}"),
         ("delta, sampled noise", f"{plan.delta_sampling:.2g}"),
@@ -180,7 +182,7 @@ def plan_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
     ]
 
 
-def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+def _names_lines(plan: LooksPlan) -> list[tuple[str, str]]:
     largest = plan.weights[-1]
     if plan.domain_size:
         known = "all"
@@ -210,7 +212,7 @@ def _names_lines(plan: NamesPlan) -> list[tuple[str, str]]:
     ]
 
 
-def prices_in_words(plan: NamesPlan) -> str:
+def prices_in_words(plan: LooksPlan) -> str:
     """What users pay for: looks alone, or looks and hits or counts."""
     if plan.counts_for:
         return "looks and counts"
@@ -223,7 +225,7 @@ def prices_in_words(plan: NamesPlan) -> str:
     )
 
 
-def _counts_lines(plan: NamesPlan) -> list[tuple[str, str]]:
+def _counts_lines(plan: LooksPlan) -> list[tuple[str, str]]:
     if not plan.counts_for:
         return []
     looks = plan.usual_looks[1]
@@ -240,17 +242,17 @@ def _counts_lines(plan: NamesPlan) -> list[tuple[str, str]]:
 
 
 def _charging_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
-    assert isinstance(plan, ChargingPlan)
+    assert isinstance(plan, HitsPlan)
     return [
-        ("chosen", f"{plan.release}, {plan.hits_per_user} hits, {plan.max_items_per_user} items per user"),
+        ("chosen", f"{plan.mode}, {plan.hits_per_user} hits, {plan.max_items_per_user} items per user"),
         ("noise", _noise_text(plan)),
         ("threshold", _threshold_text(plan)),
         ("accountant", plan.accountant),
     ]
 
 
-def _noise_text(plan: ChargingPlan) -> str:
-    if plan.release == "kms21":
+def _noise_text(plan: HitsPlan) -> str:
+    if plan.mode == "kms21":
         return (
             f"W + min(V, {plan.noise_cap:,}), W of scale {plan.noise_scale:,.0f} and V of scale"
             f" {1 / plan.epsilon_per_query:,.0f}"
@@ -258,7 +260,7 @@ def _noise_text(plan: ChargingPlan) -> str:
     return f"scale {plan.noise_scale:.2f} ({plan.epsilon_per_query:g} = epsilon per query)"
 
 
-def _threshold_text(plan: ChargingPlan) -> str:
+def _threshold_text(plan: HitsPlan) -> str:
     if plan.zone_width == 0:
         return f"{plan.threshold:,}"
     return f"{plan.threshold:,} (charged zone: {plan.threshold:,} to {plan.threshold + plan.zone_width - 1:,})"
@@ -271,15 +273,15 @@ def _domain_text(plan: ReleasePlan) -> str:
     )
 
 
-def _price_of_kms21(chosen: ChargingPlan) -> str:
-    """The same guarantee in labels mode, to compare."""
-    labels = chosen.again("labels", max_items_per_user=chosen.max_items_per_user)
-    if not isinstance(labels, ChargingPlan):
+def _price_of_kms21(chosen: HitsPlan) -> str:
+    """The same guarantee in mode `hits`, to compare."""
+    labels = chosen.again("hits", max_items_per_user=chosen.max_items_per_user)
+    if not isinstance(labels, HitsPlan):
         return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
     return (
-        f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of labels (scale"
+        f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of hits (scale"
         f" {labels.noise_scale:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
-        " guarantee. It is there for comparison: use --release labels."
+        " guarantee. It is there for comparison: use --mode hits."
     )
 
 
@@ -289,7 +291,7 @@ def chart_looks(most_looks: int = LOOKS[-1]) -> list[int]:
 
 
 def most_looks_of(plan: object) -> int:
-    return plan.most_looks if isinstance(plan, NamesPlan) else LOOKS[-1]
+    return plan.most_looks if isinstance(plan, LooksPlan) else LOOKS[-1]
 
 
 def chart_svg(title: str, found: dict[str, FoundFrom]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
-    NAMES,
-    NAMES_LOOKS_ALONE,
-    NAMES_WITH_HITS,
+    LOOKS_ALONE,
+    LOOKS_AND_HITS,
+    LOOKS_NEW,
     FoundFrom,
     likely_hits,
 )
@@ -25,11 +25,11 @@ def in_a_sentence(plan: ReleasePlan) -> str:
     """From how many users on an item is found, for two activities where it depends on them."""
     what = f"{_window_of_item(plan.schedule.window_seconds)} (a story, a search, an error) is found from about"
     run = f"in these {_duration(plan.schedule.end_seconds - plan.schedule.start_seconds)}"
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         few, many = _usual(plan)
         first = f"{what} {plan.found_from(few, FOUND):,} users on, if each of them has {counted(few, 'item')} {run}"
         return f"{first}." if few == many else f"{first}; from {plan.found_from(many, FOUND):,} if each has {many:,}."
-    assert isinstance(plan, ChargingPlan)
+    assert isinstance(plan, HitsPlan)
     hits = "its one hit is" if plan.hits_per_user == 1 else f"all {plan.hits_per_user:,} hits are"
     return (
         f"{what} {plan.smallest_detectable(FOUND):,} users on, however many items each of them has {run}; a user no"
@@ -38,25 +38,25 @@ def in_a_sentence(plan: ReleasePlan) -> str:
 
 
 def why(plan: ReleasePlan, found: FoundFrom) -> str:
-    """Why a plan of names has a price for hits or none; empty for another plan.
+    """Why a plan of mode `looks` has a price for hits or none; empty for another plan.
 
     found: of a `Comparison`. It compares at the largest of its activities that is usual.
     """
-    if not isinstance(plan, NamesPlan):
+    if not isinstance(plan, LooksPlan):
         return ""
     few, many = plan.usual_looks
     usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
     paid = f"are paid for: most users have {usual}."
-    looks = max((each for each in found[NAMES] if each <= many), default=min(found[NAMES]))
-    users, items = found[NAMES][looks], counted(looks, "item")
+    looks = max((each for each in found[LOOKS_NEW] if each <= many), default=min(found[LOOKS_NEW]))
+    users, items = found[LOOKS_NEW][looks], counted(looks, "item")
     if plan.hits_per_user:
-        alone = found.get(NAMES_LOOKS_ALONE, {}).get(looks)
+        alone = found.get(LOOKS_ALONE, {}).get(looks)
         instead = "" if alone is None else f" instead of {alone:,}"
         return (
             f"Looks and hits {paid} With a price for hits an item of users with {items} each is found from {users:,}"
             f" users on{instead}, until they have had {counted(plan.hits_per_user, 'hit')}; then they no longer count."
         )
-    with_hits = found.get(NAMES_WITH_HITS, {}).get(looks)
+    with_hits = found.get(LOOKS_AND_HITS, {}).get(looks)
     if with_hits is None or with_hits >= users:
         return f"Looks alone {paid} A price for hits would find no more."
     return (
@@ -67,7 +67,7 @@ def why(plan: ReleasePlan, found: FoundFrom) -> str:
     )
 
 
-def _usual(plan: NamesPlan) -> tuple[int, int]:
+def _usual(plan: LooksPlan) -> tuple[int, int]:
     """Two of the usual numbers of looks: the middle one, by powers, as a round number, and the largest."""
     first, last = plan.usual_looks
     middle = round(math.sqrt(first * last))

@@ -142,12 +142,12 @@ def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
     """What the running estimate can be, ascending, one value for each hit; nothing where users pay for looks."""
     hits = plan.get("hits_per_user")
     is_known = isinstance(hits, int) and not isinstance(hits, bool) and 0 < hits <= _MOST_HITS_PAID
-    if not is_known or plan.get("release") not in ("labels", "counts", "kms21"):
+    if not is_known or plan.get("mode") not in ("hits", "hits-with-counts", "kms21"):
         return ()
-    from dp_transforms.plan.charging_plan import ChargingPlan
+    from dp_transforms.plan.hits_plan import HitsPlan
 
     try:
-        return ChargingPlan.from_json(json.dumps(plan)).epsilon_after_hits
+        return HitsPlan.from_json(json.dumps(plan)).epsilon_after_hits
     except (ValueError, RecursionError, OverflowError, TypeError):
         return ()
 
@@ -159,7 +159,7 @@ def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
 
 
 def _what_was_paid(plan: Mapping[str, Any]) -> str:
-    """Of a run of names; nothing where the plan does not say."""
+    """Of a run of mode `looks`; nothing where the plan does not say."""
     hits = plan.get("hits_per_user")
     if not isinstance(hits, int) or isinstance(hits, bool) or not 0 <= hits <= _MOST_HITS:
         return ""

@@ -36,7 +36,7 @@ type Visit struct {
 }
 
 // heavyItem is what comes out. It is another name of a type without a name, with the names of fields that Beam gives to rows of
-// another language: as such they arrive. A field that is not in the release mode of the plan is nil.
+// another language: as such they arrive. A field that is not in the mode of the plan is nil.
 type heavyItem = struct {
 	Stream         string  `beam:"stream"`
 	Window_start   string  `beam:"window_start"`

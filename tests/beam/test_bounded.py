@@ -25,7 +25,7 @@ from tests.helpers.beam_pipelines import (
     run_monitor,
     values,
 )
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import (
     MICROS,
@@ -53,7 +53,7 @@ def test_a_bundle_that_runs_twice_publishes_one_answer(tmp_path):
     branches, expected = Branches(REPEATED), oracle_reports(log, settings_of(plan), SECRET)
     branches.add("key file", batches_of(log, 200), plan, noise_key=key_file(tmp_path), shards=3)
     branches.add("fresh key", batches_of(log, 200), plan)
-    branches.add("names", batches_of(log, 200), small_names_plan(most_looks=12))
+    branches.add("names", batches_of(log, 200), small_looks_plan(most_looks=12))
     found, _ = branches.run()
     assert values(found["key file"]) == expected * 2 != []
     twice = values(found["fresh key"])
@@ -82,7 +82,7 @@ def test_the_runner_does_repeat_the_bundles():
 
 @pytest.mark.long
 def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tmp_path):
-    plan = small_plan(sliding=3, release="labels", threshold=2, domain=DOMAIN, hits_per_user=2)
+    plan = small_plan(sliding=3, mode="hits", threshold=2, domain=DOMAIN, hits_per_user=2)
     items = tmp_path / "items.txt"
     items.write_text("\n".join(DOMAIN))
     log = random_log(plan, seed=9)
@@ -120,7 +120,7 @@ def test_a_thousand_shuffled_windows_come_out_in_order(tmp_path):
 
 def test_empty_windows_quiet_windows_and_outside_events_look_the_same(tmp_path):
     """One log has heavy items in two windows and nothing else; the other has single users all over and much outside."""
-    plan = small_plan(60, release="counts", hits_per_user=2)
+    plan = small_plan(60, mode="hits-with-counts", hits_per_user=2)
     heavy = [(f"u{user}", "news", (START + 60 * window + user) * MICROS) for window in (7, 41) for user in range(40)]
     source = random.Random(11)
     quiet = [
@@ -145,7 +145,7 @@ def test_empty_windows_quiet_windows_and_outside_events_look_the_same(tmp_path):
 
 def test_one_transform_without_a_key_serves_several_pipelines():
     """Each application draws a key of its own: in two pipelines, and twice in one of them."""
-    plan = small_plan(2, release="labels", threshold=2, domain=DOMAIN, hits_per_user=2)
+    plan = small_plan(2, mode="hits", threshold=2, domain=DOMAIN, hits_per_user=2)
     log = [(f"u{user}", "item-0", (START + 1) * MICROS) for user in range(200)]
     monitor = ShiftingHeavyHitters(plan, domain=ItemDomain.of_ids(DOMAIN))
     for branches in (Branches(), Branches()):

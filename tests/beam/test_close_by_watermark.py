@@ -11,7 +11,7 @@ from dp_transforms.beam import close_by_watermark
 from dp_transforms.beam.close_by_watermark import CloseByWatermarkDoFn
 from dp_transforms.monitor.counted_messages import GatheredCount
 from tests.helpers.do_fn_state import Bag, Cell, Timer
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 
 
 @pytest.mark.parametrize("near", [64, 1, 4])
@@ -21,7 +21,7 @@ def test_bundles_that_die_and_run_again_announce_each_window_once(seed, near, mo
     messages are counted apart from those of the windows behind them."""
     monkeypatch.setattr(close_by_watermark, "_LEAST_NEAR_WINDOWS", near)
     monkeypatch.setattr(close_by_watermark, "_FIRST", np.array([0, near], dtype="<i8").tobytes())
-    schedule = small_names_plan(30).schedule
+    schedule = small_looks_plan(30).schedule
     source = random.Random(seed)
     do_fn, cell, later, alarm = CloseByWatermarkDoFn(schedule), Cell(), Bag(), Timer()
     waiting = sorted(source.randrange(30) for _ in range(120))
@@ -66,7 +66,7 @@ def test_bundles_that_die_and_run_again_announce_each_window_once(seed, near, mo
 
 def test_what_a_message_writes_does_not_grow_with_the_windows_ahead():
     """The messages of 9,000 windows come before the first of these closes."""
-    plan, written = small_names_plan(9000), []
+    plan, written = small_looks_plan(9000), []
 
     class Measured(Cell):
         def write(self, value):

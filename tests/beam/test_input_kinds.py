@@ -55,7 +55,7 @@ def stamp(make):
 
 @pytest.mark.parametrize("sliding", [1, 3])
 def test_every_kind_of_input_is_the_same_log(tmp_path, sliding):
-    plan = small_plan(sliding=sliding, release="labels", hits_per_user=2)
+    plan = small_plan(sliding=sliding, mode="hits", hits_per_user=2)
     # Beam's windows hold no timestamp far out, and refuse some: events outside are tested with batches.
     log = [event for event in random_log(plan, seed=1, events=900) if event[2] > 0]
     offset = plan.schedule.start_seconds % plan.schedule.slide_seconds

@@ -16,7 +16,7 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from tests.helpers.leak_search import forms_of, places_with, texts_within
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import RUN_ID, SECRET, key_file, small_plan
 
 VERSION = "projects/project-one/secrets/noise/versions/1"
@@ -116,11 +116,11 @@ def test_portable_engines_get_states_and_the_path_of_the_key(engine, tmp_path):
 
 
 def test_a_stream_of_names_has_states_of_its_own(tmp_path):
-    job = _portable_job(_pipeline(tmp_path, ENGINES["flink"](), key_file(tmp_path), plan=small_names_plan()))
+    job = _portable_job(_pipeline(tmp_path, ENGINES["flink"](), key_file(tmp_path), plan=small_looks_plan()))
     _assert_good(job, SECRET, POLL | OF_LOOKS)
 
 
-@pytest.mark.parametrize(("plan", "states"), [(small_plan, OF_HITS), (small_names_plan, OF_LOOKS)])
+@pytest.mark.parametrize(("plan", "states"), [(small_plan, OF_HITS), (small_looks_plan, OF_LOOKS)])
 def test_a_stream_that_beam_reads_has_them_behind_one_timer(plan, states, tmp_path):
     pipeline = beam.Pipeline(options=PipelineOptions(ENGINES["flink"]()))
     pairs = pipeline | test_stream.TestStream() | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])

@@ -53,7 +53,7 @@ def noisy_log():
         schedule=WindowSchedule(START, START + 60 * 120, 60, 60),
         hits_per_user=1,
         max_items_per_user=1,
-        release="counts",
+        mode="hits-with-counts",
         max_users=10**6,
         max_items=10**6,
     )
@@ -108,7 +108,7 @@ def new_fresh_key(before):
 
 @pytest.mark.parametrize("kind", ["key file", "fresh key"])
 def test_the_key_is_written_nowhere(tmp_path, traces, kind):  # noqa: F811
-    plan = small_plan(release="labels", hits_per_user=2)
+    plan = small_plan(mode="hits", hits_per_user=2)
     log = random_log(plan, seed=1, events=600)
     before = set(set_up_workers._FRESH_KEYS)
     pipeline, reports, collected = monitored(plan, log, key_file(tmp_path) if kind == "key file" else None)

@@ -21,7 +21,7 @@ from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
 from dp_transforms.reports import ReportFileError, read_report_file
 from dp_transforms.stores import remote_files
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import key_file
 
 
@@ -32,7 +32,7 @@ def request_of(tmp_path: pathlib.Path):
         '{"user": "u1", "item": "i1", "timestamp": "2026-01-01T00:00:01Z"}\n' + "no row\n" * 5
     )
     key = key_file(tmp_path)
-    plan = names_plan_of(SCHEDULE, most_ids=5000)
+    plan = looks_plan_of(SCHEDULE, most_ids=5000)
 
     def make(name: str, **changes: object) -> ReplayRequest:
         made = replay_request(log, plan, tmp_path / name, key)

@@ -13,8 +13,8 @@ from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile
+from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
-from tests.helpers.names_plans import names_plan_of, small_names_plan
 from tests.helpers.parts import Parts
 from tests.helpers.small_runs import MICROS, START, ordered_log
 from tests.helpers.stream_runs import CLOCK, arrivals_of, spread
@@ -24,7 +24,7 @@ TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers
 
 @pytest.mark.long
 def test_two_processes_take_a_part_as_one_does(tmp_path):
-    plan = small_names_plan(12, forget_after=4)
+    plan = small_looks_plan(12, forget_after=4)
     log = ordered_log(plan, 6)
     one, two = Parts(tmp_path / "one", plan), Parts(tmp_path / "two", plan)
     for end in (4, 12):
@@ -35,7 +35,7 @@ def test_two_processes_take_a_part_as_one_does(tmp_path):
 
 def test_who_comes_back_has_what_was_left(tmp_path):
     """One user with all its purse spent in the first part; the same events in a later one pay for nothing."""
-    plan = small_names_plan(12, most_looks=4)
+    plan = small_looks_plan(12, most_looks=4)
     heavy = [("heavy", f"item-{number}", (START + 1) * MICROS) for number in range(40)]
     again = [(user, item, time + 600 * MICROS) for user, item, time in heavy]
     parts = Parts(tmp_path / "run", plan)
@@ -48,7 +48,7 @@ def test_who_comes_back_has_what_was_left(tmp_path):
 
 def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     """With sliding windows an event may lie in windows of two parts, and counts in both."""
-    plan = small_names_plan(12, sliding=3)
+    plan = small_looks_plan(12, sliding=3)
     slide = plan.schedule.slide_seconds
     log = [("u", "i", (START + slide * number) * MICROS) for number in range(12)]  # event n in windows n, n + 1, n + 2
     parts = Parts(tmp_path / "run", plan)
@@ -60,18 +60,18 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
 
 
 def test_a_part_must_lie_in_the_plan_and_counts_cannot_be_paid_in_parts():
-    plan = small_names_plan(12)
+    plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
     with pytest.raises(ValueError, match="not windows of the plan"):
         MonitorStream(MemoryStream.of([[]]), plan, clock=CLOCK, run_id="r", part=RunPart(0, 13), noise_key="k")
-    counting = names_plan_of(plan.schedule, counts_for=2)
+    counting = looks_plan_of(plan.schedule, counts_for=2)
     with pytest.raises(ValueError, match="Make the plan without it"):
         ReleasePart(counting, RunPart(0, 3), noise_key="noise.key", run_id="r")
 
 
 def test_a_worker_refuses_a_state_that_was_exchanged(tmp_path):
-    plan = small_names_plan(12)
+    plan = small_looks_plan(12)
     log = ordered_log(plan, 6, 200)
     parts, others = Parts(tmp_path / "run", plan), Parts(tmp_path / "other", plan)
     parts.take(3, log)
@@ -83,7 +83,7 @@ def test_a_worker_refuses_a_state_that_was_exchanged(tmp_path):
 
 
 def test_a_stream_that_is_stopped_before_a_window_ends_leaves_the_state_as_it_was(tmp_path):
-    plan = small_names_plan(12, sliding=3, forget_after=4, most_looks=16)
+    plan = small_looks_plan(12, sliding=3, forget_after=4, most_looks=16)
     log = ordered_log(plan, 6)
     parts = Parts(tmp_path, plan)
     parts.take(4, log)

@@ -64,7 +64,7 @@ def same_run(monkeypatch):
 
 @pytest.mark.usefixtures("same_run")
 def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path):
-    plan = small_plan(release="labels")
+    plan = small_plan(mode="hits")
     log = [event for event in random_log(plan, seed=3, events=600) if 0 < event[2] < 2**60]
     key = key_file(tmp_path)
     (tmp_path / "plan.json").write_text(plan.to_json())
@@ -121,8 +121,8 @@ def test_rows_without_events_give_no_rows(tmp_path):
     (tmp_path / "plan.json").write_text(small_plan().to_json())
     pipeline, found = local_pipeline(), Collected()
     rows = pipeline | rows_of([], int, int)
-    release = HeavyHitterRows(str(tmp_path / "plan.json"), user="who", item="what", time="at", time_unit="us")
-    _ = rows | release | found.sink()
+    mode = HeavyHitterRows(str(tmp_path / "plan.json"), user="who", item="what", time="at", time_unit="us")
+    _ = rows | mode | found.sink()
     pipeline.run().wait_until_finish()
     assert found.values == []
 
@@ -190,7 +190,7 @@ def test_what_begins_a_pipeline_needs_the_field_of_the_time(begin):
 
 def counts_of(path, key):
     """Each item's noisy count, by a pipeline of its own."""
-    budget = {**BUDGET, "epsilon": 4, "window": "1d", "release": "counts", "noise_key": key}
+    budget = {**BUDGET, "epsilon": 4, "window": "1d", "mode": "hits-with-counts", "noise_key": key}
     pipeline, found = local_pipeline(), Collected()
     _ = pipeline | ReadHeavyHitters(str(path), **budget) | found.sink()
     pipeline.run().wait_until_finish()
@@ -255,12 +255,12 @@ def order_of_windows(folder, added, key, **arguments):
 
 
 @pytest.mark.usefixtures("same_run")
-@pytest.mark.parametrize("release", ["names", "labels"])
-def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path, release):
+@pytest.mark.parametrize("mode", ["looks", "hits"])
+def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path, mode):
     """With the same noise the rows are the same; before they were sorted, one more user could change their order."""
-    key, more = key_file(tmp_path), {"release": release}
+    key, more = key_file(tmp_path), {"mode": mode}
     alone = order_of_windows(tmp_path / "alone", None, key, **more)
     assert alone == sorted(alone)
-    assert len(alone) >= (9 if release == "names" else 0)
+    assert len(alone) >= (9 if mode == "looks" else 0)
     for user in ("X0", "X1", "X2"):
         assert order_of_windows(tmp_path / user, user, key, **more) == alone

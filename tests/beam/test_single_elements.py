@@ -46,7 +46,7 @@ def iso(micros: int) -> str:
 
 
 def test_a_field_or_a_function_gives_the_times_that_timestamps_would(tmp_path) -> None:
-    plan = small_plan(release="labels", hits_per_user=2)
+    plan = small_plan(mode="hits", hits_per_user=2)
     log = random_log(plan, seed=1, events=900)
     pipeline = local_pipeline()
     visits = pipeline | beam.Create([Visit(user, item, at, iso(at)) for user, item, at in log], reshuffle=False)

@@ -22,7 +22,7 @@ from dp_transforms.monitor.operator_counts import (
 )
 from dp_transforms.monitor.window_report import WindowReport
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.oracle import oracle_transcript
 from tests.helpers.reference import reference
 from tests.helpers.small_runs import (
@@ -40,8 +40,8 @@ from tests.helpers.small_runs import (
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
 PLANS = {
     "hits": lambda windows: small_plan(windows, hits_per_user=2),
-    "looks": lambda windows: small_names_plan(windows, forget_after=0),
-    "both": lambda windows: small_names_plan(windows, forget_after=0, hits=1),
+    "looks": lambda windows: small_looks_plan(windows, forget_after=0),
+    "both": lambda windows: small_looks_plan(windows, forget_after=0, hits=1),
 }
 by_plan = pytest.mark.parametrize("plan_of", PLANS.values(), ids=PLANS)
 
@@ -86,7 +86,7 @@ def test_a_window_is_reported_when_the_watermark_passes_its_end_and_not_before(t
 
 
 def test_a_sliding_window_is_reported_when_its_own_end_passes(tmp_path):
-    plan = small_plan(6, sliding=3, release="labels", hits_per_user=2)
+    plan = small_plan(6, sliding=3, mode="hits", hits_per_user=2)
     log = holders(1, range(40), slide=20)  # lies in the three windows that end 40, 60 and 80 seconds after the start
     reports = expected(plan, log)
     assert [report.window_end // MICROS - START for report in reports] == [40, 60, 80]
@@ -95,10 +95,10 @@ def test_a_sliding_window_is_reported_when_its_own_end_passes(tmp_path):
     assert script.run(key_file(tmp_path)) == ["39", reports[0], "40", reports[1], "60", "79", reports[2]]
 
 
-@pytest.mark.parametrize(("release", "threshold"), [("labels", 2), ("kms21", 100)])
-def test_windows_of_a_known_domain_close_with_and_without_events(tmp_path, monkeypatch, release, threshold):
+@pytest.mark.parametrize(("mode", "threshold"), [("hits", 2), ("kms21", 100)])
+def test_windows_of_a_known_domain_close_with_and_without_events(tmp_path, monkeypatch, mode, threshold):
     counts = LocalCounter.install(monkeypatch)
-    plan = small_plan(release=release, threshold=threshold, domain=DOMAIN, hits_per_user=2)
+    plan = small_plan(mode=mode, threshold=threshold, domain=DOMAIN, hits_per_user=2)
     log = [event for event in ordered_log(plan, 3, 500) if (event[2] // MICROS - START) // 60 not in range(3, 7)]
     script, ends = Script(plan), range(60, 60 * (plan.schedule.horizon + 1), 60)
     for end in ends:
@@ -131,7 +131,7 @@ def test_late_events_change_nothing_and_are_counted(tmp_path, monkeypatch, close
     script.events(in_time[2])
     first, second, third = expected(plan, *in_time)
     assert script.run(key_file(tmp_path)) == [first, "closed", second, "closed again", third]
-    assert counts[LATE_BATCHES] > 0 or (plan.release != "names" and closed_at == 61)
+    assert counts[LATE_BATCHES] > 0 or (plan.mode != "looks" and closed_at == 61)
     assert counts[EVENTS_READ] == 3 * 50 + 40 + 50 + 50 + 40
 
 

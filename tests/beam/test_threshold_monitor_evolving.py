@@ -30,7 +30,7 @@ from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.query_noise import digests_of_groups
 from dp_transforms.monitor.user_pairs import pairs_of_events
 from dp_transforms.monitor.window_queries import WindowQueries
-from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.hits_plan import HitsPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Script, batches_source, local_pipeline, run_monitor
@@ -43,13 +43,13 @@ WINDOWS = 120
 @pytest.fixture(scope="module")
 def plan():
     """Real noise: scales of 150 and 7, a cap of 11 and a threshold of 867 users."""
-    return ChargingPlan.calibrate(
+    return HitsPlan.calibrate(
         epsilon=40,
         delta=0.5,
         schedule=WindowSchedule(START, START + WINDOWS * 60, 60, 60),
         hits_per_user=2,
         max_items_per_user=len(ITEMS),
-        release="kms21",
+        mode="kms21",
         max_users=100_000,
         max_items=100,
     )
@@ -282,11 +282,11 @@ class DoFnTypes(PipelineVisitor):
 def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else(is_bounded):
     schedule = WindowSchedule(START, START + 3600, 60, 60)
     for choices, pays_hits in (
-        ({"release": "labels"}, True),
-        ({"release": "counts"}, True),
-        ({"release": "kms21"}, True),
-        ({"release": "names", "hits_per_user": 2}, True),
-        ({"release": "names"}, False),
+        ({"mode": "hits"}, True),
+        ({"mode": "hits-with-counts"}, True),
+        ({"mode": "kms21"}, True),
+        ({"mode": "looks", "hits_per_user": 2}, True),
+        ({"mode": "looks"}, False),
     ):
         plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, **choices)
         pipeline = local_pipeline()

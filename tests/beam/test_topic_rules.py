@@ -38,7 +38,7 @@ def test_the_command_believes_producers_only_where_it_was_told_to(
     given = ["--kafka", "b:1", "--topic", "clicks", "--output", str(tmp_path / "reports"), *words]
     given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
     options = command.make_context(
-        "stream", [*given, "--epsilon", "2", "--delta", "1e-9", "--release", "labels"], obj=[]
+        "stream", [*given, "--epsilon", "2", "--delta", "1e-9", "--mode", "hits"], obj=[]
     ).params
     source = stream_request(options, set()).source
     assert isinstance(source, KafkaTopic)

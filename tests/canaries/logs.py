@@ -14,10 +14,10 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.canaries.tokens import Canaries
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 SHARED = "all-of-them-hold-this"
@@ -26,14 +26,14 @@ Row = tuple[object, object, object]
 # At a delta of 1e-12 for each user, a label that one user holds alone shows in one of 10^9 runs.
 BUDGET = (
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h", "--epsilon", "8", "--delta", "1e-12"),
-    *("--max-users", "10000", "--max-items", "10000", "--release", "labels"),
+    *("--max-users", "10000", "--max-items", "10000", "--mode", "hits"),
 )
 
 
-def names_plan() -> NamesPlan:
-    """The same budget for release mode `names`."""
+def looks_plan() -> LooksPlan:
+    """The same budget for mode `looks`."""
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-01T02:00:00Z", 3600)
-    return names_plan_of(
+    return looks_plan_of(
         schedule, epsilon=8.0, delta=1e-12, order=7.0, known_error=1e-6, forget_after=2, most_ids=10_000
     )
 

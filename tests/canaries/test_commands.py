@@ -38,7 +38,7 @@ def test_a_report_names_what_all_hold_and_no_canary(shell: Shell, canaries: Cana
 def test_a_report_of_names_names_what_all_hold_and_no_canary(shell: Shell, canaries: Canaries) -> None:
     """Users have two pairs, and one counts: so the operator is told how many did not, and not whose."""
     shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
-    for more in (("--release", "names"), ("--release", "names", "--usual-looks", "1", "1", "--most-looks", "1")):
+    for more in (("--mode", "looks"), ("--mode", "looks", "--usual-looks", "1", "1", "--most-looks", "1")):
         output = f"report-{len(more)}.jsonl"
         ran = shell.run_clean("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", output, *more)
         assert ran.code == 0, ran.err
@@ -133,7 +133,7 @@ def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) 
 
 def test_a_stream_of_names_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
     """It keeps more than the other modes: what every user has left, and labels that were named."""
-    shell.home.put("names.json", logs.names_plan().to_json().encode())
+    shell.home.put("names.json", logs.looks_plan().to_json().encode())
     shell.home.put("logs/log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
     ran = shell.run_clean(*stream("--output", "reports", budget=("--plan", "names.json")))
     assert ran.code == 0, ran.err
@@ -160,7 +160,7 @@ MISTAKES = {
     "an audited plan": ["audit", "--plan", "LOG"],
     # Of a domain noise alone may name an item: with this threshold it never does.
     "a domain": [
-        *("replay", "LOG", *BUDGET, "--release", "labels", "--threshold", "1000000", "--domain-file", "LOG"),
+        *("replay", "LOG", *BUDGET, "--mode", "hits", "--threshold", "1000000", "--domain-file", "LOG"),
         *("--time-unit", "s", "--output", "r.avro"),
     ],
     "a key": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "r.avro", "--noise-key-file", "LOG"],
@@ -217,14 +217,14 @@ def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries
     assert {name for name, code in codes.items() if code == 0} <= {"a key", "a domain", "a wrong unit"}
 
 
-@pytest.mark.parametrize("release", ["names", "labels"])
-def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries, release: str) -> None:
+@pytest.mark.parametrize("mode", ["looks", "hits"])
+def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries, mode: str) -> None:
     """It has hashes of users, and labels of items that were named."""
     shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
     shell.home.put("noise.key", bytes(range(32)), 0o600)
-    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--release", release)
+    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--mode", mode)
     ran = shell.run_clean(*words, "--noise-key-file", "noise.key", "--state", "run.state")
     assert ran.code == 0, ran.err
     assert SHARED in ran.out
     assert len(ran.places["file work/run.state"]) > 1000
-    assert (SHARED.encode() in ran.places["file work/run.state"]) == (release == "names")
+    assert (SHARED.encode() in ran.places["file work/run.state"]) == (mode == "looks")

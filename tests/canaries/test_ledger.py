@@ -20,27 +20,27 @@ def replay(output: str, *more: str, source: str = "log.jsonl") -> list[str]:
 
 def test_a_ledger_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
     shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
-    ran = shell.run_clean(*replay("1.avro", "--release", "labels", *CAPS))
+    ran = shell.run_clean(*replay("1.avro", "--mode", "hits", *CAPS))
     assert ran.code == 0, ran.err
     assert {"file work/ledger.db", "file work/ledger.db.counter"} <= set(ran.places)
     assert shell.run_clean("ledger", *ACCOUNT[:2], "--runs", "--chart", "spent.svg").code == 0
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("release", ["names", "labels"])
-def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries, release: str) -> None:
+@pytest.mark.parametrize("mode", ["looks", "hits"])
+def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries, mode: str) -> None:
     """A part that fails, the same one from a mended log, a run without a state; then all that an operator asks."""
     rows = logs.rows_of(canaries)
     shell.home.put("noise.key", bytes(range(32)), 0o600)
     shell.home.put("log.jsonl", logs.file_of("jsonl", [*rows, *[(None, label, at) for _, label, at in rows]]))
-    failed = shell.run_clean(*replay("1.avro", "--release", release, *PART, *CAPS, "--max-bad-fraction", "0"))
+    failed = shell.run_clean(*replay("1.avro", "--mode", mode, *PART, *CAPS, "--max-bad-fraction", "0"))
     assert failed.code == 1
     assert "could not be read" in failed.err
     shell.home.put("log.jsonl", logs.file_of("jsonl", rows))
-    taken = shell.run_clean(*replay("1.avro", "--release", release, *PART))
+    taken = shell.run_clean(*replay("1.avro", "--mode", mode, *PART))
     assert taken.code == 0, taken.err
     assert SHARED in taken.out
-    whole = shell.run_clean(*replay("2.avro", "--release", release))
+    whole = shell.run_clean(*replay("2.avro", "--mode", mode))
     assert whole.code == 0, whole.err
     assert {"file work/ledger.db", "file work/ledger.db.counter", "file work/run.state"} <= set(whole.places)
     shown = shell.run_clean("ledger", *ACCOUNT[:2], "--runs", "--chart", "spent.svg")

@@ -22,7 +22,7 @@ from tests.helpers.ledger_runs import CAPS, part
 
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--release", "labels"),
+    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
 ]
 IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--folder", "logs", "--dead-letter", "bad"]
@@ -38,7 +38,7 @@ READ = {
     ("ledger", "place"): ["ledger", "--ledger", "PATH"],
     ("ledger reserve", "place"): ["ledger", "reserve", "--ledger", "PATH", *RESERVED],
     ("ledger reserve", "plan_file"): ["ledger", "reserve", "--ledger", "made.db", *RESERVED[:-1], "PATH"],
-    ("ledger release", "place"): ["ledger", "release", "--ledger", "PATH", "run"],
+    ("ledger release", "place"): ["ledger", "mode", "--ledger", "PATH", "run"],
     ("ledger abandon", "place"): ["ledger", "abandon", "--ledger", "PATH", "run"],
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],
@@ -149,7 +149,7 @@ def make_inputs(folder: pathlib.Path) -> None:
     (folder / "logs" / "a.jsonl").write_text(rows + '{"user": "u0", "item": 7.5, "timestamp": 0}\n')
     write_report_file(folder / "report.avro", HEADER, [REPORT])
     Ledger.open(folder / "made.db").reserve(part(run_id="run"), CAPS)
-    plan = ReleasePlan.calibrate(epsilon=0.5, delta=1e-9, schedule=PLANNED, release="labels")
+    plan = ReleasePlan.calibrate(epsilon=0.5, delta=1e-9, schedule=PLANNED, mode="hits")
     (folder / "made.json").write_text(plan.to_json())
 
 

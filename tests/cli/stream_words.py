@@ -12,7 +12,7 @@ START = 1_577_836_800  # 2020-01-01T00:00:00Z
 HOURS = 6
 PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--release", "counts"),
+    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts"),
 ]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 

@@ -34,7 +34,7 @@ def _plan(**options: object) -> ReleasePlan:
             "epsilon": 1.0,
             "delta": 1e-6,
             "schedule": WindowSchedule.fixed(0, 200 * 60, 60),
-            "release": "labels",
+            "mode": "hits",
             "hits_per_user": 2,
             "max_users": 10_000,
             **options,
@@ -118,14 +118,14 @@ def test_no_runs_and_few_rounds(plan_file: pathlib.Path) -> None:
     assert record["exact"]["adding"]["stream"]["rounds"] == 30
 
 
-@pytest.mark.parametrize("release", ["counts", "kms21"])
-def test_other_release_modes(tmp_path: pathlib.Path, release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits-with-counts", "kms21"])
+def test_other_release_modes(tmp_path: pathlib.Path, mode: str) -> None:
     path = tmp_path / "plan.json"
-    path.write_text(_plan(release=release).to_json())
+    path.write_text(_plan(mode=mode).to_json())
     result = _run("--plan", path, "--runs", 200)
     assert result.exit_code == 0, result.output
     assert "PASSED" in result.stdout
-    assert release in result.stdout
+    assert mode in result.stdout
 
 
 def test_a_known_domain(tmp_path: pathlib.Path) -> None:
@@ -159,7 +159,7 @@ def test_only_what_was_computed_is_said_of_streams_that_were_not_tried() -> None
     assert "No adversary at all attains more on" in text
     assert record["exact"]["adding"]["no_adversary_exceeds"]["delta_at_claimed_epsilon"] > 0
     assert "EmptyItems" not in text
-    limit, text, record = _limits(_plan(release="kms21"))
+    limit, text, record = _limits(_plan(mode="kms21"))
     assert "theorem" not in limit
     assert "a few fixed numbers of holders" in limit
     assert "No adversary" not in text
@@ -175,7 +175,7 @@ def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | No
     """One item a window attains nothing at all in 24 windows, and that is not called the most."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
     plan = ReleasePlan.calibrate(
-        epsilon=2.0, delta=1e-9, schedule=schedule, release="labels", max_items_per_user=3, domain=domain
+        epsilon=2.0, delta=1e-9, schedule=schedule, mode="hits", max_items_per_user=3, domain=domain
     )
     limit, text, record = _limits(plan)
     assert "no more" not in text
@@ -242,7 +242,7 @@ def test_output_is_never_overwritten(plan_file: pathlib.Path) -> None:
         {"delta_accounting": 1e-9},
         {"hits_per_user": True},
         {"epsilon": None},
-        {"release": "histogram"},
+        {"mode": "histogram"},
         {"surprise": 1},
     ],
 )

@@ -1,4 +1,4 @@
-"""``shh audit`` of a plan of release mode `names` by its command line: what it prints and writes, its exit codes."""
+"""``shh audit`` of a plan of mode `looks` by its command line: what it prints and writes, its exit codes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pathlib
 import pytest
 from click.testing import CliRunner, Result
 
-from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.cli.audit import command, finish, sample_looks
 from dp_transforms.cli.audit_looks_report import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
 from tests.helpers.shh_process import shh
 
@@ -114,9 +114,9 @@ def test_a_plan_that_was_tampered_with_is_refused(plan_file: pathlib.Path, chang
 
 
 def _record_of_violation(
-    plan: NamesPlan, capsys: pytest.CaptureFixture[str], output: pathlib.Path, fragment: str, **parts: object
+    plan: LooksPlan, capsys: pytest.CaptureFixture[str], output: pathlib.Path, fragment: str, **parts: object
 ) -> dict:
-    exact = parts.get("exact") or audit_names_exactly(*mechanism_and_claim(plan), most_looks=1)
+    exact = parts.get("exact") or audit_looks_exactly(*mechanism_and_claim(plan), most_looks=1)
     with pytest.raises(UserError) as error:
         finish(LooksReport(plan, exact, parts.get("payments"), parts.get("sampled")), str(output))  # type: ignore[arg-type]
     printed, record = " ".join(capsys.readouterr().out.split()), json.loads(output.read_text())
@@ -135,7 +135,7 @@ def test_prices_that_are_too_low_end_in_a_loud_sentence(
     """`UserError` is exit code 1 (dp_transforms.cli.main)."""
     mechanism, claim = mechanism_and_claim(audited_plan())
     cheap = dataclasses.replace(mechanism, scale=150)
-    exact = audit_names_exactly(cheap, claim, most_looks=1)
+    exact = audit_looks_exactly(cheap, claim, most_looks=1)
     record = _record_of_violation(audited_plan(), capsys, tmp_path / "audit.json", "but its price is", exact=exact)
     assert record["exact"]["worst_price"]["attained_divergence"] > record["exact"]["worst_price"]["claimed_divergence"]
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dp_transforms.audit.exact_hits import audit_exactly
-from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.cli.audit import command
 from dp_transforms.cli.audit_hits_report import HitsReport
@@ -23,8 +23,8 @@ from dp_transforms.cli.audit_looks_report import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import run_settings
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
@@ -62,8 +62,8 @@ NAMES: list[dict[str, Any]] = [
     {"epsilon": 0.01, "delta": 1e-6},
 ]
 CHARGING: list[dict[str, Any]] = [
-    {"release": release, **options}
-    for release in ("labels", "counts", "kms21")
+    {"mode": mode, **options}
+    for mode in ("hits", "hits-with-counts", "kms21")
     for options in (
         {"hits_per_user": 2, "schedule": _sliding(1, 60, 60), "max_items_per_user": 3},
         {"hits_per_user": 1, "schedule": _sliding(1, 60, 60), "domain": DOMAIN},
@@ -75,10 +75,10 @@ CHARGING: list[dict[str, Any]] = [
 ]
 
 
-def _plan(**options: Any) -> NamesPlan | ChargingPlan:
-    usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "release": "names", "max_users": 100_000}
+def _plan(**options: Any) -> LooksPlan | HitsPlan:
+    usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "mode": "looks", "max_users": 100_000}
     plan = ReleasePlan.calibrate(**{**usual, **options})
-    assert isinstance(plan, (NamesPlan, ChargingPlan))
+    assert isinstance(plan, (LooksPlan, HitsPlan))
     return plan
 
 
@@ -153,8 +153,8 @@ CHARGING_LIMITS = {
 
 def test_each_option_is_tried_or_in_the_list() -> None:
     """An option that is new must be put into one of these tables, and so be thought of."""
-    assert set(LIMITS) == NamesPlan.CHOICES
-    assert set(CHARGING_LIMITS) == ChargingPlan.CHOICES
+    assert set(LIMITS) == LooksPlan.CHOICES
+    assert set(CHARGING_LIMITS) == HitsPlan.CHOICES
 
 
 @pytest.mark.parametrize(
@@ -170,8 +170,8 @@ def test_the_list_names_what_an_option_leaves_untried(option: str, value: object
 
 
 def _names_limits(plan: ReleasePlan, most_looks: int | None = 1) -> list[str]:
-    assert isinstance(plan, NamesPlan)
-    return LooksReport(plan, audit_names_exactly(*mechanism_and_claim(plan), most_looks=most_looks)).not_tried()
+    assert isinstance(plan, LooksPlan)
+    return LooksReport(plan, audit_looks_exactly(*mechanism_and_claim(plan), most_looks=most_looks)).not_tried()
 
 
 def test_the_list_says_how_many_looks_were_tried() -> None:
@@ -185,14 +185,14 @@ def test_the_list_says_how_many_looks_were_tried() -> None:
     assert not any("looks of a user" in text or text.startswith("adaptive") for text in few)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
 @pytest.mark.parametrize("domain", [None, DOMAIN])
-def test_the_list_of_modes_in_which_users_pay_for_hits(release: str, domain: ItemDomain | None) -> None:
-    plan = _plan(release=release, hits_per_user=2, domain=domain, epsilon=1.0, delta=1e-6)
-    assert isinstance(plan, ChargingPlan)
+def test_the_list_of_modes_in_which_users_pay_for_hits(mode: str, domain: ItemDomain | None) -> None:
+    plan = _plan(mode=mode, hits_per_user=2, domain=domain, epsilon=1.0, delta=1e-6)
+    assert isinstance(plan, HitsPlan)
     report = HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan)))
     limits = " ".join(report.not_tried())
     assert ("EmptyItems" in limits) == (domain is not None)
-    assert ("for kms21 nothing here shows" in limits) == (release == "kms21")
+    assert ("for kms21 nothing here shows" in limits) == (mode == "kms21")
     for fragment in ("bounding contributions", "noise that does not follow the holders", "hand"):
         assert fragment in limits

@@ -13,7 +13,7 @@ from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.views.page.report_page import plan_facts
 from tests.cli.shown_reports import HOSTILE, hostile_characters
-from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_names_plan
+from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page
 
@@ -97,7 +97,7 @@ def test_what_a_hostile_report_says_is_shown_harmless(explain):
     assert not hostile_characters(out)
 
 
-@pytest.mark.parametrize("plan", [short_names_plan(), LABELS, COUNTS, KMS21, IN_DOMAIN], ids=lambda plan: plan.release)
+@pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, KMS21, IN_DOMAIN], ids=lambda plan: plan.mode)
 def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, capsys, plan):
     (tmp_path / "plan.json").write_text(plan.to_json())
     main(["explain", "--plan", str(tmp_path / "plan.json"), "--html", str(tmp_path / "sheet.html")])
@@ -112,7 +112,7 @@ def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, capsys, plan
         "adding or removing a user",
         f"{plan.schedule.horizon:,} windows of 1h",
         plan.fingerprint,
-        f"(mode {plan.release})",
+        f"(mode {plan.mode})",
     ):
         assert stated in text, stated
     assert ("must be public" in text) == bool(plan.domain_size)
@@ -157,7 +157,7 @@ def test_numbers_are_rounded_towards_less_privacy():
 
 
 def test_no_number_of_the_promise_is_rounded_down():
-    plan = ReleasePlan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, release="labels")
+    plan = ReleasePlan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, mode="hits")
     assert "(1.2345642, 1.0000004e-09)-differentially private" in plan.guarantee
     assert "e to the power of 1.2345642" in in_three_sentences(Budget(plan.epsilon, plan.delta, 24))[0]
     facts = dict(plan_facts(plan))

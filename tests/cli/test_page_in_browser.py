@@ -20,7 +20,7 @@ from dp_transforms.views.report_table import shown_text
 from dp_transforms.views.time_axis import local_text, ticks
 from tests.cli.shown_reports import HOSTILE
 from tests.helpers.browser import WatchedPage, running_browser
-from tests.helpers.calibrated_plans import IN_DOMAIN, short_names_plan
+from tests.helpers.calibrated_plans import IN_DOMAIN, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of
 from tests.helpers.shh_process import python
 
@@ -273,7 +273,7 @@ def test_the_page_writes_times_and_places_ticks_as_pictures_do(opened):
     assert found == expected
 
 
-@pytest.mark.parametrize("plan", [short_names_plan(), IN_DOMAIN], ids=["names", "a known domain"])
+@pytest.mark.parametrize("plan", [short_looks_plan(), IN_DOMAIN], ids=["looks", "a known domain"])
 def test_a_fact_sheet_is_one_printed_page(opened, plan):
     page = opened(text=fact_sheet(plan))
     assert plan.guarantee in page.locator("body").inner_text()

@@ -18,7 +18,7 @@ from dp_transforms.runs.ledger import Ledger, LedgerError
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from tests.helpers.live_parts import LiveParts
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.nights import START, Nights, day
 from tests.helpers.small_runs import SECRET, key_file
 
@@ -119,7 +119,7 @@ def test_a_part_that_was_ended_hard_and_then_finds_its_log_bad_may_have_another_
 ) -> None:
     """Nothing of it was to be published yet: neither the state nor the ledger says so. Also where the ledger could not
     be told that the part failed."""
-    nights.plan = names_plan_of(nights.plan.schedule, forget_after=2, most_looks=12, delta=0.009, order=1.9)
+    nights.plan = looks_plan_of(nights.plan.schedule, forget_after=2, most_looks=12, delta=0.009, order=1.9)
     (nights.folder / "plan.json").write_text(nights.plan.to_json())
     ledger = {"ledger": "l.db", "population": "p", "max_epsilon": "20", "max_delta": "0.0095"}
     one = f"a,b,{day(0)}\n"  # without an event in the range it would be refused before it begins

@@ -16,7 +16,7 @@ from dp_transforms.cli.plan import command
 from dp_transforms.cli.plan_options import PLAN_OPTIONS, plan_from_options, plan_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.plan_comparison import Comparison
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -24,8 +24,8 @@ from tests.helpers.forked import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
-LABELS = ["--release", "labels"]
-NAMES = ["--release", "names"]
+LABELS = ["--mode", "hits"]
+NAMES = ["--mode", "looks"]
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "reference_values.json").read_text())
 
 
@@ -36,10 +36,10 @@ def _run(*words: str) -> Result:
 def test_accountants_as_in_the_reference() -> None:
     row = next(row for row in REFERENCES if (row["eps_query"], row["hits"], row["delta"]) == (0.1, 5, 1e-8))
     words = ["--epsilon-per-query", "0.1", "--hits-per-user", "5", "--delta", "1e-8", "--json"]
-    counts = json.loads(_run("--release", "counts", *words).stdout)
+    counts = json.loads(_run("--mode", "hits-with-counts", *words).stdout)
     for name in ("game", "exact_tail", "closed_form"):
         assert counts["epsilon"][name] == pytest.approx(row[name], rel=3e-5)
-    labels = json.loads(_run("--release", "labels", *words).stdout)
+    labels = json.loads(_run("--mode", "hits", *words).stdout)
     assert labels["epsilon"]["game"] == pytest.approx(row["game_between_zone_2_over_eps"], rel=3e-5)
     assert labels["zone_width"] == 20
     assert labels["target_probability"] == pytest.approx((1 - math.exp(-2)) / (math.exp(0.1) + 1))
@@ -50,7 +50,7 @@ def test_a_plan_of_names_says_why_it_has_no_price_for_hits() -> None:
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     assert record["chosen"]["hits_per_user"] == 0
-    alone, with_hits = (record["found_from"][method]["100"] for method in ("names", "names_with_hits"))
+    alone, with_hits = (record["found_from"][method]["100"] for method in ("looks", "looks_and_hits"))
     assert with_hits < alone
     assert record["why"].startswith("Looks alone are paid for: most users have 1 to 200 items.")
     assert f"from {with_hits:,} users on instead of {alone:,}" in record["why"]
@@ -104,12 +104,12 @@ def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -
     assert "in two steps of" in printed
     assert "names, looks alone" in (tmp_path / "a.svg").read_text()
     plan = ReleasePlan.from_json((tmp_path / "a.json").read_text())
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     assert plan.hits_per_user == 2
     record = json.loads(_run(*words, "--json").stdout)
     assert record["chosen"] == json.loads(plan.to_json())
     found = record["found_from"]
-    assert found["names"]["100"] == plan.found_from(100) < found["names_looks_alone"]["100"]
+    assert found["looks"]["100"] == plan.found_from(100) < found["looks_alone"]["100"]
     beside = _run("--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json"))
     assert any("hits per user" in line and "2" in line for line in beside.stdout.splitlines())
 
@@ -122,14 +122,14 @@ def test_hits_of_names_out_of_range_are_refused() -> None:
 
 
 def test_accountants_as_a_table() -> None:
-    result = _run("--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "counts", "--hits-per-user", "5")
+    result = _run("--epsilon-per-query", "0.1", "--delta", "1e-8", "--mode", "hits-with-counts", "--hits-per-user", "5")
     assert result.exit_code == 0
     assert "3.4498" in result.stdout
     assert "exact_tail" in result.stdout
 
 
 def test_the_command_itself(tmp_path: pathlib.Path) -> None:
-    done = shh("plan", *BUDGET, *HOURLY, "--release", "counts", cwd=tmp_path)
+    done = shh("plan", *BUDGET, *HOURLY, "--mode", "hits-with-counts", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "620" in done.stdout
     assert "labels │" not in done.stdout
@@ -158,7 +158,7 @@ def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
     assert len(chosen) == 1
     assert (chosen[0]["hits_per_user"], chosen[0]["max_items_per_user"]) == (7, 2)
     assert chosen[0]["smallest_detectable"] == plan.smallest_detectable(0.95)
-    assert {row["release"] for row in record["plans"]} == {"labels"}
+    assert {row["mode"] for row in record["plans"]} == {"hits"}
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
@@ -190,20 +190,20 @@ def test_output_is_never_overwritten(tmp_path: pathlib.Path) -> None:
         (["--max-users", "0"], "--max-users must be"),
         (["--epsilon", "0.0001"], "Raise epsilon or delta, or lower --hits-per-user"),
         (
-            ["--release", "names", "--usual-looks", "0", "5"],
+            ["--mode", "looks", "--usual-looks", "0", "5"],
             "each of --usual-looks must be a whole number in 1 .. 3000",
         ),
-        (["--release", "names", "--most-looks", "0"], "--most-looks must be a whole number in 1 .. 100000, got 0."),
+        (["--mode", "looks", "--most-looks", "0"], "--most-looks must be a whole number in 1 .. 100000, got 0."),
         (
-            ["--release", "names", "--forget-after", "400"],
+            ["--mode", "looks", "--forget-after", "400"],
             "--forget-after must be a whole number in 1 .. 384, got 400.",
         ),
         (
-            ["--release", "names", "--forget-after", "4", "--no-known-items"],
+            ["--mode", "looks", "--forget-after", "4", "--no-known-items"],
             "--forget-after cannot be used with --no-known-items. Leave one out.",
         ),
-        (["--release", "names", "--delta", "1e-13"], "--delta must be > 5.42e-12"),
-        (["--release", "names", "--epsilon", "1e-9"], "too small"),
+        (["--mode", "looks", "--delta", "1e-13"], "--delta must be > 5.42e-12"),
+        (["--mode", "looks", "--epsilon", "1e-9"], "too small"),
     ],
 )
 def test_errors_name_the_flag(words: list[str], message: str) -> None:
@@ -218,28 +218,28 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
     ("words", "message"),
     [
         (
-            [*BUDGET, *HOURLY, "--release", "names", "--max-items-per-user", "3"],
-            "--max-items-per-user cannot be used with --release names. Leave it out, or use --release labels or counts",
+            [*BUDGET, *HOURLY, "--mode", "looks", "--max-items-per-user", "3"],
+            "--max-items-per-user cannot be used with --mode looks. Leave it out, or use --mode hits or counts",
         ),
         (
             [*BUDGET, *HOURLY, *LABELS, "--usual-looks", "1", "10"],
-            "--usual-looks cannot be used with --release labels. Leave it out, or use --release names.",
+            "--usual-looks cannot be used with --mode hits. Leave it out, or use --mode looks.",
         ),
         (
-            [*BUDGET, *HOURLY, "--release", "kms21", "--no-known-items"],
-            "--no-known-items cannot be used with --release kms21.",
+            [*BUDGET, *HOURLY, "--mode", "kms21", "--no-known-items"],
+            "--no-known-items cannot be used with --mode kms21.",
         ),
         (
-            [*BUDGET, *HOURLY, "--release", "names", "--threshold", "5"],
-            "--threshold cannot be used with --release names.",
+            [*BUDGET, *HOURLY, "--mode", "looks", "--threshold", "5"],
+            "--threshold cannot be used with --mode looks.",
         ),
         ([*BUDGET, *HOURLY, "--output", "a.json", "--chart", "a.json"], "--output and --chart name the same file."),
         (["--compare", "a.json"], "Option '--compare' requires 2 arguments."),
         (["--compare", "a", "b", *BUDGET], "--compare cannot be used with --epsilon, --delta. Leave one out."),
         (["--compare", "a", "b", "--output", "c"], "--compare cannot be used with --output. Leave one out."),
         (
-            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "names"],
-            "--epsilon-per-query cannot be used with --release names, where users pay for looks.",
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--mode", "looks"],
+            "--epsilon-per-query cannot be used with --mode looks, where users pay for looks.",
         ),
         (
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--chart", "x"],
@@ -252,10 +252,10 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--window", "1h"],
             "--epsilon-per-query cannot be used with --window. Leave one out.",
         ),
-        ([*BUDGET, *HOURLY, "--release", "histogram"], "'histogram' is not one of"),
+        ([*BUDGET, *HOURLY, "--mode", "histogram"], "'histogram' is not one of"),
         (
-            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--release", "kms21"],
-            "--epsilon-per-query cannot be used with --release kms21, whose noise has three numbers.",
+            ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--mode", "kms21"],
+            "--epsilon-per-query cannot be used with --mode kms21, whose noise has three numbers.",
         ),
         (
             ["--epsilon-per-query", "0.1", "--delta", "1e-8", "--domain-file", "x"],
@@ -290,23 +290,23 @@ def test_options_are_optional_for_replay() -> None:
 
 
 def test_plan_from_options_is_calibrate() -> None:
-    given = {"epsilon": 2.0, "delta": 1e-9, "window": 3600, "start": 0, "end": 86_400, "release": "counts"}
+    given = {"epsilon": 2.0, "delta": 1e-9, "window": 3600, "start": 0, "end": 86_400, "mode": "hits-with-counts"}
     plan = plan_from_options(**{**dict.fromkeys(PLAN_OPTIONS), **given}, unrelated=1)
     assert plan.schedule.horizon == 24
-    assert (plan.release, plan.hits_per_user) == ("counts", 10)
-    del given["release"]
+    assert (plan.mode, plan.hits_per_user) == ("hits-with-counts", 10)
+    del given["mode"]
     by_default = plan_from_options(**given, usual_looks=(1, 10), most_looks=20)
-    assert isinstance(by_default, NamesPlan)
+    assert isinstance(by_default, LooksPlan)
     assert by_default == ReleasePlan.calibrate(
         epsilon=2, delta=1e-9, schedule=WindowSchedule.fixed(0, 86_400, 3600), usual_looks=(1, 10), most_looks=20
     )
-    given["release"] = "counts"
+    given["mode"] = "hits-with-counts"
     sliding = plan_from_options(**given, slide=1800)
     assert sliding.schedule.horizon == 49
 
 
 def test_kms21_says_what_it_costs_and_what_costs_less() -> None:
-    result = _run(*BUDGET, *HOURLY, "--release", "kms21")
+    result = _run(*BUDGET, *HOURLY, "--mode", "kms21")
     assert result.exit_code == 0, result.output
     text = " ".join(result.stdout.split())
     marked = [line for line in result.stdout.splitlines() if "│ >" in line]
@@ -314,13 +314,13 @@ def test_kms21_says_what_it_costs_and_what_costs_less() -> None:
     assert "kms21" in marked[0]
     assert "W + min(V, 7,456), W of scale 74,560" in text
     assert "kms21 needs 4,241 times the noise of labels (scale 17.6, found from 530 users on)" in text
-    assert "use --release labels" in text
+    assert "use --mode hits" in text
     assert "labels │" not in result.stdout
     assert "kms21 │" not in _run(*BUDGET, *HOURLY, *LABELS).stdout, "not among the choices unless asked for"
 
 
 def test_the_accountant_of_kms21_is_its_own() -> None:
-    result = _run(*BUDGET, *HOURLY, "--release", "kms21", "--accountant", "game")
+    result = _run(*BUDGET, *HOURLY, "--mode", "kms21", "--accountant", "game")
     assert isinstance(result.exception, UserError)
     assert "--accountant must be one of threshold_monitor for release 'kms21', got 'game'" in str(result.exception)
 

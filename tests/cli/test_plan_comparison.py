@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from dp_transforms.cli.plan import command
 from dp_transforms.errors import UserError
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.plan_comparison import (
     gaussian_histograms_found_from,
     partition_selection_found_from,
@@ -24,8 +24,8 @@ from tests.helpers.calibrated_plans import calibrated_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 BUDGET = ["--epsilon", "2", "--delta", "1e-9"]
-LABELS = ["--release", "labels"]
-NAMES = ["--release", "names"]
+LABELS = ["--mode", "hits"]
+LOOKS = ["--mode", "looks"]
 SMALL = ["--usual-looks", "1", "10", "--most-looks", "20"]  # quicker than the default
 DAY = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
 
@@ -39,9 +39,9 @@ def test_a_table_to_decide_from() -> None:
     assert result.exit_code == 0, result.output
     marked = [line for line in result.stdout.splitlines() if "│ >" in line]
     assert len(marked) == 1
-    for part in ("labels", "3", "17.6", "490", "530"):
+    for part in ("hits", "3", "17.6", "490", "530"):
         assert part in marked[0]
-    assert "counts" in result.stdout
+    assert "hits-with-counts" in result.stdout
     assert "ReleasePlan" not in result.stdout
     assert "(2, 1e-09)-differentially private" in " ".join(result.stdout.split())
 
@@ -72,7 +72,7 @@ def test_it_opens_with_a_sentence_and_a_table_of_all_methods() -> None:
 
 
 def test_labels_have_the_same_table_above_their_choices() -> None:
-    result = _run(*BUDGET, *HOURLY, "--release", "labels")
+    result = _run(*BUDGET, *HOURLY, "--mode", "hits")
     sentence, _, rest = result.stdout.partition("\n")
     assert sentence.startswith("An hour's item (a story, a search, an error) is found from about 530 users on, however")
     assert "16 days; a user no longer counts once all 3 hits are used up." in sentence
@@ -82,16 +82,16 @@ def test_labels_have_the_same_table_above_their_choices() -> None:
 
 def test_the_numbers_in_json() -> None:
     result = _run(
-        *BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "4", "--most-looks", "5", "--no-known-items", "--json"
+        *BUDGET, *HOURLY, *LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--no-known-items", "--json"
     )
     record = json.loads(result.stdout)
     plan = ReleasePlan.from_json(json.dumps(record["chosen"]))
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     assert (plan.usual_looks, plan.most_looks, plan.forget_after) == ((1, 4), 5, 0)
-    methods = {"names", "labels", "counts", "pipelinedp", "weighted_gaussian", "gaussian_histograms"}
+    methods = {"looks", "hits", "hits-with-counts", "pipelinedp", "weighted_gaussian", "gaussian_histograms"}
     assert set(record["found_from"]) == methods
     for looks in (1, 10, 100, 1000):
-        assert record["found_from"]["names"][str(looks)] == plan.found_from(looks)
+        assert record["found_from"]["looks"][str(looks)] == plan.found_from(looks)
         assert record["found_from"]["weighted_gaussian"][str(looks)] == weighted_gaussian_found_from(2, 1e-9, looks, 5)
         assert record["found_from"]["pipelinedp"][str(looks)] == partition_selection_found_from(2, 1e-9, looks).users
     assert set(record["found_from"]["gaussian_histograms"].values()) == {gaussian_histograms_found_from(2, 1e-9, 1152)}
@@ -105,9 +105,9 @@ def test_the_numbers_in_json() -> None:
 def test_a_known_domain_has_no_other_methods_beside_it(tmp_path: pathlib.Path) -> None:
     items = tmp_path / "items.txt"
     items.write_text("a\nb\nc\n")
-    words = [*NAMES, *SMALL, "--domain-file", str(items), "--json"]
+    words = [*LOOKS, *SMALL, "--domain-file", str(items), "--json"]
     record = json.loads(_run(*BUDGET, *HOURLY, *words).stdout)
-    assert set(record["found_from"]) == {"names", "labels", "counts"}
+    assert set(record["found_from"]) == {"looks", "hits", "hits-with-counts"}
     assert record["chosen"]["domain_size"] == 3
     result = _run(*BUDGET, *HOURLY, *words[:-1])
     assert "3 items; about 0.05 reports of items that nobody holds" in " ".join(result.stdout.split())
@@ -116,16 +116,16 @@ def test_a_known_domain_has_no_other_methods_beside_it(tmp_path: pathlib.Path) -
 
 def test_a_chart_draws_users_against_activity(tmp_path: pathlib.Path) -> None:
     chart = tmp_path / "plan.svg"
-    result = _run(*BUDGET, *HOURLY, *NAMES, *SMALL, "--chart", str(chart))
+    result = _run(*BUDGET, *HOURLY, *LOOKS, *SMALL, "--chart", str(chart))
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"Chart written to {chart}.\n")
     root = ElementTree.fromstring(chart.read_text())
     texts = [element.text for element in root.iter() if element.text]
-    for name in ("names, new item", "names, known item", "labels", "counts", "PipelineDP, best cap"):
+    for name in ("looks, new item", "looks, known item", "hits", "hits-with-counts", "PipelineDP, best cap"):
         assert name in texts
     assert "pairs (window, item) of each holder in the run" in texts
     before = chart.read_text()
-    again = _run(*BUDGET, *HOURLY, *NAMES, *SMALL, "--chart", str(chart))
+    again = _run(*BUDGET, *HOURLY, *LOOKS, *SMALL, "--chart", str(chart))
     assert isinstance(again.exception, UserError)
     assert str(again.exception).startswith(f"--chart {chart} exists")
     assert chart.read_text() == before
@@ -135,7 +135,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     plans = [
         calibrated_plan(),
-        ReleasePlan.calibrate(epsilon=1, delta=1e-8, schedule=DAY, release="names", most_looks=100),
+        ReleasePlan.calibrate(epsilon=1, delta=1e-8, schedule=DAY, mode="looks", most_looks=100),
     ]
     for path, plan in zip(paths, plans, strict=True):
         pathlib.Path(path).write_text(plan.to_json())
@@ -156,12 +156,12 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     record = json.loads(_run("--compare", *paths, "--json").stdout)
     assert [each["file"] for each in record["compared"]] == paths
     assert [ReleasePlan.from_json(json.dumps(each["plan"])) for each in record["compared"]] == plans
-    assert set(record["compared"][0]["found_from"]) == {"labels"}
-    assert record["compared"][1]["found_from"]["names"]["10"] == plans[1].found_from(10)
+    assert set(record["compared"][0]["found_from"]) == {"hits"}
+    assert record["compared"][1]["found_from"]["looks"]["10"] == plans[1].found_from(10)
     chart = tmp_path / "both.svg"
     assert _run("--compare", *paths, "--chart", str(chart)).exit_code == 0
     assert "A: labels" in chart.read_text()
-    assert "B: names, new item" in chart.read_text()
+    assert "B: looks, new item" in chart.read_text()
     missing = _run("--compare", paths[0], str(tmp_path / "no.json"))
     assert isinstance(missing.exception, UserError)
     assert str(missing.exception).startswith(f"--compare {tmp_path / 'no.json'} cannot be read")
@@ -188,6 +188,6 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
 )
 def test_the_sentence_names_windows_and_runs_in_plain_units(seconds: int, length: int, said: str) -> None:
     plan = ReleasePlan.calibrate(
-        epsilon=2, delta=1e-9, schedule=WindowSchedule(0, length, seconds, seconds), release="names"
+        epsilon=2, delta=1e-9, schedule=WindowSchedule(0, length, seconds, seconds), mode="looks"
     )
     assert said in in_a_sentence(plan)

@@ -13,7 +13,7 @@ from dp_transforms.cli import plan_from_log
 from dp_transforms.cli.plan import command
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import activity
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.replay_logs import START, write_log, write_parquet
 
@@ -37,12 +37,12 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(command, [*map(str, words)])
 
 
-def planned(*words: object) -> tuple[NamesPlan, dict]:
+def planned(*words: object) -> tuple[LooksPlan, dict]:
     result = run(*BUDGET, *DAY, *words, "--json")
     assert result.exit_code == 0, repr(result.exception)
     record = json.loads(result.stdout)
     plan = ReleasePlan.from_json(json.dumps(record["chosen"]))
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     return plan, record
 
 
@@ -67,7 +67,7 @@ def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_pat
     result = run(*BUDGET, *DAY, "--from-log", log, *SAME, "--from-log-share", "0.25", "--output", output)
     assert result.exit_code == 0, repr(result.exception)
     plan = ReleasePlan.from_json(output.read_text())
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     # Noise of scale 2 for each bucket: 100 or 300 users in one are never missed; an empty one above may look filled.
     assert (plan.epsilon, plan.activity_epsilon) == (1.5, 0.5)
     assert plan.usual_looks in ((1, 31), (1, 63), (1, 100))
@@ -128,7 +128,7 @@ def test_every_format_is_read(tmp_path: pathlib.Path, ending: str) -> None:
         (["--from-log", "x", *SAME, "--usual-looks", "1", "5"], "--from-log and --usual-looks exclude each other."),
         (["--from-log", "x", *OTHER, "--from-log-share", "0.1"], "--from-log-share cannot be used with"),
         (["--from-log", "x", *SAME, "--from-log-share", "0.6"], "is not in the range 0<x<=0.5"),
-        (["--from-log", "x", *SAME, "--release", "labels"], "--from-log cannot be used with --release labels."),
+        (["--from-log", "x", *SAME, "--mode", "hits"], "--from-log cannot be used with --mode hits."),
         (SAME, "--from-log-users cannot be used without --from-log. Leave it out."),
         (["--user-field", "who"], "--user-field cannot be used without --from-log. Leave it out."),
         (["--time-unit", "ms"], "--time-unit cannot be used without --from-log. Leave it out."),

@@ -52,7 +52,7 @@ def globo_holders() -> dict[tuple[int, int], int]:
 def test_labels_find_hourly_heavy_items_of_a_news_site(
     globo_holders: dict[tuple[int, int], int], tmp_path: pathlib.Path
 ) -> None:
-    found = replay(GLOBO_HOURLY, tmp_path, "--release", "labels", "--hits-per-user", "3")
+    found = replay(GLOBO_HOURLY, tmp_path, "--mode", "hits", "--hits-per-user", "3")
     assert recall(found, globo_holders, 1000) >= 0.99
     assert recall(found, globo_holders, 500) >= 0.85
     assert share_held(found, globo_holders, 0.9 * found.threshold) >= 0.99
@@ -62,16 +62,16 @@ def test_labels_find_hourly_heavy_items_of_a_news_site(
 def test_counts_find_hourly_heavy_items_of_a_news_site(
     globo_holders: dict[tuple[int, int], int], tmp_path: pathlib.Path
 ) -> None:
-    found = replay(GLOBO_HOURLY, tmp_path, "--release", "counts", "--hits-per-user", "10")
+    found = replay(GLOBO_HOURLY, tmp_path, "--mode", "hits-with-counts", "--hits-per-user", "10")
     assert recall(found, globo_holders, 1000) >= 0.97
     assert share_held(found, globo_holders, 0.9 * found.threshold) >= 0.99
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_weekly_movies(release: str, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_weekly_movies(mode: str, tmp_path: pathlib.Path) -> None:
     """One movie of one week has 951 holders and must be found; next come 546, 494 and 416, which chance decides."""
     holders = holders_of(MOVIES_WEEKLY)
-    found = replay(MOVIES_WEEKLY, tmp_path, "--release", release)
+    found = replay(MOVIES_WEEKLY, tmp_path, "--mode", mode)
     assert recall(found, holders, 900) == 1
     # A few are reported, so "99 %" would mean all of them: instead the limit lies 7 noise scales below the threshold.
     assert share_held(found, holders, found.threshold - 160) == 1

@@ -78,7 +78,7 @@ def test_reads_and_writes_every_format(tmp_path: pathlib.Path, source: str, outp
 
 
 def test_counts_mode_gives_a_noisy_count_for_every_item(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    words = [*BUDGET, "--release", "counts", "--stream", "news", "--output", "report.jsonl"]
+    words = [*BUDGET, "--mode", "hits-with-counts", "--stream", "news", "--output", "report.jsonl"]
     result = shh("replay", parquet_log, *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     header, records = read_report(tmp_path / "report.jsonl")
@@ -105,7 +105,7 @@ def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Pat
     (folder / "c.jsonl").write_text(
         "".join(f'{{"user": "{n}", "item": 7, "timestamp": {START}}}\n' for n in range(half))
     )
-    words = [*BUDGET, "--time-unit", "s", "--release", "counts", "--output", "r.jsonl"]
+    words = [*BUDGET, "--time-unit", "s", "--mode", "hits-with-counts", "--output", "r.jsonl"]
     result = shh("replay", folder, *words, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     header, records = read_report(tmp_path / "r.jsonl")
@@ -119,7 +119,7 @@ def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(parquet_log: pathlib.
     key = tmp_path / "noise.key"
     key.write_bytes(os.urandom(32))
     key.chmod(0o600)
-    words = ["replay", parquet_log, *BUDGET, "--release", "counts", "--output", "report.jsonl"]
+    words = ["replay", parquet_log, *BUDGET, "--mode", "hits-with-counts", "--output", "report.jsonl"]
     stderr_text = error_line(shh(*words, "--noise-key-file", key, "--run-id", "nightly", cwd=tmp_path))
     assert "--run-id and --noise-key-file exclude each other" in stderr_text
     assert "Leave --run-id out" in stderr_text

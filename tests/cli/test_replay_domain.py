@@ -1,4 +1,4 @@
-"""`shh replay` with a known domain, and in release mode kms21: the command in this process, small logs."""
+"""`shh replay` with a known domain, and in mode kms21: the command in this process, small logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dp_transforms.monitor.item_domain import ItemDomain
 START = 1_767_225_600  # 2026-01-01T00:00:00Z
 BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--release", "labels"),
+    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
 ]
 ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number}" for number in range(100))]
 
@@ -80,7 +80,7 @@ def test_a_list_that_no_event_is_on(log: pathlib.Path, tmp_path: pathlib.Path) -
 
 def test_kms21_finds_nothing_in_a_small_log(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output = tmp_path / "report.jsonl"
-    result = shh(log, *BUDGET, "--release", "kms21", "--output", output)
+    result = shh(log, *BUDGET, "--mode", "kms21", "--output", output)
     assert result.exit_code == 0, result.output
     header, windows = found(output)
     assert windows == {}

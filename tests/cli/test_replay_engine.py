@@ -10,7 +10,7 @@ import pytest
 from dp_transforms.cli.flink_replay import events_that_fit, shards_for
 from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file, small_plan
@@ -53,10 +53,10 @@ def test_options_that_contradict_or_need_each_other_are_refused_in_one_line(log,
     assert not (tmp_path / "report.jsonl").exists()
 
 
-@pytest.mark.parametrize("plan", [small_names_plan(), small_plan()], ids=["names", "counts"])
+@pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
 def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, plan: ReleasePlan):
     request = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
-    slabs = 1 if plan.release == "names" else plan.schedule.horizon
+    slabs = 1 if plan.mode == "looks" else plan.schedule.horizon
 
     def parts(events: int, parallelism: int = 1, megabytes: int = 2000) -> int:
         chunks = [dataclasses.replace(request.chunks[0], events=events)]

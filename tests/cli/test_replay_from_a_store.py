@@ -25,7 +25,7 @@ from dp_transforms.runs.state_header import StateError
 from dp_transforms.stores import remote_files
 from dp_transforms.workers import ProcessPool
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.replay_logs import BUDGET, log_rows, write_log
 from tests.helpers.s3_server import S3Server
 from tests.helpers.shh_here import shh
@@ -99,7 +99,7 @@ def test_worker_processes_read_parts_of_one_stored_file(
     path = write_large_piece(tmp_path / f"log.{ending}")
     url = f"{bucket}/log.{ending}"
     remote_files.put_new(url, path.read_bytes())
-    plan, key, fields = names_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
+    plan, key, fields = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
     here, there = (
         dataclasses.replace(
             replay_request(source, plan, tmp_path / f"{name}.jsonl", key, fields=fields),

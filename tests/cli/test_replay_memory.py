@@ -39,7 +39,7 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
 ) -> None:
     write_log(tmp_path, [("u", "i")] * 1000)
     plan = ReleasePlan.calibrate(
-        epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600)
+        epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600)
     )
     request = request_for(tmp_path, plan)
     home_workers.check_memory(request)
@@ -51,7 +51,7 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
 def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300,000 distinct labels of 1,000 characters took 2.2 GB."""
     write_log(tmp_path, [("u", f"{n:01000d}") for n in range(30_000)])
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
     request = request_for(tmp_path, plan)
     monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 570_000_000)
     with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
@@ -61,7 +61,7 @@ def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypat
 def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: pathlib.Path) -> None:
     """Its first rows do not show them: 134,000 labels of 16 kB, 2.2 GB in a file of 3 MB, took 8.5 GB in one process.
     So a packed log may hold what its size allows; one that is not packed cannot."""
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
     row = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
     text = row % b"i" * 5_000 + row % (b"x" * 16_000) * 10_000
     for name, data, is_enough in (
@@ -112,7 +112,7 @@ def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path: pathlib.Path, us
 def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million items in a file of 279 MB took 1.8 GB."""
     write_log(tmp_path, [("u", "i")] * 1000)
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, release="labels", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
     items = tmp_path / "items.txt"
     with items.open("wb") as file:
         file.truncate(100_000_000)

@@ -12,7 +12,7 @@ from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows,
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
-NAMES = ("--release", "names", "--usual-looks", 1, 10, "--most-looks", 20)
+NAMES = ("--mode", "looks", "--usual-looks", 1, 10, "--most-looks", 20)
 
 
 def found(path: pathlib.Path) -> tuple[dict, dict[str, list[str]]]:
@@ -34,7 +34,7 @@ def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> Non
     header, windows = found(output)
     hours = [hour for hour in range(HOURS) if hour not in (2, 4)]
     assert windows == {f"{hour:02d}": [f"heavy-{hour}"] for hour in hours}
-    assert header["plan"]["release"] == "names"
+    assert header["plan"]["mode"] == "looks"
     assert header["plan"]["most_looks"] == 20
     assert "did not count" not in done.stderr
     assert f"Read {len(log_rows()):,} rows" in done.stderr
@@ -42,10 +42,10 @@ def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> Non
 
 def test_names_is_what_a_replay_does_where_no_release_is_asked_for(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output = tmp_path / "report.jsonl"
-    done = shh("replay", log, *BUDGET[: BUDGET.index("--release")], *NAMES[2:], "--output", output)
+    done = shh("replay", log, *BUDGET[: BUDGET.index("--mode")], *NAMES[2:], "--output", output)
     assert done.returncode == 0, done.stderr
     header, windows = found(output)
-    assert header["plan"]["release"] == "names"
+    assert header["plan"]["mode"] == "looks"
     assert windows["00"] == ["heavy-0"]
 
 
@@ -96,9 +96,9 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(
 
 
 def test_counts_belong_to_names_and_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    refused = shh("replay", log, *BUDGET, "--release", "labels", "--counts-for", 3, "--output", tmp_path / "r.avro")
+    refused = shh("replay", log, *BUDGET, "--mode", "hits", "--counts-for", 3, "--output", tmp_path / "r.avro")
     assert refused.returncode == 2
-    assert "--counts-for cannot be used with --release labels" in refused.stderr
+    assert "--counts-for cannot be used with --mode hits" in refused.stderr
     below = shh("replay", log, *BUDGET, *NAMES, "--counts-for", -1, "--output", tmp_path / "r.avro")
     assert "--counts-for must be" in below.stderr
     key = tmp_path / "noise.key"

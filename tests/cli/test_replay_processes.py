@@ -34,7 +34,7 @@ from dp_transforms.workers import PoolError, ProcessPool
 from dp_transforms.workers.blob_store import BlobStore, make_files
 from tests.helpers.crowded_logs import DAY, RANGE, SCHEDULE, START, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.forked import run_python
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import SECRET, key_file
@@ -73,18 +73,18 @@ def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, b
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
 
 
-def _labels(release: str) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, release=release)
+def _labels(mode: str) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, mode=mode)
 
 
 PLANS: dict[str, Callable[[], ReleasePlan]] = {
-    "names": lambda: names_plan_of(SCHEDULE, most_ids=5000),
-    "names, fewer looks than pairs": lambda: names_plan_of(SCHEDULE, most_ids=5000, most_looks=5),
-    "names with counts": lambda: names_plan_of(SCHEDULE, most_ids=5000, counts_for=2),
-    "names with hits": lambda: names_plan_of(SCHEDULE, most_ids=5000, hits=2),
-    "names of a domain": lambda: names_plan_of(SCHEDULE, most_ids=5000, domain=KNOWN),
-    "labels": lambda: _labels("labels"),
-    "counts": lambda: _labels("counts"),
+    "looks": lambda: looks_plan_of(SCHEDULE, most_ids=5000),
+    "names, fewer looks than pairs": lambda: looks_plan_of(SCHEDULE, most_ids=5000, most_looks=5),
+    "names with counts": lambda: looks_plan_of(SCHEDULE, most_ids=5000, counts_for=2),
+    "names with hits": lambda: looks_plan_of(SCHEDULE, most_ids=5000, hits=2),
+    "names of a domain": lambda: looks_plan_of(SCHEDULE, most_ids=5000, domain=KNOWN),
+    "hits": lambda: _labels("hits"),
+    "hits-with-counts": lambda: _labels("hits-with-counts"),
 }
 
 
@@ -111,9 +111,9 @@ def test_processes_memory_and_shards_change_no_byte(
         assert not any(pool._ahead.values()), "all that was read ahead was used"
         if memory == ALL_IN_MEMORY:
             assert not pool.spilled_bytes
-        elif kind.startswith("names"):  # windows of the others are cut into small pieces, which travel themselves
+        elif kind.startswith("looks"):  # windows of the others are cut into small pieces, which travel themselves
             assert pool.spilled_bytes
-        if plan.release == "names" and not getattr(plan, "counts_for", 0):
+        if plan.mode == "looks" and not getattr(plan, "counts_for", 0):
             assert pool.stored_bytes == 0, "what was used is given back"
     assert b"i1" in expected[0]
     assert expected[1].count(b"\n") == 5
@@ -129,7 +129,7 @@ def test_a_log_of_one_large_piece_is_cut_and_changes_no_byte(
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
     path = write_large_piece(tmp_path / f"log.{ending}")
     fields = EventFields(time_unit="s")
-    made = replay_request(path, PLANS["names"](), tmp_path / "here.jsonl", key_file(tmp_path), fields=fields)
+    made = replay_request(path, PLANS["looks"](), tmp_path / "here.jsonl", key_file(tmp_path), fields=fields)
     expected = replayed(dataclasses.replace(made, dead_letter=str(tmp_path / "here.bad")), None)
     changes = {"output": str(tmp_path / "there.jsonl"), "dead_letter": str(tmp_path / "there.bad")}
     with ProcessPool(2, ALL_IN_MEMORY) as pool:
@@ -151,7 +151,7 @@ def test_processes_name_what_the_oracle_names(processes: int, memory: int, tmp_p
     users, items, times = zip(*events, strict=True)
     table = pa.table({"user": users, "item": items, "timestamp": pa.array(times, pa.timestamp("us"))})
     pq.write_table(table, tmp_path / "log.parquet", row_group_size=300)
-    plan = names_plan_of(SCHEDULE)
+    plan = looks_plan_of(SCHEDULE)
     request = replay_request(tmp_path / "log.parquet", plan, tmp_path / "report.jsonl", key_file(tmp_path))
     with ProcessPool(processes, memory) as pool:
         read_ahead(pool, request)
@@ -172,7 +172,7 @@ def test_processes_name_what_the_oracle_names(processes: int, memory: int, tmp_p
 @pytest.mark.long
 def test_another_key_gives_another_report(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
     """So the processes draw by the key of the run."""
-    plan = PLANS["names"]()
+    plan = PLANS["looks"]()
     found = []
     for name in ("a", "b"):
         request = request_of(f"{name}.jsonl", plan)
@@ -199,7 +199,7 @@ def _forked_workers(fork_server: psutil.Process, processes: int) -> list[psutil.
 
 
 def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     with ProcessPool(2, ALL_IN_MEMORY) as pool:
         read_ahead(pool, request)
         workers_of(pool)[0].kill()
@@ -211,7 +211,7 @@ def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_
 
 def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest) -> None:
     """Before it has forked: the workers do not come."""
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     with ProcessPool(2, ALL_IN_MEMORY) as pool:
         assert pool._fork_server is not None
         os.kill(pool._fork_server.pid, signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest)
 
 
 def test_workers_go_on_without_their_fork_server(request_of: MakeRequest) -> None:
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     with ProcessPool(2, ALL_IN_MEMORY) as pool:
         workers = workers_of(pool)
         assert pool._fork_server is not None
@@ -241,7 +241,7 @@ def test_a_task_puts_no_more_into_memory_than_there_is_room_for(
         for number in range(3_000):
             file.write(f'{{"user":"u","item":"{number:016384d}","timestamp":"2026-01-01T00:00:01Z"}}\n')
     request = dataclasses.replace(
-        request_of("report.jsonl", PLANS["names"]()), chunks=find_log_chunks([str(path)], EventFields())
+        request_of("report.jsonl", PLANS["looks"]()), chunks=find_log_chunks([str(path)], EventFields())
     )
     most = 0
     with ProcessPool(1, 4_000_000) as pool:
@@ -281,7 +281,7 @@ def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest, monkeypa
     with pytest.raises(PoolError, match=r"cannot be stored in memory: .*less --memory"):
         store.put(bytes(5000), to_disk=False)
     store.close()
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
     words = [*WITHOUT_DEAD_LETTER, "--processes", "2", "--memory", "1MB"]
     ended = run_python("-c", limit + STARTED, *words, cwd=pathlib.Path(request.output).parent)
@@ -292,7 +292,7 @@ def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest, monkeypa
 
 
 def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     path = tmp_path / "log" / "part-1.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
@@ -308,7 +308,7 @@ def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: p
 
 @pytest.mark.long
 def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     with ProcessPool(1, ALL_IN_MEMORY) as pool:
         pool.use_key(b"short")
         with pytest.raises(
@@ -319,7 +319,7 @@ def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeR
 
 
 def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
-    request = request_of("report.jsonl", PLANS["names"]())
+    request = request_of("report.jsonl", PLANS["looks"]())
     secret = pathlib.Path(str(request.noise_key_file)).read_bytes()
     with ProcessPool(2, ALL_ON_DISK) as pool:
         read_ahead(pool, request)

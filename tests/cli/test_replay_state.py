@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from dp_transforms.runs.state_file import StateFile, hold_state
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.nights import DAY, DAYS, START, Nights, day
 from tests.helpers.small_runs import SECRET
 
@@ -132,7 +132,7 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights: Nights) -> No
 
 
 def test_counts_cannot_be_paid_in_parts(nights: Nights) -> None:
-    plan = names_plan_of(nights.plan.schedule, counts_for=2)
+    plan = looks_plan_of(nights.plan.schedule, counts_for=2)
     (nights.folder / "counts.json").write_text(plan.to_json())
     assert "--state cannot be used with a plan that has --counts-for" in nights.refused(1, plan="counts.json")
 

@@ -25,7 +25,7 @@ MICROS = 1_577_838_600_000_000
 USERS = 2_000
 PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T02:00:00Z", "--window", "1h"),
-    *("--epsilon", "8", "--delta", "1e-6", "--release", "labels"),
+    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
 ]
 KEY = ["--noise-key-file", "noise.key", "--run-id", "run-1"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.

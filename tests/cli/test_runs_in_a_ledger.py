@@ -57,7 +57,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder: pathlib.Path) -> None:
-    words = ("--release", "labels")
+    words = ("--mode", "hits")
     first = replay(folder, "first.avro", *words, *CAPS)
     assert first.returncode == 0, first.stderr
     assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first.stderr
@@ -171,15 +171,15 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -
 
 def test_a_run_that_was_reserved_before_a_repair_is_not_released(folder: pathlib.Path) -> None:
     """Its start record may be what was lost."""
-    plan = ("plan", *RANGE, *BUDGET, "--release", "labels", "--output", "plan.json")
+    plan = ("plan", *RANGE, *BUDGET, "--mode", "hits", "--output", "plan.json")
     assert shh(*plan, cwd=folder).returncode == 0
     reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", "monday", *CAPS)
     assert shh(*reserve, cwd=folder).returncode == 0
     shutil.copy(folder / "ledger.db", folder / "backup.db")
-    assert replay(folder, "1.avro", "--release", "labels", "--run-id", "monday").returncode == 0
+    assert replay(folder, "1.avro", "--mode", "hits", "--run-id", "monday").returncode == 0
     shutil.copy(folder / "backup.db", folder / "ledger.db")
     assert shh("ledger", "doctor", *ACCOUNT[:2], "--repair", cwd=folder).returncode == 0
-    refused = error_of(shh("ledger", "release", *ACCOUNT[:2], "monday", cwd=folder))
+    refused = error_of(shh("ledger", "mode", *ACCOUNT[:2], "monday", cwd=folder))
     assert "was abandoned before, and cannot be released" in refused
     assert spent(folder) == "2"
 
@@ -199,7 +199,7 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
     assert statuses(folder) == [["released", "finished"]]
     assert spent(folder) == "2"
     run_id = read_report_file(folder / "1.avro")[0].run_id
-    refused = shh("ledger", "release", *ACCOUNT[:2], run_id, cwd=folder)
+    refused = shh("ledger", "mode", *ACCOUNT[:2], run_id, cwd=folder)
     assert "start record" in error_of(refused)
 
 
@@ -283,15 +283,15 @@ def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(fold
     (folder / "logs").mkdir()
     late = [("last", "none", log_rows()[-1][2] + 7200)]  # so that the clock passes the end of the range
     write_parquet(folder / "logs" / "log.parquet", [*log_rows(), *late])
-    first = stream(folder, "first", "--run-id", "live", "--release", "labels", *CAPS)
+    first = stream(folder, "first", "--run-id", "live", "--mode", "hits", *CAPS)
     assert first.returncode == 0, first.stderr
     assert "This run takes 2 of the 5" in first.stderr
     assert (spent(folder), statuses(folder)) == ("2", [["finished"]])
-    again = error_of(stream(folder, "again", "--run-id", "live", "--release", "labels"))
+    again = error_of(stream(folder, "again", "--run-id", "live", "--mode", "hits"))
     assert "may have been drawn" in again
-    assert stream(folder, "second", "--release", "labels").returncode == 0
+    assert stream(folder, "second", "--mode", "hits").returncode == 0
     assert spent(folder) == "4"
-    third = error_of(stream(folder, "third", "--release", "labels"))
+    third = error_of(stream(folder, "third", "--mode", "hits"))
     assert "Nothing was drawn" in third
     assert not list((folder / "third").glob("*"))
     assert spent(folder) == "4"

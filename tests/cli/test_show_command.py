@@ -103,10 +103,10 @@ def test_the_epsilon_spent_is_shown_where_it_tells_something(show):
         assert ("ε spent: all of 2 in each of these windows; a running estimate" in said) != is_told
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(release):
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(mode):
     """Of a run with 6 hits and at most 3 in a window; counted here from what each window published."""
-    plan = small_plan(release=release, hits_per_user=6)
+    plan = small_plan(mode=mode, hits_per_user=6)
     reports = oracle_reports(random_log(plan, seed=3), settings_of(plan), SECRET)
     charged = [sum(found.zone != ABOVE for found in each.heavy_hitters) for each in reports]
     paid = itertools.accumulate(min(3, number) for number in charged)

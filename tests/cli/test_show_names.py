@@ -1,4 +1,4 @@
-"""``shh show`` on reports of release mode `names`: levels, sizes, and what the legend says of them."""
+"""``shh show`` on reports of mode `looks`: levels, sizes, and what the legend says of them."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from dp_transforms.reports import read_report_file
 from tests.cli.stream_words import HOURS, PLAN, SECRET, START, run
 from tests.helpers import forked, shh_process
 from tests.helpers.beam_pipelines import plain
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights
 
@@ -203,7 +203,7 @@ def replay(output: str) -> None:
     """Of logs/ by the key and name of the streams here, as the command would not: it wants a fresh name."""
     fields = EventFields(time_unit="s")
     plan = ReleasePlan.calibrate(
-        epsilon=8, delta=1e-6, release="counts", schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
+        epsilon=8, delta=1e-6, mode="hits-with-counts", schedule=WindowSchedule.fixed(START, START + 3600 * HOURS, 3600)
     )
     header = ReportHeader.of_plan(plan, run_id="run-1", stream="events")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
@@ -245,7 +245,7 @@ def test_a_plan_of_names_gives_the_names_of_the_oracle(
     folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Most users are seen in each hour with events; so purses and known items pass from window to window."""
-    plan = names_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
+    plan = looks_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
     (folder / "names.json").write_text(plan.to_json())
     words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, "--engine", engine, "--run-id", "run-1"]
     code, out, err = run(words, capsys)
@@ -259,7 +259,7 @@ def test_a_plan_of_names_gives_the_names_of_the_oracle(
     assert list(map(plain, reports)) == list(map(plain, reports_of(named, settings)))
     assert {f"heavy-{hour}" for hour in (0, 1, 3, 5)} <= {entry.item for entry in named}
     assert header is not None
-    assert header.plan["release"] == "names"
+    assert header.plan["mode"] == "looks"
     assert ended == RunEnded("events", HOURS, len(reports))
     assert [json.loads(line)["heavy_hitters"][0]["level"] for line in out.splitlines()] == [
         report.heavy_hitters[0].level for report in reports

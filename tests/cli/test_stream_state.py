@@ -58,10 +58,10 @@ def spent(live: LiveParts) -> str:
     return str(population["spent_epsilon"])
 
 
-@pytest.mark.parametrize("release", ["names", "labels"])
-def test_replays_and_streams_that_are_stopped_make_the_one_run(tmp_path: pathlib.Path, release: str) -> None:
+@pytest.mark.parametrize("mode", ["looks", "hits"])
+def test_replays_and_streams_that_are_stopped_make_the_one_run(tmp_path: pathlib.Path, mode: str) -> None:
     """The ledger charges once, and knows where each part has really ended."""
-    live = LiveParts(tmp_path, release)
+    live = LiveParts(tmp_path, mode)
     first = live.run("replay", "1.jsonl", *live.until(2), **LEDGER)
     assert first.returncode == 0, first.stderr
     second = live.run("stream", "2", *live.until(4), **LEDGER)
@@ -234,7 +234,7 @@ def test_a_state_of_another_run_is_refused(live: LiveParts, words: list[str], me
     assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
     (live.folder / "other.key").write_bytes(os.urandom(32))
     (live.folder / "other.key").chmod(0o600)
-    other = ReleasePlan.calibrate(epsilon=4, delta=1e-6, release="names", schedule=live.schedule)
+    other = ReleasePlan.calibrate(epsilon=4, delta=1e-6, mode="looks", schedule=live.schedule)
     (live.folder / "other.json").write_text(other.to_json())
     before = (live.folder / "run.state").read_bytes()
     refused = error_of(live.run("stream", "2", *words))

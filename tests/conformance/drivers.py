@@ -39,19 +39,19 @@ REPEATED = ("--direct_runner_bundle_repeat=1",)
 TAKEN = {"each": range(1, 99), "five": (2, 4, 7, 9), "two": (4,)}  # where parts end, and at the end of the run
 STOPS = {"@5": 5.0, "@7.4": 7.4}  # windows that are over when a stream is stopped
 
-_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("names", "labels", "kms21-domain"))
+_LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("looks", "hits", "kms21-domain"))
 _NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
-_KNOWN = {**TOLD["names-domain"].choices, "known_error": 0.05}
+_KNOWN = {**TOLD["looks-domain"].choices, "known_error": 0.05}
 MODES = {
     **TOLD,
-    "names-from-noise": Mode("names", _NOISE),
-    "names-domain-sliding": Mode("names", _KNOWN, window_hours=3, domain=True),
-    "names-with-hits-sliding": Mode("names", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
-    "names-with-hits-from-noise": Mode("names", {**_NOISE, "hits_per_user": 2}),
-    "names-with-hits-domain": Mode("names", {**_KNOWN, "hits_per_user": 2}, domain=True),
-    "names-with-counts-domain": Mode("names", {**_KNOWN, "counts_for": 2}, domain=True),
-    "labels-from-noise-domain": Mode("labels", {**_HITS, "threshold": 4}, domain=True),
-    "counts-domain-sliding": Mode("counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
+    "looks-from-noise": Mode("looks", _NOISE),
+    "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
+    "looks-with-hits-sliding": Mode("looks", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
+    "looks-with-hits-from-noise": Mode("looks", {**_NOISE, "hits_per_user": 2}),
+    "looks-with-hits-domain": Mode("looks", {**_KNOWN, "hits_per_user": 2}, domain=True),
+    "looks-with-counts-domain": Mode("looks", {**_KNOWN, "counts_for": 2}, domain=True),
+    "hits-from-noise-domain": Mode("hits", {**_HITS, "threshold": 4}, domain=True),
+    "hits-with-counts-domain-sliding": Mode("hits-with-counts", {**_HITS, "threshold": 4}, window_hours=3, domain=True),
     "kms21-domain-sliding": Mode("kms21", _KMS21, window_hours=3, domain=True),
 }
 
@@ -140,7 +140,7 @@ def batch(case: Case) -> list[WindowReport]:
     pipeline.run().wait_until_finish()
     found = seen(reports)
     # Only who pays for hits must be asked window after window.
-    return sorted(found) if case.plan.release == "names" else found
+    return sorted(found) if case.plan.mode == "looks" else found
 
 
 # ---------------------------------------------------------------------------------------------------------------------

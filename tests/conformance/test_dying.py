@@ -261,15 +261,15 @@ def is_contradicted(folder: pathlib.Path, mode: str, patch: pytest.MonkeyPatch, 
 def test_whoever_does_not_wait_for_a_snapshot_is_found_out(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_contradicted(tmp_path, "labels", monkeypatch, range(40), confirm=False)
+    assert is_contradicted(tmp_path, "hits", monkeypatch, range(40), confirm=False)
 
 
 def test_whoever_asks_once_is_found_out(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_partitions, "_CONFIRMATIONS", 1)
-    assert is_contradicted(tmp_path, "labels", monkeypatch, range(200))
+    assert is_contradicted(tmp_path, "hits", monkeypatch, range(200))
 
 
-@pytest.mark.parametrize(("mode", "state"), [("names", "cells"), ("labels", "counters")])
+@pytest.mark.parametrize(("mode", "state"), [("looks", "cells"), ("hits", "counters")])
 def test_whoever_does_not_store_is_found_out(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, state: str
 ) -> None:

@@ -29,7 +29,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_writer import ReportSink
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.naming_oracle import Named, oracle_names, reports_of
 from tests.helpers.oracle import Event, Transcript, oracle_transcript
 from tests.helpers.pace_oracle import Wallet, stream_weights
@@ -96,7 +96,7 @@ class Row:
 
 
 class NamesTranscript(NamedTuple):
-    """What comes out in release mode names. wallets: what each user has left at the end."""
+    """What comes out in mode looks. wallets: what each user has left at the end."""
 
     reports: list[WindowReport]
     named: list[Named]
@@ -136,7 +136,7 @@ class StreamCase:
 
     @functools.cached_property
     def expected(self) -> Transcript | NamesTranscript:
-        if self.plan.release == "names":
+        if self.plan.mode == "looks":
             return names_transcript(self.counted, self.plan)
         return oracle_transcript(self.counted, settings_of(self.plan), SECRET)
 
@@ -166,7 +166,7 @@ def history_case(
     seed: int = 1,
     *,
     windows: int = 24,
-    release: str = "counts",
+    mode: str = "hits-with-counts",
     hits_per_user: int = 2,
     partitions: int = 2,
     events: int = 2600,
@@ -174,7 +174,7 @@ def history_case(
     prefix: str = "",
 ) -> StreamCase:
     """History by the clock of its events. Users come and go, so that each window charges some that had nothing to pay,
-    and in release mode names some still have a full purse, and others an empty one. There many items are named in one
+    and in mode looks some still have a full purse, and others an empty one. There many items are named in one
     window and never held again: noise alone names each in one of the four windows after it with a probability of 40 %,
     and none of them with one of 5e-6.
 
@@ -183,10 +183,10 @@ def history_case(
     partition lies so far behind the range that it closes all windows. prefix: of all users and items.
     """
     source = random.Random(seed)
-    if release == "names":
-        plan: ReleasePlan = small_names_plan(windows, most_looks=8, forget_after=4, known_error=0.12)
+    if mode == "looks":
+        plan: ReleasePlan = small_looks_plan(windows, most_looks=8, forget_after=4, known_error=0.12)
     else:
-        plan = small_plan(windows, release=release, hits_per_user=hits_per_user)
+        plan = small_plan(windows, mode=mode, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
     placed: list[tuple[int, Row]] = []  # when the row is in the log, by the clock of events
 
@@ -219,7 +219,7 @@ def history_case(
                 None,
                 prefix.encode() + source.choice(_BROKEN) if prefix else source.choice(_BROKEN),
             )
-    if release == "names":
+    if mode == "looks":
         for number in range(_BURST_ITEMS * _BURST_USERS):
             time_micros = source.randrange(
                 low + _BURST_WINDOW * MINUTE * MICROS, low + (_BURST_WINDOW + 1) * MINUTE * MICROS

@@ -21,10 +21,10 @@ from tests.engines.stream_case import AVRO_SCHEMA, Row
 HISTORY = ("--clock", "event", "--out-of-order", "1h", "--idle-timeout", "5s")
 
 
-def run_stream(home: Home, release: str, *words: object, checkpoints: bool = False) -> Ran:
+def run_stream(home: Home, mode: str, *words: object, checkpoints: bool = False) -> Ran:
     home.put("noise.key", bytes(range(32)), 0o600)
-    home.put("names.json", logs.names_plan().to_json().encode())
-    budget = ("--plan", "names.json") if release == "names" else (*BUDGET, "--release", release)
+    home.put("names.json", logs.looks_plan().to_json().encode())
+    budget = ("--plan", "names.json") if mode == "looks" else (*BUDGET, "--mode", mode)
     more = ("--checkpoint-dir", "checkpoints", "--checkpoint-interval", "1s") if checkpoints else ()
     command = ("stream", *budget, *HISTORY, "--noise-key-file", "noise.key", "--dead-letter", "bad", *words, *more)
     ran = run_apart(home, ("-m", "tests.canaries.driver", *command))
@@ -49,15 +49,15 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "release"),
+    ("engine", "mode"),
     [
-        ("job-service", "labels"),
-        ("prism", "names"),
-        *(pytest.param("flink", release, marks=pytest.mark.long) for release in ("labels", "names")),
+        ("job-service", "hits"),
+        ("prism", "looks"),
+        *(pytest.param("flink", mode, marks=pytest.mark.long) for mode in ("hits", "looks")),
     ],
 )
 def test_a_stream_of_a_folder_on_an_engine(
-    home: Home, canaries: Canaries, search: Search, engine: str, release: str
+    home: Home, canaries: Canaries, search: Search, engine: str, mode: str
 ) -> None:
     if engine != "job-service" and (reason := skip_reason(engine)) is not None:
         pytest.skip(reason)
@@ -65,7 +65,7 @@ def test_a_stream_of_a_folder_on_an_engine(
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
     words = ("--folder", "logs", "--time-unit", "s", "--output", "reports", "--engine", engine)
-    ran = run_stream(home, release, *words, checkpoints=engine == "flink")
+    ran = run_stream(home, mode, *words, checkpoints=engine == "flink")
     assert SHARED in ran.out
     assert engine != "flink" or any(map(is_checkpoint, ran.places))
     assert engine != "flink" or any("job_server.log" in name for name in ran.places)
@@ -107,12 +107,12 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("form", "engine", "release"),
+    ("form", "engine", "mode"),
     [
-        ("json", "prism", "labels"),
-        pytest.param("avro", "prism", "names", marks=pytest.mark.long),
-        pytest.param("avro", "flink", "labels", marks=pytest.mark.long),
-        pytest.param("json", "flink", "names", marks=pytest.mark.long),
+        ("json", "prism", "hits"),
+        pytest.param("avro", "prism", "looks", marks=pytest.mark.long),
+        pytest.param("avro", "flink", "hits", marks=pytest.mark.long),
+        pytest.param("json", "flink", "looks", marks=pytest.mark.long),
     ],
 )
 def test_a_topic(
@@ -122,12 +122,12 @@ def test_a_topic(
     search: Search,
     form: str,
     engine: str,
-    release: str,
+    mode: str,
 ) -> None:
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
     if (reason := skip_reason(engine)) is not None:
         pytest.skip(reason)
-    topic, output = f"canaries-{form}-{engine}-{release}", f"canaries-{form}-{engine}-{release}-out"
+    topic, output = f"canaries-{form}-{engine}-{mode}", f"canaries-{form}-{engine}-{mode}-out"
     kafka.create_topic(topic)
     kafka.create_topic(output)
     kafka.produce(topic, records(canaries, form))
@@ -136,7 +136,7 @@ def test_a_topic(
     words += ("--time-field", "time", "--time-unit", "us", "--engine", engine)
     if form == "avro":
         words += ("--format", "avro", "--avro-schema", "schema.avsc", "--output-format", "avro")
-    ran = run_stream(home, release, *words, checkpoints=engine == "flink")
+    ran = run_stream(home, mode, *words, checkpoints=engine == "flink")
     reports = {f"report {number}": record.value for number, record in enumerate(kafka.records(output))}
     assert any(SHARED.encode() in value for value in reports.values())
     assert list(found_in(search, reports)) == []

@@ -12,7 +12,7 @@ from dp_transforms.engines import prism
 from dp_transforms.engines.on_loopback import listen_on_loopback
 from tests.engines import skip_reason
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import MICROS, SECRET, ordered_log, settings_of, small_plan
@@ -34,12 +34,12 @@ def on_prism(source, plan, key):
     return sorted(found.reports)
 
 
-@pytest.mark.parametrize("release", ["labels", "names"])
-def test_bounded_input(key_path, release):
-    if release == "names":
-        plan = small_names_plan(18, window_seconds=12 * 3600, forget_after=4, most_looks=16)
+@pytest.mark.parametrize("mode", ["hits", "looks"])
+def test_bounded_input(key_path, mode):
+    if mode == "looks":
+        plan = small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_looks=16)
     else:
-        plan = small_plan(release=release, sliding=3, hits_per_user=2)
+        plan = small_plan(mode=mode, sliding=3, hits_per_user=2)
     source = pairs_source(ordered_log(plan, 6))
     named = run_monitor(source, plan, noise_key=key_path).reports
     assert named
@@ -48,13 +48,13 @@ def test_bounded_input(key_path, release):
 
 def test_a_fresh_key_stays_in_this_process(key_path):
     """The workers of DirectRunner's Prism are threads of it."""
-    plan = small_plan(release="labels", hits_per_user=2)
+    plan = small_plan(mode="hits", hits_per_user=2)
     assert on_prism(pairs_source(ordered_log(plan, 6)), plan, None)
 
 
 def test_unbounded_input(key_path):
     """A source whose watermark closes the windows."""
-    plan = small_plan(release="labels", hits_per_user=2)
+    plan = small_plan(mode="hits", hits_per_user=2)
     low, high = plan.schedule.start_seconds, plan.schedule.end_seconds
     by_second = collections.defaultdict(set)
     for user, item, time in ordered_log(plan, 6):

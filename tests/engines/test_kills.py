@@ -47,9 +47,9 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
     print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
-@pytest.mark.parametrize("release", [pytest.param("counts", marks=pytest.mark.long), "names"])
-def test_kills_change_nothing(kafka, cluster, key_path, release):
-    with running(kafka, cluster, key_path, history_case(release=release), rows=[]) as run:
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.long), "looks"])
+def test_kills_change_nothing(kafka, cluster, key_path, mode):
+    with running(kafka, cluster, key_path, history_case(mode=mode), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
 
 
@@ -76,25 +76,25 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("release", "number"), [*(("counts", number) for number in range(4)), ("names", 0), ("names", 3)]
+    ("mode", "number"), [*(("hits-with-counts", number) for number in range(4)), ("looks", 0), ("looks", 3)]
 )
-def test_many_kills_change_nothing(kafka, cluster, key_path, release, number):
+def test_many_kills_change_nothing(kafka, cluster, key_path, mode, number):
     """Thirty kills over six runs; together with the other tests of this suite more than forty."""
-    case = history_case(2 + number, release=release, hits_per_user=2 + number % 2, partitions=1 + number)
+    case = history_case(2 + number, mode=mode, hits_per_user=2 + number % 2, partitions=1 + number)
     with running(kafka, cluster, key_path, case, rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("release", ["counts", "names"])
-def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, release):
+@pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
+def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, mode):
     """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
 
     Its decision waits for a checkpoint, and the worker dies while it waits: it is taken again or remembered, never
     forgotten after it was acted on.
     """
     clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)  # the first checkpoint is sooner
-    case = history_case(release=release)
+    case = history_case(mode=mode)
     arguments = {"rows": case.open_rows, "seconds": 4, "checkpoint_seconds": 4, "more_partitions": 1, "clock": clock}
     with running(kafka, cluster, key_path, case, **arguments) as run:
         time.sleep(17)

@@ -19,7 +19,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports.topic_records import decode_record
 from tests.engines.running_jobs import WORKER, running
 from tests.engines.stream_case import Row, StreamCase, wait_for_end, wait_for_reports
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import MICROS, RUN_ID
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -30,15 +30,15 @@ _CLOCK = StreamClock(
 )
 
 
-def _plan(release: str, start_seconds: int, seconds: int) -> ReleasePlan:
+def _plan(mode: str, start_seconds: int, seconds: int) -> ReleasePlan:
     schedule = WindowSchedule.fixed(start_seconds, start_seconds + seconds, _WINDOW_SECONDS)
-    if release == "names":
-        return names_plan_of(schedule)
+    if mode == "looks":
+        return looks_plan_of(schedule)
     return ReleasePlan.calibrate(
         epsilon=40,
         delta=0.1,
         schedule=schedule,
-        release="labels",
+        mode="hits",
         hits_per_user=2,
         max_items_per_user=3,
         max_users=1000,
@@ -77,12 +77,12 @@ def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("release", "windows"), [("counts", 8), ("counts", 30), ("names", 12)])
-def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path, release, windows):
+@pytest.mark.parametrize(("mode", "windows"), [("hits-with-counts", 8), ("hits-with-counts", 30), ("looks", 12)])
+def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path, mode, windows):
     """The third partition is empty for ever: the wall clock closes its windows one by one."""
     stop_file = tmp_path / "stop"
     # The job needs some seconds before it reads, and the windows after the last event are closed by a stop.
-    plan = _plan(release, int(time.time()), 600)
+    plan = _plan(mode, int(time.time()), 600)
     case = StreamCase(plan, 2, (), (), Counter())
     arguments = {"rows": [], "more_partitions": 1, "clock": _CLOCK, "stop_file": str(stop_file)}
     with running(kafka, cluster, key_path, case, **arguments) as run:

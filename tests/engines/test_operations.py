@@ -65,9 +65,9 @@ def _replace(path: pathlib.Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("release", [pytest.param("counts", marks=pytest.mark.long), "names"])
-def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path, release):
-    case = history_case(release=release)
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.long), "looks"])
+def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path, mode):
+    case = history_case(mode=mode)
     mark = tmp_path / "mark"
     changed = _changed_package(tmp_path / "changed", mark)
     half = len(case.rows) // 2
@@ -98,10 +98,10 @@ def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("release", ["counts", "names"])
-def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_path, release):
+@pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
+def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_path, mode):
     """Begun with 2. With 1 Flink chains other operators, whose states a savepoint does not have."""
-    case = history_case(release=release)
+    case = history_case(mode=mode)
     half = len(case.rows) // 2
     with running(kafka, cluster, key_path, case, rows=case.rows[:half], seconds=6) as run:
         wait_for_reports(run.sink, 5)
@@ -121,9 +121,9 @@ def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_
         run.assert_answers()
 
 
-@pytest.mark.parametrize("release", [pytest.param("counts", marks=pytest.mark.long), "names"])
-def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, release):
-    case = history_case(release=release)
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.long), "looks"])
+def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, mode):
+    case = history_case(mode=mode)
     stop_file = tmp_path / "stop"
     with running(kafka, cluster, key_path, case, rows=case.open_rows, seconds=5, stop_file=str(stop_file)) as run:
         run.feeder.join()
@@ -138,7 +138,7 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, 
             "events_outside_range": rows["outside"],
         }
         gauges = {"clock_lag_seconds", "pending_windows", "partition_state_bytes"}
-        if release == "names":
+        if mode == "looks":
             wanted |= _of_closed_windows(case)
             gauges |= {"purse_state_bytes", "known_items"}
         deadline = time.monotonic() + 120
@@ -159,16 +159,16 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("release", "what", "wait"),
+    ("mode", "what", "wait"),
     [
-        *(("counts", WORKER, wait) for wait in (0.5, 2.0, 4.0)),
-        ("counts", TASK_MANAGER, 1.5),
-        ("names", WORKER, 1.0),
-        ("names", TASK_MANAGER, 3.0),
+        *(("hits-with-counts", WORKER, wait) for wait in (0.5, 2.0, 4.0)),
+        ("hits-with-counts", TASK_MANAGER, 1.5),
+        ("looks", WORKER, 1.0),
+        ("looks", TASK_MANAGER, 3.0),
     ],
 )
-def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, release, what, wait):
-    case = history_case(release=release)
+def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, mode, what, wait):
+    case = history_case(mode=mode)
     stop_file = tmp_path / "stop"
     with running(
         kafka, cluster, key_path, case, rows=case.open_rows, seconds=5, checkpoint_seconds=3, stop_file=str(stop_file)

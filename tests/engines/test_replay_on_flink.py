@@ -1,6 +1,6 @@
 """Replays on Flink: the report of a replay in process, whatever is cut and whatever dies on the way.
 
-Of each release mode: test_transcripts.py.
+Of each mode: test_transcripts.py.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SECONDS = 400
 
 
 @functools.cache
-def _plan(release: str) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, release=release)
+def _plan(mode: str) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, mode=mode)
 
 
 def _counts(summary: ReplaySummary) -> ReplaySummary:
@@ -76,7 +76,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
         write_large_piece(log / name, rows, padding=60)
     here, there = (
         dataclasses.replace(
-            replay_request(log, _plan("names"), tmp_path / f"{where}.jsonl", key_path, fields=fields),
+            replay_request(log, _plan("looks"), tmp_path / f"{where}.jsonl", key_path, fields=fields),
             dead_letter=str(tmp_path / f"{where}-bad.jsonl"),
         )
         for where in ("here", "there")
@@ -140,7 +140,7 @@ def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path:
     """The report is, byte by byte, the one that a replay in process makes with the run id that it has."""
     header, reports = read_report_file(output)
     assert len(list(reports)) == SCHEDULE.horizon
-    here = replay_request(log, _plan("names"), tmp_path / "here.jsonl", key_path, header.run_id)
+    here = replay_request(log, _plan("looks"), tmp_path / "here.jsonl", key_path, header.run_id)
     run_replay(here, pipeline_options([]), ReadProgress())
     assert output.read_bytes() == pathlib.Path(here.output).read_bytes()
 

@@ -39,7 +39,7 @@ def test_every_lost_or_doubled_charge_changes_later_reports():
 )
 def test_what_every_window_takes_out_of_purses_and_what_is_known_changes_later_reports(windows):
     """Lost, or taken twice, or forgotten."""
-    case = history_case(release="names")
+    case = history_case(mode="looks")
     expected = case.expected
     reports = expected.reports
     assert len(reports) == case.plan.schedule.horizon

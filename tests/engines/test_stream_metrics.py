@@ -30,7 +30,7 @@ def test_a_stream_on_prism_serves_what_it_has_read(tmp_path: pathlib.Path) -> No
     words = [
         *("-m", "dp_transforms.cli.main", "stream", "--folder", "logs", "--time-unit", "s", "--clock", "event"),
         *("--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", "--epsilon", "8", "--delta", "1e-6"),
-        *("--release", "counts", "--noise-key-file", "noise.key", "--output", "sqlite:///reports.db"),
+        *("--mode", "hits-with-counts", "--noise-key-file", "noise.key", "--output", "sqlite:///reports.db"),
         *("--metrics-port", "0"),
     ]
     with subprocess.Popen([sys.executable, *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:

@@ -45,14 +45,14 @@ def _assert_topic(kafka, topic, case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("record_format", "release"),
-    [("json", "counts"), ("avro", "names"), pytest.param("json", "names", marks=pytest.mark.long)],
+    ("record_format", "mode"),
+    [("json", "hits-with-counts"), ("avro", "looks"), pytest.param("json", "looks", marks=pytest.mark.long)],
 )
-def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format, release):
+def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format, mode):
     if (reason := skip_reason("flink")) is not None:
         pytest.skip(reason)
-    case = history_case(release=release)
-    source_topic, topic = (f"flink-{which}-{record_format}-{release}" for which in ("in", "out"))
+    case = history_case(mode=mode)
+    source_topic, topic = (f"flink-{which}-{record_format}-{mode}" for which in ("in", "out"))
     case.fill(kafka, source_topic, record_format)
     kafka.create_topic(topic)
     sink = ReportTopic(kafka.bootstrap, topic, record_format)
@@ -62,16 +62,16 @@ def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format, rele
         result = submit(case, case.kafka(kafka.bootstrap, source_topic, record_format), sink, flags, key_path)
         with _running(result):
             wait_for_end(sink)
-            print(f"embedded Flink, {record_format}, {release}: {time.monotonic() - begin:.1f} s")
+            print(f"embedded Flink, {record_format}, {mode}: {time.monotonic() - begin:.1f} s")
     _assert_topic(kafka, topic, case)
 
 
-@pytest.mark.parametrize("release", ["counts", "names"])
-def test_kafka_and_prism(kafka, key_path, release):
+@pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
+def test_kafka_and_prism(kafka, key_path, mode):
     if (reason := skip_reason("prism")) is not None:
         pytest.skip(reason)
-    case = history_case(release=release)
-    source_topic, topic = (f"prism-{which}-{release}" for which in ("in", "out"))
+    case = history_case(mode=mode)
+    source_topic, topic = (f"prism-{which}-{mode}" for which in ("in", "out"))
     case.fill(kafka, source_topic)
     kafka.create_topic(topic)
     sink = ReportTopic(kafka.bootstrap, topic)
@@ -81,13 +81,13 @@ def test_kafka_and_prism(kafka, key_path, release):
         result = submit(case, source, sink, prism.options(engine.endpoint), key_path, confirm=False)
         with _running(result):
             wait_for_end(sink)
-            print(f"Prism, {release}: {time.monotonic() - begin:.1f} s")
+            print(f"Prism, {mode}: {time.monotonic() - begin:.1f} s")
     _assert_topic(kafka, topic, case)
 
 
-@pytest.mark.parametrize("release", ["counts", "labels", "names"])
-def test_folder_and_local_job_service(key_path, tmp_path, release):
-    case = history_case(release=release)
+@pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "looks"])
+def test_folder_and_local_job_service(key_path, tmp_path, mode):
+    case = history_case(mode=mode)
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     size = len(case.rows) // 4
@@ -132,7 +132,7 @@ def _assert_stored(mode: str, driver: str, reader: str, left: Left) -> None:
     assert difference(expected, found) is None
 
 
-@pytest.mark.parametrize(("mode", "reader"), _cases("replay-1", ("names", "labels")))
+@pytest.mark.parametrize(("mode", "reader"), _cases("replay-1", ("looks", "hits")))
 def test_a_replay_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
     if (reason := skip_reason("flink")) is not None:
         pytest.skip(reason)
@@ -153,7 +153,7 @@ def _streamed_on_flink(run: Run, source):
             yield left_by_stream(run, sink)
 
 
-@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("names-with-hits",)))
+@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("looks-with-hits",)))
 def test_a_stream_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
     if (reason := skip_reason("flink")) is not None:
         pytest.skip(reason)
@@ -162,7 +162,7 @@ def test_a_stream_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, rea
         _assert_stored(mode, "stream", reader, left)
 
 
-@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("labels",)))
+@pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("hits",)))
 def test_a_stream_from_kafka_on_flink_leaves_what_one_from_a_folder_leaves(kafka, tmp_path, mode, reader):
     if (reason := skip_reason("flink")) is not None:
         pytest.skip(reason)

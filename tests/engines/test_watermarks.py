@@ -50,17 +50,17 @@ def _engine(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("engine", "release"),
+    ("engine", "mode"),
     [
-        ("prism", "names"),
-        pytest.param("prism", "labels", marks=pytest.mark.long),
-        pytest.param("flink", "names", marks=pytest.mark.long),
+        ("prism", "looks"),
+        pytest.param("prism", "hits", marks=pytest.mark.long),
+        pytest.param("flink", "looks", marks=pytest.mark.long),
     ],
 )
-def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, release):
+def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, mode):
     if (reason := skip_reason(engine)) is not None:
         pytest.skip(reason)
-    case = history_case(release=release)
+    case = history_case(mode=mode)
     reports = Collected()
     with _engine(engine, tmp_path) as flags:
         begin = time.monotonic()
@@ -81,5 +81,5 @@ def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, release):
         finally:
             with contextlib.suppress(Exception):
                 result.cancel()
-        print(f"watermarks on {engine}, {release}: {time.monotonic() - begin:.1f} s")
+        print(f"watermarks on {engine}, {mode}: {time.monotonic() - begin:.1f} s")
     assert plain_reports(reports.values) == plain_reports(case.expected.reports)

@@ -164,10 +164,10 @@ def _read_folder(_sample: Sample, path: str) -> Any:
 def _plan_samples() -> list[Sample]:
     plans = [
         small_plan(),
-        small_plan(release="labels"),
+        small_plan(mode="labels"),
         small_plan(sliding=2, hits_per_user=1),
         small_plan(domain=("a", "b"), threshold=5),
-        small_plan(release="kms21"),
+        small_plan(mode="kms21"),
     ]
     return [
         Sample(f"plan {index}", plan.to_json().encode(), ".json", format_mutators.PLAN)

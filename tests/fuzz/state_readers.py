@@ -36,8 +36,8 @@ from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_file
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import Arrival, MemoryPartition
-from tests.helpers.names_plans import small_names_plan
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
 
 _CLOCK = StreamClock("arrival", 7, 3, 20, 15)
@@ -160,7 +160,7 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
 @functools.cache
 def _naming_samples() -> list[Sample]:
     """What a stream of names keeps, and what its steps send."""
-    settings = dataclasses.replace(settings_of(small_names_plan()), threshold=1, known_threshold=1)
+    settings = dataclasses.replace(settings_of(small_looks_plan()), threshold=1, known_threshold=1)
     keys = settings.stream_keys(SECRET)
     purses, parts, schedule = Purses(settings, keys), [], small_plan().schedule
     for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
@@ -168,7 +168,7 @@ def _naming_samples() -> list[Sample]:
     sums = ItemSums.merge(parts)
     named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, schedule.horizon)
     known = KnownItems.none().after(named, schedule.horizon, schedule.horizon)
-    with_hits = settings_of(small_names_plan(hits=1))
+    with_hits = settings_of(small_looks_plan(hits=1))
     purses_with_hits, held = Purses(with_hits, keys), []
     for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
         held.append(ItemHolders.of_terms(pairs, purses_with_hits.spend_on_lists(pairs, window)))
@@ -214,7 +214,7 @@ def _run_state_samples() -> list[Sample]:
     """A state before the first window, and one with cells of two kinds and an intent."""
     header = StateHeader(small_plan().to_json(), small_plan().fingerprint, "events", "run-1", "b" * 64, "user", "item")
     part, later = PartRecord(0, 3, "1" * 64, "report.avro"), PartRecord(3, 4, "2" * 64, "later.avro")
-    settings = settings_of(small_names_plan())
+    settings = settings_of(small_looks_plan())
     purses = Purses(settings, settings.stream_keys(SECRET))
     for pairs in _pairs()[:1]:
         first = pairs.windows == pairs.windows[0]

@@ -1,4 +1,4 @@
-"""Plans of release mode `names` for tests of the audit: a usual guarantee, little noise, no search."""
+"""Plans of mode `looks` for tests of the audit: a usual guarantee, little noise, no search."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
 from dp_transforms.audit.scenes import Trial
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
 
 HOURS = 24
@@ -23,10 +23,10 @@ HOURS = 24
 @functools.cache
 def audited_plan(
     *, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0, counts: int = 0
-) -> NamesPlan:
+) -> LooksPlan:
     """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for. counts:
     so many counted pairs of a user count; 0 for no counts."""
-    return names_plan_of(
+    return looks_plan_of(
         WindowSchedule.fixed(0, HOURS * 3600, 3600),
         most_looks=most_looks,
         forget_after=forget_after,
@@ -40,20 +40,20 @@ def audited_plan(
     )
 
 
-def mechanism_and_claim(plan: NamesPlan) -> tuple[NamesMechanism, NamesClaim]:
-    return NamesMechanism.of_plan(plan), NamesClaim.of_plan(plan)
+def mechanism_and_claim(plan: LooksPlan) -> tuple[LooksMechanism, LooksClaim]:
+    return LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
 
 
-def with_prices(mechanism: NamesMechanism, **changes: tuple[int, ...]) -> NamesMechanism:
+def with_prices(mechanism: LooksMechanism, **changes: tuple[int, ...]) -> LooksMechanism:
     """With other weights or prices of looks."""
     return dataclasses.replace(mechanism, looks_list=dataclasses.replace(mechanism.looks_list, **changes))
 
 
-def run_settings(plan: NamesPlan) -> NamingSettings:
+def run_settings(plan: LooksPlan) -> NamingSettings:
     return settings_of_plan(plan, stream="audit", run_id="run")
 
 
-def law_of(mechanism: NamesMechanism) -> NoiseLaw:
+def law_of(mechanism: LooksMechanism) -> NoiseLaw:
     return NoiseLaw.whole(mechanism.shape, mechanism.scale)
 
 

@@ -1,4 +1,4 @@
-"""Plans of one schedule, calibrated in each release mode."""
+"""Plans of one schedule, calibrated in each mode."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import functools
 from typing import Any
 
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 START = 1_506_826_800  # 2017-10-01T03:00:00Z
 HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
 
 
-def calibrated_plan(**changes: Any) -> ChargingPlan:
-    """epsilon 2 and delta 1e-9 over `HOURLY`, release mode labels, except for the changes."""
-    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "release": "labels", **changes}
-    return ChargingPlan.calibrate(**options)
+def calibrated_plan(**changes: Any) -> HitsPlan:
+    """epsilon 2 and delta 1e-9 over `HOURLY`, mode hits, except for the changes."""
+    options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "mode": "hits", **changes}
+    return HitsPlan.calibrate(**options)
 
 
 @functools.cache
-def names_plan(**changes: Any) -> NamesPlan:
+def looks_plan(**changes: Any) -> LooksPlan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes. A small scale would hide rounding."""
     options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
-    return NamesPlan.calibrate(release="names", **options)
+    return LooksPlan.calibrate(mode="looks", **options)
 
 
-def short_names_plan(**changes: Any) -> NamesPlan:
+def short_looks_plan(**changes: Any) -> LooksPlan:
     """With few weights, so that many constructions are quick."""
-    return names_plan(**{"most_looks": 20, "usual_looks": (1, 10), **changes})
+    return looks_plan(**{"most_looks": 20, "usual_looks": (1, 10), **changes})
 
 
 LABELS = calibrated_plan()
-COUNTS = calibrated_plan(release="counts")
+COUNTS = calibrated_plan(mode="hits-with-counts")
 
 
-KMS21 = calibrated_plan(release="kms21")
+KMS21 = calibrated_plan(mode="kms21")
 
 
 DOMAIN = ItemDomain.of_ids([f"item-{number}" for number in range(1000)])

@@ -13,7 +13,7 @@ WINDOWS = 6
 
 
 def monitor_settings(
-    release="counts",
+    mode="hits-with-counts",
     limit=3,
     sliding=1,
     *,
@@ -25,15 +25,15 @@ def monitor_settings(
     domain=(),
 ):
     """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
-    is_kms21 = release == "kms21"
+    is_kms21 = mode == "kms21"
     return MonitorSettings(
         stream=stream,
         run_id=run_id,
         plan_fingerprint="plan",
         schedule=WindowSchedule(START, START + 10 * WINDOWS, 10 * sliding, 10),
-        release=release,
+        mode=mode,
         threshold=threshold,
-        zone_width=2 if release == "labels" else 0,
+        zone_width=2 if mode == "hits" else 0,
         epsilon_per_query=epsilon,
         hits_per_user=hits,
         max_items_per_user=limit,

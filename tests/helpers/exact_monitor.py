@@ -81,7 +81,7 @@ class ChosenKeys:
 
 
 def settings_for(
-    release: str,
+    mode: str,
     epsilon_per_query: float,
     hits: int,
     threshold: int,
@@ -96,9 +96,9 @@ def settings_for(
         run_id="r",
         plan_fingerprint="p",
         schedule=WindowSchedule.fixed(0, horizon, 1),
-        release=release,
+        mode=mode,
         threshold=threshold,
-        zone_width=zone_width if release == "labels" else 0,
+        zone_width=zone_width if mode == "hits" else 0,
         epsilon_per_query=epsilon_per_query,
         hits_per_user=hits,
         max_items_per_user=max_items,
@@ -110,8 +110,8 @@ def settings_for(
 
 
 def target_probability(settings: MonitorSettings) -> float:
-    """q of what this release mode charges for."""
-    if settings.release == "labels":
+    """q of what this mode charges for."""
+    if settings.mode == "hits":
         return between_probability(settings.epsilon_per_query, settings.zone_width)
     return not_prior_probability(settings.epsilon_per_query)
 

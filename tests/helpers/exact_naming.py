@@ -1,4 +1,4 @@
-"""A tiny replay in release mode `names` through the real code: all that it can publish, with exact probabilities.
+"""A tiny replay in mode `looks` through the real code: all that it can publish, with exact probabilities.
 
 `ChosenUniforms` replaces two of the keyed functions: the uniforms of looks, and those that draw the empty items of a
 known domain. All the rest is the real code: pairs, weights, dropped pairs, sums, thresholds, known items, levels. The

@@ -1,4 +1,4 @@
-"""An oracle of release mode `names` with hits: dicts, loops and plain integers, written from its design alone.
+"""An oracle of mode `looks` with hits: dicts, loops and plain integers, written from its design alone.
 
 Design: a user is on one of two price lists. On the looks list it pays for looks alone, as without hits. On the hits
 list looks cost less, and it pays beforehand for J hits; after J hits it no longer counts. A look whose noisy sum

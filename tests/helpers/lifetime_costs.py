@@ -24,8 +24,8 @@ DELTA = 10**30
 
 
 @functools.cache
-def plan(epsilon: float = 0.5, delta: float = 1e-9, release: str = "names", **choices: Any) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=epsilon, delta=delta, schedule=SCHEDULE, release=release, **choices)
+def plan(epsilon: float = 0.5, delta: float = 1e-9, mode: str = "looks", **choices: Any) -> ReleasePlan:
+    return ReleasePlan.calibrate(epsilon=epsilon, delta=delta, schedule=SCHEDULE, mode=mode, **choices)
 
 
 @functools.cache

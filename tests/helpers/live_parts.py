@@ -35,14 +35,14 @@ class LiveParts:
     With ``event`` they have an hour, and now lies in window 6: ``logs`` has the events up to then, ``later`` has all.
     """
 
-    def __init__(self, folder: pathlib.Path, release: str = "names", clock: str = "event") -> None:
+    def __init__(self, folder: pathlib.Path, mode: str = "looks", clock: str = "event") -> None:
         self.folder = folder
         self._clock = (*_CLOCKS[clock], "--out-of-order", "0s", "--shown-within", "1s")
         now = int(time.time())
         seconds = 1 if clock == "arrival" else 3600
         start = now - _LATENESS + _TO_MAKE if clock == "arrival" else now // 3600 * 3600 - 6 * 3600
         self.schedule = WindowSchedule(start, start + WINDOWS * seconds, seconds, seconds)
-        self.plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, release=release, schedule=self.schedule)
+        self.plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, mode=mode, schedule=self.schedule)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for name, windows in (("later", WINDOWS), ("logs", WINDOWS if clock == "arrival" else 7)):

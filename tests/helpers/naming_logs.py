@@ -1,4 +1,4 @@
-"""Logs for the columns of release mode `names`, with and without hits: events of any kind, and busy ones."""
+"""Logs for the columns of mode `looks`, with and without hits: events of any kind, and busy ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An oracle of release mode `names`: dicts, loops and plain integers, written from design and theory, not the product.
+"""An oracle of mode `looks`: dicts, loops and plain integers, written from design and theory, not the product.
 
 It shares with the product the keyed functions of `StreamKeys` and the exact table of tails of the noise. Weights,
 sums, digests, the inversion of the noise, known items, levels and sizes are its own. It visits every window and, in

@@ -1,4 +1,4 @@
-"""Settings of release mode `names` made by hand: little noise, a short price list. No Beam."""
+"""Settings of mode `looks` made by hand: little noise, a short price list. No Beam."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_file import StateFile
-from tests.helpers.names_plans import names_plan_of
+from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.naming_oracle import oracle_names, reports_of
 from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.replay_logs import write_parquet
@@ -41,7 +41,7 @@ class Nights:
     def __init__(self, folder: pathlib.Path, days: int = DAYS, *, hits: int = 0) -> None:
         self.folder = folder
         schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
-        self.plan = names_plan_of(schedule, forget_after=2, most_looks=12, hits=hits)
+        self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12, hits=hits)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for number in range(days):

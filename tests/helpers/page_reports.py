@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.reports import ReportHeader
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 
 HOUR = 3600
 STORIES = {
@@ -18,15 +18,15 @@ STORIES = {
 }
 
 
-def hourly_plan(windows: int = 12) -> NamesPlan:
-    return small_names_plan(windows, window_seconds=HOUR)
+def hourly_plan(windows: int = 12) -> LooksPlan:
+    return small_looks_plan(windows, window_seconds=HOUR)
 
 
-def header_of(plan: NamesPlan, stream: str = "news") -> ReportHeader:
+def header_of(plan: LooksPlan, stream: str = "news") -> ReportHeader:
     return ReportHeader.of_plan(plan, "run-1", stream)
 
 
-def reports_of(plan: NamesPlan, held: dict[str, dict[int, int]], stream: str = "news") -> list[WindowReport]:
+def reports_of(plan: LooksPlan, held: dict[str, dict[int, int]], stream: str = "news") -> list[WindowReport]:
     """held: item -> window -> at least so many users."""
     by_window: dict[int, list[HeavyHitter]] = {}
     for item, sizes in held.items():
@@ -46,7 +46,7 @@ def reports_of(plan: NamesPlan, held: dict[str, dict[int, int]], stream: str = "
     ]
 
 
-def many_windows(windows: int = 10_000) -> tuple[NamesPlan, list[WindowReport]]:
+def many_windows(windows: int = 10_000) -> tuple[LooksPlan, list[WindowReport]]:
     """So many hours with some 22 items in each. They come and go and change their size as on a news portal."""
     held: dict[str, dict[int, int]] = {}
     size = itertools.cycle([7, 35, 64, 92, 120, 148, 120, 204, 261, 92, 35, 7, 64, 35, 7])

@@ -252,7 +252,7 @@ def test_nothing_is_made_from_a_counter_file_that_is_gone_too(folder: pathlib.Pa
 def test_a_renyi_population_that_is_made_again_has_spent_what_it_had(folder: pathlib.Path) -> None:
     path = folder / "ledger.db"
     ledger = Ledger.open(path)
-    names = LifetimeCost(10**15, 10**22, "names", "8", 4 * 10**14, 10**20, distance=5)
+    names = LifetimeCost(10**15, 10**22, "looks", "8", 4 * 10**14, 10**20, distance=5)
     for number in range(2):
         ledger.reserve(part(cost=names, run_id=f"run {number}"), Caps(20, "1e-6"))
     before = ledger.balances()[0].total

@@ -21,7 +21,7 @@ from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START, key_file, small_plan
 from tests.helpers.stream_runs import Ran
@@ -82,7 +82,7 @@ def write_all(folder: pathlib.Path, logs: dict[str, Log], *, with_added: bool) -
 
 BUDGET = [
     *("--start", iso(START * MICROS), "--end", iso((START + WINDOWS * 60) * MICROS), "--window", "1m"),
-    *("--epsilon", "8", "--delta", "1e-6", "--release", "counts", "--max-items-per-user", "50"),
+    *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts", "--max-items-per-user", "50"),
 ]
 
 
@@ -122,7 +122,7 @@ def test_the_replay_command_publishes_the_same(
 
 
 PLAN = small_plan(WINDOWS, max_items_per_user=4, hits_per_user=24)
-NAMES = small_names_plan(WINDOWS, most_looks=30)
+NAMES = small_looks_plan(WINDOWS, most_looks=30)
 HISTORY = StreamClock("event", 400, 400, 300, 0.3)
 ARRIVAL = StreamClock("arrival", 60, 0, 300, 0.3)
 
@@ -185,7 +185,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         epsilon=40,
         delta=0.1,
         schedule=around_now,
-        release="counts",
+        mode="hits-with-counts",
         max_items_per_user=4,
         hits_per_user=24,
         max_users=1000,
@@ -214,7 +214,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     stop.touch()
     ran = Ran(tmp_path, streams, shards=2)
     for name in ("kafka, arrival", "kafka, names", "folder, event", "folder, names", "kafka, stop"):
-        left_out = HELD_BY_ADDED if "names" in name else ()
+        left_out = HELD_BY_ADDED if "looks" in name else ()
         published = [of_others(ran.reports[f"{name}, {kind}"], left_out) for kind in ("with", "without")]
         assert published[0] == published[1], name
         assert ran.ended[f"{name}, with"] == ran.ended[f"{name}, without"] != []

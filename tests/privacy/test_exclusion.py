@@ -34,7 +34,7 @@ class _ZeroNoiseKeys(ChosenKeys):
 
 def _counts(holders_by_item: list[list[int]], paid: dict[int, int], hits: int) -> tuple[dict[str, int], MonitorState]:
     """Published counts without noise, and the state after the window."""
-    settings = settings_for("counts", EPSILON, hits, THRESHOLD, max_items=3)
+    settings = settings_for("hits-with-counts", EPSILON, hits, THRESHOLD, max_items=3)
     cells = cells_of(0, holders_by_item)
     keys = _ZeroNoiseKeys(cells)
     state = state_with_hits(paid)
@@ -76,7 +76,7 @@ def test_nobody_active_means_that_the_item_is_not_tested() -> None:
 def test_the_order_within_a_window_is_that_of_the_keyed_hash(key_byte: int) -> None:
     """Through the real keys, from events: of three items that the same eight users hold, the first in the order of the
     128-bit hashes is published, and takes all active holders from the others: whatever the order of the events."""
-    settings = settings_for("counts", 8.0, 1, THRESHOLD, max_items=3)  # noise 0 except for 1 draw in 1,500
+    settings = settings_for("hits-with-counts", 8.0, 1, THRESHOLD, max_items=3)  # noise 0 except for 1 draw in 1,500
     keys = StreamKeys(bytes([key_byte]) * 32, run_id="r", plan_fingerprint="p", stream="s", threshold=THRESHOLD)
     labels = ["apple", "pear", "quince"]
     hashes = keys.hash_items(pa.array(labels))
@@ -99,7 +99,7 @@ def test_the_order_within_a_window_is_that_of_the_keyed_hash(key_byte: int) -> N
 
 
 def test_labels_far_above_the_zone_never_exclude() -> None:
-    settings = dataclasses.replace(settings_for("labels", EPSILON, 1, THRESHOLD, 2), max_items_per_user=2)
+    settings = dataclasses.replace(settings_for("hits", EPSILON, 1, THRESHOLD, 2), max_items_per_user=2)
     cells = cells_of(0, [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5], [1, 2, 3, 4, 7]])
     keys = _ZeroNoiseKeys(cells)
     state = MonitorState()

@@ -90,7 +90,7 @@ def _excess(
     return excess, ratio
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize(("epsilon", "hits"), [(0.25, 1), (1.0, 1), (0.5, 2)])
 def test_every_transcript_of_fresh_users(release: str, epsilon: float, hits: int) -> None:
     settings = settings_for(release, epsilon, hits, THRESHOLD, ZONE)
@@ -102,7 +102,7 @@ def test_every_transcript_of_fresh_users(release: str, epsilon: float, hits: int
     assert max(ratios) > 0.7, "six windows attain a good part of the claim somewhere"
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("name", POOLS)
 def test_every_transcript_of_users_that_pay_together(release: str, hits: int, name: str) -> None:
@@ -111,7 +111,7 @@ def test_every_transcript_of_users_that_pay_together(release: str, hits: int, na
     assert _excess(settings, POOLS[name], open_domain=True)[0] <= 1e-12
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_others_that_paid_before_the_first_window(release: str) -> None:
     """Raw counts well above the active ones: the bit is drawn for the former, the noise tested on the latter."""
     settings = settings_for(release, 0.75, 1, THRESHOLD, ZONE)
@@ -119,7 +119,7 @@ def test_others_that_paid_before_the_first_window(release: str) -> None:
     assert _excess(settings, fresh([5, 6, 5, 7]), paid_before=paid)[0] <= 1e-12
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("name", TWO_ITEMS)
 def test_every_transcript_of_two_items_in_a_window(release: str, hits: int, name: str) -> None:
@@ -129,7 +129,7 @@ def test_every_transcript_of_two_items_in_a_window(release: str, hits: int, name
 
 def test_windows_are_functions_of_their_state() -> None:
     """Outcomes that are remembered by state equal those of running every window of every transcript again."""
-    settings = settings_for("labels", 0.5, 2, THRESHOLD, ZONE)
+    settings = settings_for("hits", 0.5, 2, THRESHOLD, ZONE)
     rounds = [Round.single(SHARED)] * 3
     remembered = transcript_distribution(settings, rounds, True)
     assert transcript_distribution(settings, rounds, True, remember=False) == remembered
@@ -144,12 +144,12 @@ def test_enumeration_finds_a_missing_charge(rule: type, monkeypatch: pytest.Monk
         return release and release._replace(charged=False)
 
     monkeypatch.setattr(rule, "__call__", uncharged)
-    settings = settings_for("labels" if rule is BetweenThresholds else "counts", 1.0, 1, THRESHOLD, ZONE)
+    settings = settings_for("hits" if rule is BetweenThresholds else "hits-with-counts", 1.0, 1, THRESHOLD, ZONE)
     assert _excess(settings, SEQUENCES["one below the threshold"])[0] > 0.01
 
 
 def test_enumeration_finds_halved_noise() -> None:
-    for release in ("labels", "counts"):
+    for release in ("hits", "hits-with-counts"):
         claimed = settings_for(release, 0.5, 1, THRESHOLD, ZONE)
         real = settings_for(release, 1.0, 1, THRESHOLD, ZONE)
         assert _excess(claimed, SEQUENCES["one below the threshold"], real=real)[0] > 0.01
@@ -160,7 +160,7 @@ def test_enumeration_finds_halved_noise() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize(("epsilon", "threshold"), [(0.25, 12), (1.0, 5), (0.5, 1), (0.5, 2)])
 def test_an_item_of_one_user_is_published_with_the_probability_of_the_tail(
     release: str, epsilon: float, threshold: int
@@ -177,7 +177,7 @@ def test_an_item_of_one_user_is_published_with_the_probability_of_the_tail(
     assert {transcript: outcome.weight for transcript, outcome in nobody.items()} == {(): 1}
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(release: str) -> None:
     settings = settings_for(release, 0.5, 1, THRESHOLD, ZONE)
     probe = WindowProbe(settings)
@@ -190,7 +190,7 @@ def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(release: str)
     assert [transcript for transcript, outcome in alone.items() if outcome.weight] == [()]
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("max_items", [1, 3])
 def test_the_plan_pays_for_every_item_of_one_user(release: str, max_items: int) -> None:
     plan = ReleasePlan.calibrate(

@@ -59,42 +59,42 @@ def excess_of(
     return excess, ratio
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize(("epsilon", "hits"), [(0.25, 1), (1.0, 1), (0.5, 2)])
-def test_every_transcript_of_one_item(release: str, epsilon: float, hits: int) -> None:
-    settings = settings_for(release, epsilon, hits, THRESHOLD, ZONE, domain_size=1)
+def test_every_transcript_of_one_item(mode: str, epsilon: float, hits: int) -> None:
+    settings = settings_for(mode, epsilon, hits, THRESHOLD, ZONE, domain_size=1)
     for name, rounds in ONE_ITEM.items():
         assert excess_of(settings, rounds)[0] <= 1e-12, name
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("name", THREE_ITEMS)
-def test_every_transcript_of_three_items(release: str, name: str) -> None:
-    settings = settings_for(release, 0.75, 1, THRESHOLD, ZONE, max_items=3, domain_size=3)
+def test_every_transcript_of_three_items(mode: str, name: str) -> None:
+    settings = settings_for(mode, 0.75, 1, THRESHOLD, ZONE, max_items=3, domain_size=3)
     assert excess_of(settings, THREE_ITEMS[name])[0] <= 1e-12
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_even_the_lowest_threshold_is_safe(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_even_the_lowest_threshold_is_safe(mode: str) -> None:
     """There an item that nobody holds is published in two windows of five, and the claim is nearly attained."""
-    settings = settings_for(release, 0.5, 1, 1, ZONE, domain_size=1)
+    settings = settings_for(mode, 0.5, 1, 1, ZONE, domain_size=1)
     excess, ratio = excess_of(settings, ONE_ITEM["x' holds what nobody else holds"])
     assert excess <= 1e-12
     assert ratio > 0.6
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_enumeration_finds_empty_items_that_are_not_tested(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_enumeration_finds_empty_items_that_are_not_tested(mode: str) -> None:
     """Then an item that x' alone holds is published with x' and never without."""
-    settings = settings_for(release, 0.25, 1, THRESHOLD, ZONE, domain_size=1)
+    settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, domain_size=1)
     assert excess_of(settings, ONE_ITEM["x' holds what nobody else holds"], UntestedZeros)[0] > 0.1
-    settings = settings_for(release, 0.25, 1, THRESHOLD, ZONE, max_items=3, domain_size=3)
+    settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, max_items=3, domain_size=3)
     assert excess_of(settings, THREE_ITEMS["x' alone with one of three"], UntestedZeros)[0] > 0.1
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_enumeration_finds_items_of_excluded_users_that_are_not_tested(
-    release: str, monkeypatch: pytest.MonkeyPatch
+    mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in an open domain: with x' such an item is tested, without x' it is not."""
     original = window_queries.WindowQueries._ask
@@ -109,30 +109,30 @@ def test_enumeration_finds_items_of_excluded_users_that_are_not_tested(
         return noisy_counts
 
     rounds = ONE_ITEM["the others pay before x' comes"]
-    settings = settings_for(release, 0.25, 1, THRESHOLD, ZONE, domain_size=1)
+    settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, domain_size=1)
     assert excess_of(settings, rounds)[0] <= 1e-12
     monkeypatch.setattr(window_queries.WindowQueries, "_ask", as_in_an_open_domain)
     assert excess_of(settings, rounds)[0] > 0.01
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_an_item_that_nobody_holds_is_published_with_the_probability_of_the_tail(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_an_item_that_nobody_holds_is_published_with_the_probability_of_the_tail(mode: str) -> None:
     """Exactly, charging nobody; and so is, except for one unit in 2^128, one whose holders have all paid."""
-    settings = settings_for(release, 0.5, 1, THRESHOLD, ZONE, domain_size=1)
+    settings = settings_for(mode, 0.5, 1, THRESHOLD, ZONE, domain_size=1)
     expected = Fraction(TailIntegers(0.5)(THRESHOLD), ONE)
     nobody = DomainProbe(settings).outcomes(0, [[]], state_with_hits({}), 9)
     published = {transcript: outcome for transcript, outcome in nobody.items() if transcript}
     assert abs(sum(outcome.weight for outcome in published.values()) - expected) <= Fraction(1, ONE)
     assert all(hits_of(outcome.state, TARGET_USER) == 0 for outcome in published.values())
-    assert {outcome.state.hit_bound for outcome in published.values()} == ({0, 1} if release == "labels" else {1})
+    assert {outcome.state.hit_bound for outcome in published.values()} == ({0, 1} if mode == "hits" else {1})
     paid = DomainProbe(settings).outcomes(0, [[*SHARED]], state_with_hits(dict.fromkeys(SHARED, 1)), 9)
     for transcript, outcome in paid.items():
         assert abs(outcome.weight / (ONE * ONE) - nobody[transcript].weight) <= Fraction(8, ONE)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_three_items_are_three_independent_coins(release: str) -> None:
-    settings = settings_for(release, 0.5, 1, 2, ZONE, max_items=3, domain_size=3)
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_three_items_are_three_independent_coins(mode: str) -> None:
+    settings = settings_for(mode, 0.5, 1, 2, ZONE, max_items=3, domain_size=3)
     share = float(Fraction(TailIntegers(0.5)(2), ONE))
     chances: dict[tuple[str, ...], float] = {}
     for transcript, outcome in DomainProbe(settings).outcomes(0, [[], [], []], state_with_hits({}), 5).items():
@@ -148,5 +148,5 @@ def test_the_probe_runs_the_real_monitor() -> None:
         def close_window(self, window, candidates, state):  # type: ignore[no-untyped-def]
             return None, super().close_window(window, candidates, state)[1]
 
-    settings = settings_for("counts", 0.5, 1, THRESHOLD, ZONE, domain_size=1)
+    settings = settings_for("hits-with-counts", 0.5, 1, THRESHOLD, ZONE, domain_size=1)
     assert [*DomainProbe(settings, monitor=Deaf).outcomes(0, [[]], state_with_hits({}), 9)] == [()]

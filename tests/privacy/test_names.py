@@ -1,4 +1,4 @@
-"""All transcripts of tiny replays in release mode `names`, with x' and without: the exact delta(epsilon) of the pair,
+"""All transcripts of tiny replays in mode `looks`, with x' and without: the exact delta(epsilon) of the pair,
 in both directions, is below what the price list and the threshold claim. Nothing here is random."""
 
 from __future__ import annotations

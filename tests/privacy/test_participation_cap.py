@@ -16,17 +16,17 @@ _EPSILON = 0.25
 _EPSILONS = [0.125 * step for step in range(25)]
 
 
-def _kernel(release: str, hits: int) -> tuple[float, Kernel]:
-    settings = settings_for(release, _EPSILON, hits, math.ceil(12 / _EPSILON), math.ceil(2 / _EPSILON))
+def _kernel(mode: str, hits: int) -> tuple[float, Kernel]:
+    settings = settings_for(mode, _EPSILON, hits, math.ceil(12 / _EPSILON), math.ceil(2 / _EPSILON))
     edges = (0, settings.zone_width)
     distances = {*range(-32, 33, 8), *(edge + near for edge in edges for near in (-2, -1, 0, 1))}
     actions = [Action(settings.threshold + distance) for distance in sorted(distances)]
     return target_probability(settings), extract_kernel(settings, actions)
 
 
-@pytest.mark.parametrize(("release", "hits"), [("labels", 2), ("counts", 1)])
-def test_no_adversary_exceeds_the_claim_of_a_cap(release: str, hits: int) -> None:
-    q, kernel = _kernel(release, hits)
+@pytest.mark.parametrize(("mode", "hits"), [("hits", 2), ("hits-with-counts", 1)])
+def test_no_adversary_exceeds_the_claim_of_a_cap(mode: str, hits: int) -> None:
+    q, kernel = _kernel(mode, hits)
     for participations in (1, 3, 8, 20):
         claims = np.array([capped_game_delta(_EPSILON, q, hits, participations, at) for at in _EPSILONS])
         ratios = []

@@ -199,16 +199,16 @@ def test_half_a_domain_and_all_of_it_can_be_drawn() -> None:
 EPSILON, THRESHOLD, ITEMS = 0.5, 6, 400
 
 
-def settings_of(release: str, horizon: int = 100, run_id: str = "run") -> MonitorSettings:
-    is_kms21 = release == "kms21"
+def settings_of(mode: str, horizon: int = 100, run_id: str = "run") -> MonitorSettings:
+    is_kms21 = mode == "kms21"
     return MonitorSettings(
         stream="s",
         run_id=run_id,
         plan_fingerprint="p",
         schedule=WindowSchedule.fixed(0, horizon, 1),
-        release=release,
+        mode=mode,
         threshold=THRESHOLD,
-        zone_width=4 if release == "labels" else 0,
+        zone_width=4 if mode == "hits" else 0,
         epsilon_per_query=EPSILON,
         hits_per_user=2,
         max_items_per_user=1,
@@ -221,9 +221,9 @@ def settings_of(release: str, horizon: int = 100, run_id: str = "run") -> Monito
     )
 
 
-def false_reports(release: str, **changes: object) -> list[tuple[str | None, int | None]]:
+def false_reports(mode: str, **changes: object) -> list[tuple[str | None, int | None]]:
     """Zone and noisy count of everything that is published of a log without events."""
-    settings = settings_of(release, **changes)  # type: ignore[arg-type]
+    settings = settings_of(mode, **changes)  # type: ignore[arg-type]
     keys = settings.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
@@ -240,13 +240,13 @@ def false_reports(release: str, **changes: object) -> list[tuple[str | None, int
     return found
 
 
-@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
-def test_as_many_are_published_as_the_noise_lets_pass(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+def test_as_many_are_published_as_the_noise_lets_pass(mode: str) -> None:
     tests = 100 * ITEMS
     share = laplace_tail(EPSILON, THRESHOLD)
-    if release == "kms21":
+    if mode == "kms21":
         share = capped_sum_upper_tail(THRESHOLD, wide_epsilon=EPSILON / 2, narrow_epsilon=EPSILON, cap=3)
-    count = len(false_reports(release))
+    count = len(false_reports(mode))
     assert not too_many(count, tests, share)
     assert stats.binom.cdf(count, tests, share) > FALSE_ALARM
     assert too_many(count, tests, share * 0.8)
@@ -261,7 +261,7 @@ def values_reject(counts: list[int | None], threshold: int) -> bool:
 
 
 def test_the_values_are_those_of_noise_that_reaches_the_threshold() -> None:
-    counts = [count for _, count in false_reports("counts")]
+    counts = [count for _, count in false_reports("hits-with-counts")]
     assert len(counts) > 1000
     assert not values_reject(counts, THRESHOLD)
     assert values_reject([(count or 0) + (count or 0) % 2 for count in counts], THRESHOLD)
@@ -269,7 +269,7 @@ def test_the_values_are_those_of_noise_that_reaches_the_threshold() -> None:
 
 def test_zones_and_names_follow_from_the_same_values() -> None:
     """In labels the zone holds THRESHOLD .. THRESHOLD + 3; kms21 publishes names alone."""
-    labels = false_reports("labels")
+    labels = false_reports("hits")
     above = sum(zone == "above" for zone, _ in labels)
     share = math.exp(-4 * EPSILON)
     assert not too_many(above, len(labels), share)
@@ -280,7 +280,7 @@ def test_zones_and_names_follow_from_the_same_values() -> None:
 
 
 def test_another_run_draws_other_items() -> None:
-    settings = [settings_of("counts", run_id=run_id) for run_id in ("run 1", "run 2")]
+    settings = [settings_of("hits-with-counts", run_id=run_id) for run_id in ("run 1", "run 2")]
     drawn = []
     for one in settings:
         keys = one.stream_keys(SECRET)

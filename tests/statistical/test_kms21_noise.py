@@ -1,4 +1,4 @@
-"""The two noises of release mode kms21 as they are drawn for a query. Each test rejects a correct draw with probability
+"""The two noises of mode kms21 as they are drawn for a query. Each test rejects a correct draw with probability
 1e-6 over the key (fixed here), and has a twin that it must reject."""
 
 from __future__ import annotations

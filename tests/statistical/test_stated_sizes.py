@@ -13,7 +13,7 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.run_settings import settings_of_plan
-from tests.helpers.calibrated_plans import names_plan
+from tests.helpers.calibrated_plans import looks_plan
 
 LARGE, MANY = 200, 30_000  # users of each of 5 items, and how many items have few users
 RUNS = 3
@@ -25,7 +25,7 @@ def wrong_sizes(few, *, one_by_one=False):
     few: users of each small item. All users have one pair in the run. one_by_one: with sizes each of which is right
     with `size_error` by itself.
     """
-    plan = names_plan(max_users=1_000_000)
+    plan = looks_plan(max_users=1_000_000)
     settings = settings_of_plan(plan, stream="events", run_id="run-1")
     if one_by_one:
         quantile = plan.noise.smallest_margin(plan.size_error) - 1

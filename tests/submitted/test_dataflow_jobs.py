@@ -11,7 +11,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 from dp_transforms import ReleasePlan
 from dp_transforms.engines.submitted import dataflow_options, is_sent, submitted_options
 from dp_transforms.stores import remote_files
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import small_plan
 from tests.helpers.submitted_jobs import REPLAY, made_job, make_folder, script
 
@@ -54,7 +54,7 @@ def test_a_replay_is_a_batch_job_that_publishes_in_its_last_step(
     assert {path.name for path in tmp_path.iterdir()} == names
 
 
-@pytest.mark.parametrize("plan", [small_names_plan(), small_plan()], ids=["names", "counts"])
+@pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
 def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
     places: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, plan: ReleasePlan
 ) -> None:
@@ -64,7 +64,7 @@ def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
     steps = job.components.transforms.values()
     shuffles = [each.unique_name for each in steps if each.spec.urn == "beam:transform:group_by_key:v1"]
     reshuffles = [each.unique_name for each in steps if each.spec.urn == "beam:transform:reshuffle:v1"]
-    if plan.release == "names":
+    if plan.mode == "looks":
         assert {"GroupUsers", "GroupItems"} <= {name.rpartition("/")[2] for name in shuffles}
     assert any("SpreadChunks" in name for name in shuffles + reshuffles)
     for each in steps:

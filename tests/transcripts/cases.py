@@ -33,7 +33,7 @@ class Mode(NamedTuple):
     """windows: hours of a window. choices: arguments of `ReleasePlan.calibrate`. domain: whether the items are known.
     drivers: the only ones that take such a plan; all of them if empty."""
 
-    release: str
+    mode: str
     choices: dict[str, Any]
     window_hours: int = 1
     domain: bool = False
@@ -43,15 +43,15 @@ class Mode(NamedTuple):
 _LOOKS = {"usual_looks": (1, 16), "most_looks": 40, "forget_after": 3}
 _HITS = {"epsilon": 16, "delta": 0.01, "hits_per_user": 3, "max_items_per_user": 2}
 MODES = {
-    "names": Mode("names", _LOOKS),
-    "names-sliding": Mode("names", _LOOKS, window_hours=3),
-    "names-domain": Mode("names", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
-    "names-with-hits": Mode("names", {**_LOOKS, "hits_per_user": 2}),
-    "names-with-counts": Mode("names", {**_LOOKS, "counts_for": 2}, drivers=("replay-1", "replay-3", "bounded")),
-    "labels": Mode("labels", _HITS),
-    "labels-sliding": Mode("labels", _HITS, window_hours=3),
-    "labels-domain": Mode("labels", _HITS, domain=True),
-    "counts": Mode("counts", _HITS),
+    "looks": Mode("looks", _LOOKS),
+    "looks-sliding": Mode("looks", _LOOKS, window_hours=3),
+    "looks-domain": Mode("looks", {"usual_looks": (1, 16), "most_looks": 40}, domain=True),
+    "looks-with-hits": Mode("looks", {**_LOOKS, "hits_per_user": 2}),
+    "looks-with-counts": Mode("looks", {**_LOOKS, "counts_for": 2}, drivers=("replay-1", "replay-3", "bounded")),
+    "hits": Mode("hits", _HITS),
+    "hits-sliding": Mode("hits", _HITS, window_hours=3),
+    "hits-domain": Mode("hits", _HITS, domain=True),
+    "hits-with-counts": Mode("hits-with-counts", _HITS),
     "kms21-domain": Mode("kms21", {**_HITS, "epsilon": 40, "threshold": 12}, domain=True),
 }
 
@@ -65,7 +65,7 @@ def calibrated(mode: Mode) -> ReleasePlan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
     known = ItemDomain.of_ids(DOMAIN) if mode.domain else None
-    return ReleasePlan.calibrate(schedule=schedule, release=mode.release, domain=known, **arguments)
+    return ReleasePlan.calibrate(schedule=schedule, mode=mode.mode, domain=known, **arguments)
 
 
 def rows_of(night: int) -> list[Row]:

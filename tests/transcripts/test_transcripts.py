@@ -41,7 +41,7 @@ def test_drivers_that_must_agree_are_stored_as_one() -> None:
     for mode in MODES:
         found = stored(mode)
         of_driver = {driver: {tuple(found[one]["report"]) for one in found if one[0] == driver} for driver, _ in found}
-        kinds = [AT_ONCE, IN_ORDER] if mode.startswith("names") else [AT_ONCE + IN_ORDER]
+        kinds = [AT_ONCE, IN_ORDER] if mode.startswith("looks") else [AT_ONCE + IN_ORDER]
         answers = [set().union(*(of_driver.get(driver, set()) for driver in kind)) for kind in kinds]
         assert all(len(answer) <= 1 for answer in answers), mode
         assert len(set().union(*answers)) == sum(len(answer) for answer in answers), mode
@@ -53,10 +53,12 @@ def test_the_log_uses_all_of_a_mode() -> None:
         found = stored(mode)["replay-1", "csv"]
         assert len(found["report"]) >= 7, mode
         assert "rejected: 15" in found["counts"], mode
-        if mode.startswith("names"):
+        if mode.startswith("looks"):
             assert "unpaid: 0" not in found["counts"], mode
-    assert len(stored("counts")["replay-1", "csv"]["report"]) < len(stored("labels")["replay-1", "csv"]["report"])
-    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("labels", "names-with-counts"))
+    assert len(stored("hits-with-counts")["replay-1", "csv"]["report"]) < len(
+        stored("hits")["replay-1", "csv"]["report"]
+    )
+    labels, counted = (" ".join(stored(mode)["replay-1", "csv"]["report"]) for mode in ("hits", "looks-with-counts"))
     assert '"above"' in labels
     assert '"between"' in labels
     assert '"noisy_count": 3' in counted

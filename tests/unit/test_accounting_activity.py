@@ -19,7 +19,7 @@ from dp_transforms.accounting.activity import (
 from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, sampling_total_variation, upper_tail_integers
 from dp_transforms.monitor.activity import noisy_histogram
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.calibrated_plans import HOURLY
 from tests.helpers.plan_files import changed_plan
@@ -127,8 +127,8 @@ def test_one_false_bucket_does_not_make_the_plan() -> None:
         assert sum(each in ((16, 63), (32, 63), (16, 31)) for each in looks) > 960
 
 
-def _plan(**changes: Any) -> NamesPlan:
-    return NamesPlan.calibrate(
+def _plan(**changes: Any) -> LooksPlan:
+    return LooksPlan.calibrate(
         **{"epsilon": 1.96, "delta": 1e-9, "schedule": HOURLY, "usual_looks": (1, 10), "most_looks": 20, **changes}
     )
 
@@ -162,5 +162,5 @@ def test_a_stored_plan_cannot_hide_the_histogram_or_its_delta() -> None:
 
 
 def test_the_activity_belongs_to_names_alone() -> None:
-    with pytest.raises(ValueError, match="activity_epsilon cannot be used with release 'labels'"):
-        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, release="labels", activity_epsilon=0.1)
+    with pytest.raises(ValueError, match="activity_epsilon cannot be used with mode 'hits'"):
+        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode="hits", activity_epsilon=0.1)

@@ -27,16 +27,14 @@ from dp_transforms.plan.lifetime_cost import (
     from_epsilon_units,
     pure_divergence,
 )
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
 
 
-@pytest.mark.parametrize("release", ["names", "labels", "counts", "kms21"])
+@pytest.mark.parametrize("mode", ["looks", "hits", "hits-with-counts", "kms21"])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-10), (2.0, 1e-9), (8.0, 1e-6)])
-def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(
-    release: str, epsilon: float, delta: float
-) -> None:
-    one = cost(epsilon=epsilon, delta=delta, release=release)
+def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(mode: str, epsilon: float, delta: float) -> None:
+    one = cost(epsilon=epsilon, delta=delta, mode=mode)
     rule = BudgetRule.declare(epsilon, delta, one)
     assert runs_that_fit(rule, one) == 1
     assert rule.total(rule.price(one), 1).epsilon == rule.max_epsilon
@@ -45,7 +43,7 @@ def test_one_run_fits_into_caps_of_its_own_size_and_takes_all_of_them(
 
 
 def test_a_population_that_begins_with_names_adds_divergences_up_and_fits_twice_as_many_runs() -> None:
-    names, labels = cost(), cost(release="labels")
+    names, labels = cost(), cost(mode="hits")
     assert (BudgetRule.declare(4, 1e-7, names).kind, BudgetRule.declare(4, 1e-7, labels).kind) == (RENYI, BASIC)
     assert runs_that_fit(BudgetRule.declare(4, 1e-7, labels), labels) == 8
     assert runs_that_fit(BudgetRule.declare(4, 1e-7, names, BASIC), names) == 8
@@ -58,7 +56,7 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
 ) -> None:
     """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
     made, one = plan(), cost()
-    assert isinstance(made, NamesPlan)
+    assert isinstance(made, LooksPlan)
     rule = BudgetRule.declare(max_epsilon, max_delta, one)
     runs = runs_that_fit(rule, one)
     looks = delta_from_divergences([made.order], [runs * made.budget], max_epsilon)
@@ -71,7 +69,7 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
 @pytest.mark.parametrize("max_epsilon", [9, 14, 20])
 def test_distances_of_sampled_noise_leave_room_for_the_runs_that_epsilon_allows(max_epsilon: int) -> None:
     """With a small delta and a large max_epsilon they are more than one part in 10^12."""
-    first = LifetimeCost(8 * 10**15, 10**18, "names", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
+    first = LifetimeCost(8 * 10**15, 10**18, "looks", "6", 3 * 10**15, delta_events=10**16, distance=10**11)
     rule = BudgetRule.declare(max_epsilon, 1e-4, first)
     left = rule.max_epsilon - rule.base.epsilon
     assert runs_that_fit(rule, first) == left // first.divergence
@@ -89,14 +87,14 @@ def test_no_first_plan_has_fewer_runs_than_it_would_have_by_the_basic_rule(
 
 
 @pytest.mark.parametrize(("max_epsilon", "max_delta"), [(4, 1e-8), (34.9, 1e-8), (34.9, 1e-7), (0.7, 2e-9)])
-@pytest.mark.parametrize("release", ["names", "labels"])
+@pytest.mark.parametrize("mode", ["looks", "hits"])
 def test_a_run_is_charged_no_more_than_by_the_basic_rule_but_for_constants(
-    max_epsilon: float, max_delta: float, release: str
+    max_epsilon: float, max_delta: float, mode: str
 ) -> None:
     """Whatever its noise: what fits into the caps less the constants is admitted."""
     rule = BudgetRule.declare(max_epsilon, max_delta, cost(), RENYI)
     left = rule.max_epsilon - rule.base.epsilon, rule.max_delta - rule.base.delta - rule.sampling
-    each = dataclasses.replace(cost(release=release), distance=10**30)
+    each = dataclasses.replace(cost(mode=mode), distance=10**30)
     assert runs_that_fit(rule, each) >= runs_that_fit(BudgetRule(BASIC, *left), each)
 
 
@@ -157,7 +155,7 @@ def test_a_rule_that_cannot_be_is_not_read(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("max_delta", [1e-15, 1e-11])
 def test_a_cap_below_the_delta_of_the_first_plan_costs_what_the_conversion_takes(order: str, max_delta: float) -> None:
     """The formula of section 9.2 in floats."""
-    first = LifetimeCost(10**15, 10**22, "names", order, 10**14)
+    first = LifetimeCost(10**15, 10**22, "looks", order, 10**14)
     rule, alpha = BudgetRule.declare(900, max_delta, first), float(order)
     delta = rule.base.delta / 10**30
     loss = (math.log(1 / delta) + alpha * math.log(1 - 1 / alpha) - math.log(alpha - 1)) / (alpha - 1)
@@ -193,7 +191,7 @@ def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
 
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:
     rule = BudgetRule.declare(4, 1e-7, cost())
-    labels = cost(release="labels")
+    labels = cost(mode="hits")
     assert rule.price(labels) == Price(pure_divergence(rule.order, labels.epsilon), labels.delta, 0)
     lower = dataclasses.replace(cost(), order="3.5")
     assert rule.price(lower) == Price(pure_divergence(rule.order, lower.epsilon), lower.delta, 0)
@@ -250,8 +248,8 @@ def test_caps_are_rounded_down() -> None:
 
 
 def test_renyi_needs_an_order() -> None:
-    with pytest.raises(ValueError, match="names"):
-        BudgetRule.declare(4, 1e-8, cost(release="labels"), RENYI)
+    with pytest.raises(ValueError, match="looks"):
+        BudgetRule.declare(4, 1e-8, cost(mode="hits"), RENYI)
 
 
 def test_the_smallest_of_two_rules_chosen_by_what_was_published_is_not_a_filter() -> None:

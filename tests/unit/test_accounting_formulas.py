@@ -40,7 +40,7 @@ from dp_transforms.accounting.target_charging import (
     ExactTailAccountant,
 )
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
-from dp_transforms.plan.charging_plan import DELTA_SHARES
+from dp_transforms.plan.hits_plan import DELTA_SHARES
 from dp_transforms.plan.plan_checks import MOST_HITS, check_budget, check_delta_split, check_hits
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -355,7 +355,7 @@ def test_the_budget_of_a_plan_to_its_edges() -> None:
 @pytest.mark.parametrize("name", DELTA_SHARES)
 def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
-    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule, release="labels")
+    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule, mode="hits")
     for share in (0.0, 1e-6):
         shares = {**{each: getattr(plan, each) for each in DELTA_SHARES}, name: share}
         with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):

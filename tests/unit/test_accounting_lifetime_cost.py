@@ -19,7 +19,7 @@ from dp_transforms.plan.lifetime_cost import (
     from_delta_units,
     from_epsilon_units,
 )
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, plan
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -78,11 +78,11 @@ def test_the_grid_never_rounds_down(value: float) -> None:
     assert abs(Decimal(repr(value)) / Decimal(value) - 1) <= Decimal(2) ** -53
 
 
-@pytest.mark.parametrize("release", ["names", "labels", "counts", "kms21"])
-def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(release: str) -> None:
+@pytest.mark.parametrize("mode", ["looks", "hits", "hits-with-counts", "kms21"])
+def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode: str) -> None:
     """The proofs behind a plan leave room for far more than the last digit of a float."""
-    made = plan(release=release, epsilon=0.7, delta=1.1e-9)
-    if isinstance(made, NamesPlan):
+    made = plan(mode=mode, epsilon=0.7, delta=1.1e-9)
+    if isinstance(made, LooksPlan):
         assert delta_of_budget(made.order, made.budget, made.epsilon * (1 - 1e-14)) <= made.delta_looks * (1 - 1e-14)
     else:
         assert made._mode.accountant(made.accountant, made.noise, made.hits_per_user).delta(  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(release: str)
 
 def test_the_cost_of_names_has_its_parts() -> None:
     made, found = plan(), cost()
-    assert isinstance(made, NamesPlan)
+    assert isinstance(made, LooksPlan)
     assert (found.epsilon, found.delta) == (EPSILON // 2, DELTA // 10**9)
     assert Decimal(found.order) == Decimal(made.order)
     assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.budget) < Decimal("1e-15")

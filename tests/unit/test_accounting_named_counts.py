@@ -18,20 +18,20 @@ from dp_transforms.accounting.purse.price_list import (
     price_counts,
 )
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-17", 3600)
 
 
-def plan_of(**changes: Any) -> NamesPlan:
-    arguments = {"epsilon": 2, "delta": 1e-9, "schedule": SCHEDULE, "release": "names", "usual_looks": (1, 100)}
-    return NamesPlan.calibrate(**{**arguments, **changes})
+def plan_of(**changes: Any) -> LooksPlan:
+    arguments = {"epsilon": 2, "delta": 1e-9, "schedule": SCHEDULE, "mode": "looks", "usual_looks": (1, 100)}
+    return LooksPlan.calibrate(**{**arguments, **changes})
 
 
 @pytest.fixture(scope="module")
-def plan() -> NamesPlan:
+def plan() -> LooksPlan:
     return plan_of(counts_for=10)
 
 
@@ -67,7 +67,7 @@ def test_a_budget_that_needs_more_noise_than_can_be_sampled_is_refused() -> None
         price_counts(900.0, 1e-9, 100)
 
 
-def test_a_plan_with_counts_is_stored_and_read_and_pays_for_them(plan: NamesPlan) -> None:
+def test_a_plan_with_counts_is_stored_and_read_and_pays_for_them(plan: LooksPlan) -> None:
     without = plan_of()
     assert (plan.counts_for, plan.counts_per_user) == (10, 100)
     assert (without.counts_for, without.counts_per_user, without.count_units, without.count_scale) == (0, 0, 0, 0)
@@ -83,7 +83,7 @@ def test_a_plan_with_counts_is_stored_and_read_and_pays_for_them(plan: NamesPlan
     assert plan.found_from(10**6) > without.found_from(10**6)
 
 
-def test_a_plan_whose_counts_are_too_cheap_is_refused(plan: NamesPlan) -> None:
+def test_a_plan_whose_counts_are_too_cheap_is_refused(plan: LooksPlan) -> None:
     for changes, message in (
         ({"count_units": plan.count_units - 1}, "count_units must be at least"),
         ({"count_scale": plan.count_scale - 1}, "count_units must be at least"),
@@ -105,7 +105,7 @@ def test_counts_that_leave_no_look_to_pay_for_are_refused() -> None:
     assert plan.found_from(1) <= plan.found_from(2)
 
 
-def test_the_draws_of_counts_are_paid_from_delta_sampling(plan: NamesPlan) -> None:
+def test_the_draws_of_counts_are_paid_from_delta_sampling(plan: LooksPlan) -> None:
     looks = plan.most_looks * plan.noise.sampling_total_variation
     counts = plan.counts_per_user * count_noise(plan.count_scale).sampling_total_variation
     needed = float((1 + mpmath.exp(2)) * (looks + counts))
@@ -123,5 +123,5 @@ def test_counts_in_a_known_domain_and_in_a_short_run() -> None:
 
 
 def test_other_modes_refuse_counts_for() -> None:
-    with pytest.raises(ValueError, match="counts_for cannot be used with release 'labels'"):
-        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels", counts_for=3)
+    with pytest.raises(ValueError, match="counts_for cannot be used with mode 'hits'"):
+        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits", counts_for=3)

@@ -13,9 +13,9 @@ from dp_transforms.accounting.purse import look_prices, price_list
 from dp_transforms.accounting.purse.look_prices import level_price, zone_price
 from dp_transforms.accounting.purse.price_list import MOST_WORK, PriceList, price_work
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.plan_files import changed_plan
 
 MANY = {"weights": list(range(1, 1001)), "units": [10**12 // 20 + n for n in range(1000)]}
@@ -36,7 +36,7 @@ def test_a_forged_plan_is_refused_at_once(changes: dict[str, Any], monkeypatch: 
     def looked(*_: object) -> None:
         raise AssertionError("a price was computed")
 
-    text = changed_plan(small_names_plan(), **changes)
+    text = changed_plan(small_looks_plan(), **changes)
     monkeypatch.setattr(look_prices, "_log_tails", looked)
     started = time.process_time()
     with pytest.raises(ValueError, match=r"steps to check the prices, more than 1e\+09\. No plan of ReleasePlan"):
@@ -46,16 +46,16 @@ def test_a_forged_plan_is_refused_at_once(changes: dict[str, Any], monkeypatch: 
 
 @pytest.mark.parametrize(("epsilon", "most_looks"), [(2.0, 20), (0.2, 20), (40.0, 3000)])
 def test_plans_of_calibrate_are_far_below_the_limit(epsilon: float, most_looks: int) -> None:
-    plan = small_names_plan().calibrate(
+    plan = small_looks_plan().calibrate(
         epsilon=epsilon,
         delta=1e-6,
-        schedule=small_names_plan().schedule,
+        schedule=small_looks_plan().schedule,
         usual_looks=(1, most_looks),
         most_looks=most_looks,
         max_users=1000,
         max_items=1000,
     )
-    assert isinstance(plan, NamesPlan)
+    assert isinstance(plan, LooksPlan)
     assert price_work(plan.noise, plan.order, plan.weights, plan.spacing) < MOST_WORK / 5
 
 

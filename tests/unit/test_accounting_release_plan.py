@@ -25,25 +25,25 @@ from tests.helpers.plan_files import changed_plan
 
 def test_hourly_example() -> None:
     assert LABELS.schedule.horizon == 384
-    assert (LABELS.release, LABELS.hits_per_user, LABELS.max_items_per_user) == ("labels", 3, 3)
+    assert (LABELS.mode, LABELS.hits_per_user, LABELS.max_items_per_user) == ("hits", 3, 3)
     assert LABELS.noise_scale == pytest.approx(17.58, abs=0.01)
     assert (LABELS.threshold, LABELS.zone_width) == (490, 36)
     assert (COUNTS.hits_per_user, COUNTS.zone_width, COUNTS.threshold) == (10, 0, 620)
     assert COUNTS.noise_scale == pytest.approx(22.26, abs=0.01)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("accountant", ["game", "exact_tail", "closed_form"])
 @pytest.mark.parametrize(("epsilon", "delta", "hits"), [(0.3, 1e-6, 1), (1.0, 1e-9, 7), (8.0, 1e-10, 40)])
 def test_every_share_is_kept_and_nothing_is_wasted(
-    release: str, accountant: str, epsilon: float, delta: float, hits: int
+    mode: str, accountant: str, epsilon: float, delta: float, hits: int
 ) -> None:
-    plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, release=release, accountant=accountant)
+    plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode, accountant=accountant)
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
-    mode = RELEASE_MODES[release]
+    mode = RELEASE_MODES[mode]
     proved = mode.accountant(accountant, plan.noise, hits).delta(epsilon)
-    assert 0.98 * plan.delta_accounting <= proved <= plan.delta_accounting or release == "labels"
+    assert 0.98 * plan.delta_accounting <= proved <= plan.delta_accounting or mode == "hits"
     assert proved <= plan.delta_accounting
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.epsilon_per_query)) - 4)
@@ -117,7 +117,7 @@ def test_epsilon_after_hits(plan: ReleasePlan) -> None:
     for hits in {1, 2, plan.hits_per_user // 2, plan.hits_per_user}:
         if not 1 <= hits <= plan.hits_per_user:
             continue
-        q = RELEASE_MODES[plan.release].target_probability(plan.epsilon_per_query)  # type: ignore[attr-defined]
+        q = RELEASE_MODES[plan.mode].target_probability(plan.epsilon_per_query)  # type: ignore[attr-defined]
         delta = charging_game_delta(plan.epsilon_per_query, q, hits, running[hits - 1])
         assert delta <= plan.delta_accounting * (1 + 1e-9)
         exact = GameAccountant(plan.epsilon_per_query, q, hits).epsilon(plan.delta_accounting)
@@ -159,7 +159,7 @@ def test_json_round_trip() -> None:
         ({"epsilon": 1.9}, "too little noise"),
         ({"hits_per_user": 4}, "too little noise"),
         ({"accountant": "closed_form"}, "too little noise"),
-        ({"release": "counts"}, "zone_width must be 0"),
+        ({"mode": "hits-with-counts"}, "zone_width must be 0"),
         ({"zone_width": 35}, "zone_width must be 36"),
         ({"threshold": 489}, "threshold must be >= 490"),
         ({"max_items_per_user": 4}, "threshold must be >="),
@@ -175,13 +175,13 @@ def test_json_round_trip() -> None:
         ({"delta": math.inf}, "the plan contains NaN or an infinity"),
         ({"threshold": 490.5}, "threshold must be a whole number"),
         ({"hits_per_user": True}, "hits_per_user must be a whole number"),
-        ({"release": "histogram"}, "release must be one of"),
-        ({"release": ["labels"]}, "release must be one of"),
+        ({"mode": "histogram"}, "mode must be one of"),
+        ({"mode": ["hits"]}, "mode must be one of"),
         ({"accountant": None}, "accountant must be one of"),
         ({"format_version": 2}, "format_version 3"),
         ({"wide_epsilon_per_query": 1e-3}, "wide_epsilon_per_query and noise_cap must be 0"),
         ({"noise_cap": 5}, "wide_epsilon_per_query and noise_cap must be 0"),
-        ({"release": "kms21", "accountant": "threshold_monitor"}, "cap must be"),
+        ({"mode": "kms21", "accountant": "threshold_monitor"}, "cap must be"),
         ({"domain_size": 10}, "domain_fingerprint must be the hex SHA-256"),
         ({"domain_fingerprint": "ab" * 32}, "domain_fingerprint must be the hex SHA-256"),
         ({"domain_size": 10, "domain_fingerprint": "ab" * 32}, "delta_open must be 0 in a known domain"),
@@ -250,7 +250,7 @@ def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name: str) -> Non
     key = json.loads(f'"{name}"')
     hostile = [
         json.dumps({**fields, key: 1}),
-        changed_plan(LABELS, release=key),
+        changed_plan(LABELS, mode=key),
         changed_plan(LABELS, accountant=key),
         changed_plan(LABELS, threshold=key),
         changed_plan(LABELS, schedule={**fields["schedule"], key: 1}),
@@ -292,9 +292,9 @@ def test_more_noise_than_needed_is_allowed() -> None:
         ({"threshold": 0}, "threshold must be a whole number >= 1"),
         ({"max_users": 0}, "max_users must be a whole number >= 1"),
         ({"max_items": -1}, "max_items must be a whole number >= 1"),
-        ({"release": "histogram"}, "release must be one of labels, counts, kms21, names, got 'histogram'"),
-        ({"release": "kms21", "accountant": "game"}, "accountant must be one of threshold_monitor for release 'kms21'"),
-        ({"release": "kms21", "epsilon": 1e-4}, "Raise epsilon or delta, or lower hits_per_user"),
+        ({"mode": "histogram"}, "mode must be one of hits, hits-with-counts, kms21, looks, got 'histogram'"),
+        ({"mode": "kms21", "accountant": "game"}, "accountant must be one of threshold_monitor for release 'kms21'"),
+        ({"mode": "kms21", "epsilon": 1e-4}, "Raise epsilon or delta, or lower hits_per_user"),
         ({"domain": "items.txt"}, r"domain must be an ItemDomain, got a str. Use ItemDomain.read\(path\)"),
         ({"domain": DOMAIN, "max_items": 999}, "max_items must be >= 1000"),
         ({"domain": DOMAIN, "threshold": 0}, "threshold must be a whole number >= 1"),
@@ -342,11 +342,11 @@ def _sampling_share(plan: ReleasePlan, epsilon_of_noise: float) -> Decimal:
 
 
 @pytest.mark.parametrize("domain", [None, DOMAIN, TenMillion])
-@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
-def test_the_share_of_sampling(release: str, domain: Any) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+def test_the_share_of_sampling(mode: str, domain: Any) -> None:
     """Calibrated for the widest noise that can be sampled; refused where it is less than the plan's own noise takes."""
-    plan = calibrated_plan(release=release, domain=domain, epsilon=1.5)
-    is_kms21 = release == "kms21"
+    plan = calibrated_plan(mode=mode, domain=domain, epsilon=1.5)
+    is_kms21 = mode == "kms21"
     close = Fraction(1, 10**11)  # the empty items of a thousand are a 10^-8 part of the widest noise of kms21
     calibrated = Fraction(_sampling_share(plan, 1e-8 if is_kms21 else 1e-4))
     assert abs(Fraction(plan.delta_sampling) / calibrated - 1) < close

@@ -1,4 +1,4 @@
-"""Plans of release mode kms21, and plans with a known domain."""
+"""Plans of mode kms21, and plans with a known domain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail, upper_tail
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.charging_plan import ChargingPlan
+from dp_transforms.plan.hits_plan import HitsPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import DOMAIN, IN_DOMAIN, KMS21, LABELS, calibrated_plan
@@ -24,11 +24,11 @@ from tests.helpers.plan_files import changed_plan
 def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise() -> None:
     assert (KMS21.hits_per_user, KMS21.zone_width, KMS21.accountant) == (20, 0, "threshold_monitor")
     assert 4000 < KMS21.noise_scale / LABELS.noise_scale < 10_000
-    known = calibrated_plan(epsilon=1.0, delta=1e-6, release="kms21", hits_per_user=50)
+    known = calibrated_plan(epsilon=1.0, delta=1e-6, mode="kms21", hits_per_user=50)
     assert known.noise_scale == pytest.approx(350_200, rel=0.01)  # half of delta is for the open domain
 
 
-def _capped_sum(plan: ChargingPlan) -> dict[str, Any]:
+def _capped_sum(plan: HitsPlan) -> dict[str, Any]:
     return {
         "wide_epsilon": plan.wide_epsilon_per_query,
         "narrow_epsilon": plan.epsilon_per_query,
@@ -40,7 +40,7 @@ def _capped_sum(plan: ChargingPlan) -> dict[str, Any]:
     "changes", [{}, {"hits_per_user": 1}, {"hits_per_user": 3000, "epsilon": 8.0}, {"domain": DOMAIN}]
 )
 def test_kms21_keeps_every_share(changes: dict[str, Any]) -> None:
-    plan = calibrated_plan(release="kms21", **changes)
+    plan = calibrated_plan(mode="kms21", **changes)
     shares = (plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
     noise = _capped_sum(plan)
@@ -61,7 +61,7 @@ def test_what_kms21_detects() -> None:
 
 @pytest.mark.parametrize("hits", [1, 20, 700])
 def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits: int) -> None:
-    plan = calibrated_plan(release="kms21", hits_per_user=hits)
+    plan = calibrated_plan(mode="kms21", hits_per_user=hits)
     running = plan.epsilon_after_hits
     assert len(running) == hits
     assert list(running) == sorted(running)
@@ -85,7 +85,7 @@ def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits:
         ({"noise_cap": 0}, "cap must be"),
         ({"noise_cap": 10**400}, "noise_cap must be at most"),
         ({"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
-        ({"release": "labels", "accountant": "game"}, "wide_epsilon_per_query and noise_cap must be 0"),
+        ({"mode": "hits", "accountant": "game"}, "wide_epsilon_per_query and noise_cap must be 0"),
         ({"accountant": "game"}, "accountant must be one of threshold_monitor"),
         ({"zone_width": 3}, "zone_width must be 0"),
     ],
@@ -113,14 +113,14 @@ def test_a_known_domain_gives_all_of_delta_to_the_accountant() -> None:
     )
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("size", [1, 1000, 10**6])
-def test_the_default_threshold_hides_items_that_nobody_holds(release: str, size: int) -> None:
+def test_the_default_threshold_hides_items_that_nobody_holds(mode: str, size: int) -> None:
     class Declared:
         fingerprint = "0" * 64
 
     Declared.size = size  # type: ignore[attr-defined]
-    plan = calibrated_plan(release=release, domain=Declared)
+    plan = calibrated_plan(mode=mode, domain=Declared)
     expected = size * 384 * upper_tail(plan.epsilon_per_query, plan.threshold)
     assert plan.expected_false_reports == pytest.approx(expected)
     assert expected <= 0.05

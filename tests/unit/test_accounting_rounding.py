@@ -94,21 +94,21 @@ def test_the_share_of_hash_collisions_counts_users_and_items(queries: int, max_u
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "labels": {},
-    "counts": {"accountant": "exact_tail", "hits_per_user": 2},
+    "hits": {},
+    "hits-with-counts": {"accountant": "exact_tail", "hits_per_user": 2},
     "kms21": {"hits_per_user": 2},
 }
 
 
 @functools.cache
-def plan_of(release: str) -> ReleasePlan:
+def plan_of(mode: str) -> ReleasePlan:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
-    return ReleasePlan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, release=release, **OPTIONS[release])
+    return ReleasePlan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, mode=mode, **OPTIONS[mode])
 
 
-@pytest.mark.parametrize("release", OPTIONS)
-def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(release: str) -> None:
-    plan = plan_of(release)
+@pytest.mark.parametrize("mode", OPTIONS)
+def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode: str) -> None:
+    plan = plan_of(mode)
     proved = plan._mode.accountant(plan.accountant, plan.noise, plan.hits_per_user).delta(plan.epsilon)
     assert 0 < proved <= plan.delta_accounting
     assert dataclasses.replace(plan, delta_accounting=proved).delta_accounting == proved
@@ -116,9 +116,9 @@ def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(release: str)
         dataclasses.replace(plan, delta_accounting=math.nextafter(proved, 0))
 
 
-@pytest.mark.parametrize("release", OPTIONS)
-def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(release: str) -> None:
-    plan = plan_of(release)
+@pytest.mark.parametrize("mode", OPTIONS)
+def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(mode: str) -> None:
+    plan = plan_of(mode)
     total = math.fsum((plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash))
     assert dataclasses.replace(plan, delta=total).delta == total
     with pytest.raises(ValueError, match="must add up to at most"):
@@ -127,7 +127,7 @@ def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(release: str) 
 
 @pytest.mark.parametrize("share", ["delta_hash", "delta_sampling"])
 def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: str) -> None:
-    plan = plan_of("labels")
+    plan = plan_of("hits")
     dataclasses.replace(plan, **{share: getattr(plan, share)})
     low, high = 0.0, getattr(plan, share)
     while math.nextafter(low, 1) < high:  # the least that is accepted

@@ -25,14 +25,14 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 
 @functools.cache
-def _plan(release: str = "labels", hits: int | None = None, epsilon: float = 1.0, windows: int = 300) -> ReleasePlan:
+def _plan(mode: str = "hits", hits: int | None = None, epsilon: float = 1.0, windows: int = 300) -> ReleasePlan:
     return ReleasePlan.calibrate(
         epsilon=epsilon,
         delta=1e-6,
         schedule=WindowSchedule.fixed(0, windows * 60, 60),
         hits_per_user=hits,
         max_items_per_user=2,
-        release=release,
+        mode=mode,
         max_users=10_000,
     )
 
@@ -43,15 +43,21 @@ def _audit(plan: ReleasePlan, **changes: object) -> ExactAudit:
     return audit_exactly(mechanism, HitsClaim.of_plan(plan))
 
 
-PLANS = [("labels", 1, 1.0), ("labels", 3, 2.0), ("labels", 10, 0.5), ("counts", 1, 2.0), ("counts", 10, 1.0)]
+PLANS = [
+    ("hits", 1, 1.0),
+    ("hits", 3, 2.0),
+    ("hits", 10, 0.5),
+    ("hits-with-counts", 1, 2.0),
+    ("hits-with-counts", 10, 1.0),
+]
 
 
-@pytest.mark.parametrize(("release", "hits", "epsilon"), PLANS)
-def test_a_plan_attains_most_of_its_claim_and_no_more(release: str, hits: int, epsilon: float) -> None:
-    plan = _plan(release, hits, epsilon)
+@pytest.mark.parametrize(("mode", "hits", "epsilon"), PLANS)
+def test_a_plan_attains_most_of_its_claim_and_no_more(mode: str, hits: int, epsilon: float) -> None:
+    plan = _plan(mode, hits, epsilon)
     audit = _audit(plan)
     assert audit.violations == ()
-    fair = 0.95 if release == "labels" else 0.7
+    fair = 0.95 if mode == "hits" else 0.7
     assert fair <= audit.worst.delta / plan.delta_accounting <= 1
     assert 0.95 * epsilon < audit.worst.epsilon <= epsilon
     assert 0.95 < audit.lone_delta / plan.delta_open <= 1
@@ -68,12 +74,12 @@ def test_a_plan_attains_most_of_its_claim_and_no_more(release: str, hits: int, e
     assert all(one > other for one, other in itertools.pairwise(curve) if other > 0)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_never_above_the_game_and_sometimes_close(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_never_above_the_game_and_sometimes_close(mode: str) -> None:
     """On a grid of noises, hits and epsilons, in both directions: the claims of the default accountant."""
     ratios = []
     for epsilon_per_query, hits in ((0.02, 20), (0.1, 1), (0.1, 5), (0.5, 2), (1.5, 3)):
-        width = math.ceil(2 / epsilon_per_query) if release == "labels" else 0
+        width = math.ceil(2 / epsilon_per_query) if mode == "hits" else 0
         q = between_probability(epsilon_per_query, width) if width else not_prior_probability(epsilon_per_query)
         mechanism = Mechanism(ThresholdLaw(epsilon_per_query, width), 10**6, hits, 10**6, 1)
         for epsilon in (2 * epsilon_per_query, 0.7, 2.0):
@@ -83,7 +89,7 @@ def test_never_above_the_game_and_sometimes_close(release: str) -> None:
                 attained = law_of(mechanism, stream).delta(epsilon, adds_user)
                 assert attained <= claimed
                 ratios.append(attained / claimed)
-    assert max(ratios) > (0.999 if release == "labels" else 0.75)
+    assert max(ratios) > (0.999 if mode == "hits" else 0.75)
 
 
 def test_counts_attain_exactly_what_the_static_adversary_of_the_accountants_does() -> None:
@@ -97,7 +103,7 @@ def test_counts_attain_exactly_what_the_static_adversary_of_the_accountants_does
 
 def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> None:
     """Every result that is likelier with the user is charged, so its loss is at most hits times epsilon_per_query."""
-    plan = _plan("counts", 10, 1.0)
+    plan = _plan("hits-with-counts", 10, 1.0)
     audit = _audit(plan)
     assert audit.adding.epsilon <= 10 * plan.epsilon_per_query
     assert audit.adding.delta == 0
@@ -108,28 +114,28 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> N
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_half_the_noise_is_flagged(release: str) -> None:
-    plan = _plan(release, 3)
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_half_the_noise_is_flagged(mode: str) -> None:
+    plan = _plan(mode, 3)
     audit = _audit(plan, law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width))
     assert audit.worst.delta > 10 * plan.delta_accounting
     assert audit.worst.epsilon > 1.5 * plan.epsilon
     text = "; ".join(audit.violations)
-    for part in ("adding" if release == "labels" else "removing", "charged results", "cut at 1 hits"):
+    for part in ("adding" if mode == "hits" else "removing", "charged results", "cut at 1 hits"):
         assert part in text
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(release: str) -> None:
-    plan = _plan(release, 3)
-    share = 1.01 if release == "labels" else 1.05
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(mode: str) -> None:
+    plan = _plan(mode, 3)
+    share = 1.01 if mode == "hits" else 1.05
     assert _audit(plan, law=ThresholdLaw(share * plan.epsilon_per_query, plan.zone_width)).violations
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 3])
-def test_a_hit_that_was_not_accounted_for_is_flagged(release: str, hits: int) -> None:
-    plan = _plan(release, hits)
+def test_a_hit_that_was_not_accounted_for_is_flagged(mode: str, hits: int) -> None:
+    plan = _plan(mode, hits)
     audit = _audit(plan, hits_per_user=hits + 1)
     assert audit.worst.delta > 1.5 * plan.delta_accounting
     assert audit.violations
@@ -138,7 +144,7 @@ def test_a_hit_that_was_not_accounted_for_is_flagged(release: str, hits: int) ->
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_zone_that_is_too_narrow_is_flagged(width: int) -> None:
     """Above the zone is free, so a narrow one is hit too rarely."""
-    plan = _plan("labels", 3)
+    plan = _plan("hits", 3)
     assert plan.zone_width > 3
     audit = _audit(plan, law=ThresholdLaw(plan.epsilon_per_query, width))
     assert audit.worst.delta > 10 * plan.delta_accounting
@@ -146,7 +152,7 @@ def test_a_zone_that_is_too_narrow_is_flagged(width: int) -> None:
 
 
 def test_a_threshold_below_the_safe_one_is_flagged() -> None:
-    plan = _plan("counts", 3)
+    plan = _plan("hits-with-counts", 3)
     audit = _audit(plan, threshold=plan.threshold - 1)
     (violation,) = audit.violations
     assert "items that one user holds alone" in violation
@@ -157,13 +163,13 @@ def test_a_threshold_below_the_safe_one_is_flagged() -> None:
 
 
 def test_more_windows_or_items_than_declared_are_flagged() -> None:
-    plan = _plan("counts", 3)
+    plan = _plan("hits-with-counts", 3)
     assert _audit(plan, horizon=2 * plan.schedule.horizon).violations
     assert _audit(plan, max_items_per_user=3).violations
 
 
 def test_a_running_figure_that_is_too_small_is_flagged() -> None:
-    plan = _plan("labels", 3)
+    plan = _plan("hits", 3)
     honest = HitsClaim.of_plan(plan)
     first, *rest = honest.epsilon_after_hits
     claim = dataclasses.replace(honest, epsilon_after_hits=(0.9 * first, *rest))
@@ -185,20 +191,22 @@ def test_lone_items_by_the_definition() -> None:
 
 
 def test_a_short_run_attains_less_and_may_use_several_items_of_a_window() -> None:
-    long, short = (_audit(_plan("labels", 3, windows=windows)) for windows in (300, 30))
+    long, short = (_audit(_plan("hits", 3, windows=windows)) for windows in (300, 30))
     assert short.violations == ()
     assert short.worst.stream.rounds <= 60
     assert short.worst.delta < long.worst.delta
-    one = _audit(_plan("counts", 3, windows=1))
+    one = _audit(_plan("hits-with-counts", 3, windows=1))
     assert one.removing.stream.rounds == 2  # two items of the only window
-    assert one.removing.epsilon == pytest.approx(2 * _plan("counts", 3, windows=1).epsilon_per_query, rel=1e-3)
+    assert one.removing.epsilon == pytest.approx(
+        2 * _plan("hits-with-counts", 3, windows=1).epsilon_per_query, rel=1e-3
+    )
 
 
 @functools.cache
-def _short_plan(release: str = "labels") -> ReleasePlan:
+def _short_plan(mode: str = "hits") -> ReleasePlan:
     """A day of hours, three items of a user in each: 72 calls, where about 140 exclude the user."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    return ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, release=release)
+    return ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, mode=mode)
 
 
 def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
@@ -221,10 +229,10 @@ def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
         assert side.best_delta_of_half < 0.01 * side.best_delta, "a run that is half as long"
 
 
-@pytest.mark.parametrize(("release", "least"), [("labels", 0.99), ("counts", 0.7)])
-def test_running_figures_of_a_short_run_are_checked_against_something(release: str, least: float) -> None:
+@pytest.mark.parametrize(("mode", "least"), [("hits", 0.99), ("hits-with-counts", 0.7)])
+def test_running_figures_of_a_short_run_are_checked_against_something(mode: str, least: float) -> None:
     """Each is attained almost in full, so that a little less is flagged, whichever it is."""
-    plan = _short_plan(release)
+    plan = _short_plan(mode)
     mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
     running = audit_exactly(mechanism, claim).running
     assert len(running) == min(6, plan.hits_per_user)
@@ -249,10 +257,10 @@ def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each
 
 def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
     settled = [
-        (_audit(_plan("labels", 3)), True),
-        (_audit(_plan("counts", 3)), True),
+        (_audit(_plan("hits", 3)), True),
+        (_audit(_plan("hits-with-counts", 3)), True),
         (_audit(_short_plan()), False),
-        (_audit(_short_plan("counts")), True),  # there is one distance, so nothing to look back for
+        (_audit(_short_plan("hits-with-counts")), True),  # there is one distance, so nothing to look back for
         (_audit(_plan("kms21")), False),
     ]
     for audit, is_settled in settled:
@@ -261,7 +269,7 @@ def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
 
 
 def test_fewer_rounds_attain_less() -> None:
-    plan = _plan("labels", 3)
+    plan = _plan("hits", 3)
     mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
     deltas = [audit_exactly(mechanism, claim, rounds=rounds).worst.delta for rounds in (5, 30, 60, 143)]
     assert deltas == sorted(deltas)
@@ -270,7 +278,7 @@ def test_fewer_rounds_attain_less() -> None:
 
 
 def test_a_known_domain_has_no_lone_items() -> None:
-    plan = _plan("labels", 3)
+    plan = _plan("hits", 3)
     audit = audit_exactly(
         dataclasses.replace(Mechanism.of_plan(plan), tests_lone_items=False),
         dataclasses.replace(HitsClaim.of_plan(plan), delta_open=0.0),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.scenes import count_trials
 from dp_transforms.audit.statistics import FALSE_ALARM
@@ -48,11 +48,11 @@ def test_a_handful_of_runs_raises_no_alarm(runs: int) -> None:
 
 def test_the_price_of_a_count_is_nearly_attained_and_one_that_is_too_low_is_found() -> None:
     mechanism, claim = mechanism_and_claim(audited_plan(counts=COUNTS))
-    audit = audit_names_exactly(mechanism, claim, most_looks=1)
+    audit = audit_looks_exactly(mechanism, claim, most_looks=1)
     assert audit.violations == ()
     assert 0.99 < audit.count / audit.count_claimed <= 1
     less = dataclasses.replace(mechanism, count_scale=mechanism.count_scale * 9 // 10)
-    (violation,) = audit_names_exactly(less, claim, most_looks=1).violations
+    (violation,) = audit_looks_exactly(less, claim, most_looks=1).violations
     assert violation.startswith("a count has a divergence of")
 
 

@@ -1,4 +1,4 @@
-"""The exact audit of release mode `names`: against oracles that share nothing with it, and with planted faults.
+"""The exact audit of mode `looks`: against oracles that share nothing with it, and with planted faults.
 
 Each fault is found by one check: where that check is weakened, the test of the fault fails.
 """
@@ -15,10 +15,10 @@ import pytest
 
 from dp_transforms.accounting.purse.look_prices import level_price
 from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list, order_budget
-from dp_transforms.audit.exact_looks import NamesExactAudit, audit_names_exactly
+from dp_transforms.audit.exact_looks import LooksExactAudit, audit_looks_exactly
 from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
-from dp_transforms.audit.mechanism import NamesClaim, NamesMechanism, PricesOfUser
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, with_prices
 from tests.unit import purse_oracle
@@ -80,10 +80,10 @@ def test_outcomes_have_the_mass_of_the_whole_in_both_worlds() -> None:
 
 
 @functools.cache
-def _small_game(step: int = 1) -> tuple[NamesMechanism, NoiseLaw, list[tuple[int, np.ndarray, np.ndarray]]]:
+def _small_game(step: int = 1) -> tuple[LooksMechanism, NoiseLaw, list[tuple[int, np.ndarray, np.ndarray]]]:
     """A few weights at scale 30, and what the oracle needs: both bits at every count, or at each so many."""
     prices = make_price_list(ExponentialPower(2.5, 30), 6.0, 1.2, 3)
-    mechanism = NamesMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), (120,), (120,))
+    mechanism = LooksMechanism(2.5, 30, PricesOfUser(prices.weights, prices.units, PURSE_UNITS), (120,), (120,))
     options = []
     for weight, units in zip(prices.weights, prices.units, strict=True):
         bits = [[purse_oracle.bit(2.5, 30, m - moved) for m in range(-80, 101, step)] for moved in (weight, 0)]
@@ -91,7 +91,7 @@ def _small_game(step: int = 1) -> tuple[NamesMechanism, NoiseLaw, list[tuple[int
     return mechanism, NoiseLaw(2.5, 30, 240), options
 
 
-def _best_of_few(law: NoiseLaw, mechanism: NamesMechanism, looks: int, epsilon: float, adds_user: bool) -> FewLooks:
+def _best_of_few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float, adds_user: bool) -> FewLooks:
     listed, bounds = mechanism.looks_list, mechanism.boundaries
     return FewLooksAdversary(law, listed, bounds, epsilon, adds_user=adds_user).play(looks)
 
@@ -135,14 +135,14 @@ def test_equal_looks_are_those_of_the_definition() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _audit(mechanism: NamesMechanism, claim: NamesClaim) -> NamesExactAudit:
-    return audit_names_exactly(mechanism, claim, most_looks=1)
+def _audit(mechanism: LooksMechanism, claim: LooksClaim) -> LooksExactAudit:
+    return audit_looks_exactly(mechanism, claim, most_looks=1)
 
 
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
 def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options: dict) -> None:
     plan = audited_plan(**options)
-    audit = audit_names_exactly(*mechanism_and_claim(plan), most_looks=2)
+    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=2)
     assert audit.violations == ()
     assert 0.9999 < audit.worst_price.ratio <= 1
     assert audit.purse_delta == pytest.approx(plan.delta_looks, rel=1e-6)
@@ -176,30 +176,30 @@ PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "holds alone",
     "together they attain",
 )
-Pair = tuple[NamesMechanism, NamesClaim]
+Pair = tuple[LooksMechanism, LooksClaim]
 
 
-def _price_of_a_smaller_weight(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _price_of_a_smaller_weight(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """Each weight costs what the one before it should, and the first what it should."""
     first, *rest = mechanism.looks_list.units
     return with_prices(mechanism, units=(first, first + 1, *rest[:-1])), claim
 
 
-def _narrow_levels(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _narrow_levels(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """Three standard deviations apart, with the prices of five and a half."""
     spacing = (mechanism.boundaries[1] - mechanism.boundaries[0]) * 3 // 5
     bounds = tuple(mechanism.boundaries[0] + level * spacing for level in range(len(mechanism.boundaries)))
     return dataclasses.replace(mechanism, boundaries=bounds), claim
 
 
-def _levels_of_known_items(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _levels_of_known_items(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """At the known threshold, at the threshold, and at twice the threshold."""
     threshold = mechanism.boundaries[0]
     bounds = (mechanism.known_boundaries[0], threshold, 2 * threshold)
     return dataclasses.replace(mechanism, known_boundaries=bounds), claim
 
 
-def _no_floor(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _no_floor(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """A weight of half the smallest, at its own price: a purse pays for four times as many looks, and the plan says so,
     but the threshold is the old one."""
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
@@ -211,11 +211,11 @@ def _no_floor(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
     return found, dataclasses.replace(claim, most_looks=found.most_looks)
 
 
-def _more_looks_than_declared(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _more_looks_than_declared(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     return mechanism, dataclasses.replace(claim, most_looks=claim.most_looks - 1)
 
 
-def _prices_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _prices_of_another_order(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """Priced at order 5, spent from the budget of order 8."""
     spacing = mechanism.boundaries[1] - mechanism.boundaries[0]
     noise = ExponentialPower(mechanism.shape, mechanism.scale)
@@ -230,7 +230,7 @@ def _prices_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pa
     return with_prices(_with_threshold_raised(mechanism), units=tuple(units)), claim
 
 
-def _budget_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _budget_of_another_order(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """Prices of order 8 are shares of the budget of order 14."""
     budget = order_budget(14.0, claim.epsilon, claim.delta_looks)
     share = claim.budget / budget
@@ -240,12 +240,12 @@ def _budget_of_another_order(mechanism: NamesMechanism, claim: NamesClaim) -> Pa
     return _with_threshold_raised(found), claim
 
 
-def _with_threshold_raised(mechanism: NamesMechanism) -> NamesMechanism:
+def _with_threshold_raised(mechanism: LooksMechanism) -> LooksMechanism:
     """So that items of one user are safe at any prices."""
     return dataclasses.replace(mechanism, boundaries=tuple(bound + 100 for bound in mechanism.boundaries))
 
 
-def _weights_not_charged(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
+def _weights_not_charged(mechanism: LooksMechanism, claim: LooksClaim) -> Pair:
     """The largest weight costs what the smallest does: a purse pays for twenty looks of it."""
     return with_prices(
         mechanism, weights=mechanism.looks_list.weights[-1:], units=mechanism.looks_list.units[:1]
@@ -266,10 +266,10 @@ def _weights_not_charged(mechanism: NamesMechanism, claim: NamesClaim) -> Pair:
     ],
 )
 def test_a_planted_fault_is_found_by_its_check(
-    fault: Callable[[NamesMechanism, NamesClaim], Pair], most_looks: int, found_by: set[str]
+    fault: Callable[[LooksMechanism, LooksClaim], Pair], most_looks: int, found_by: set[str]
 ) -> None:
     pair = fault(*mechanism_and_claim(audited_plan()))
-    violations = audit_names_exactly(*pair, most_looks=most_looks).violations
+    violations = audit_looks_exactly(*pair, most_looks=most_looks).violations
     assert {
         check for check in (PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER) if check in " ".join(violations)
     } == found_by
@@ -284,11 +284,11 @@ def test_prices_that_stop_at_a_finite_tail_are_found() -> None:
     logs = [noise.log_upper_tail(margins - moved) for moved in (weight, 0)]
     misses = [noise.log_upper_tail(1 - margins + moved) for moved in (weight, 0)]
     finite = float(np.max(divergence(np.array([logs[0], misses[0]]), np.array([logs[1], misses[1]]), order)))
-    claim = NamesClaim(
+    claim = LooksClaim(
         epsilon=2.0, delta=1e-9, delta_looks=0.9, delta_open=1e-9, order=order, budget=finite, most_looks=1
     )
     bounds = (10_000, 20_000)
-    mechanism = NamesMechanism(shape, scale, PricesOfUser((weight,), (PURSE_UNITS,), PURSE_UNITS), bounds, bounds)
+    mechanism = LooksMechanism(shape, scale, PricesOfUser((weight,), (PURSE_UNITS,), PURSE_UNITS), bounds, bounds)
     audit = _audit(mechanism, claim)
     assert any(PRICE in text for text in audit.violations)
     assert audit.worst_price.ratio > 1.3

@@ -1,4 +1,4 @@
-"""The audit of release mode `names` where users pay for hits too: sound plans pass, and faults of hits are found."""
+"""The audit of mode `looks` where users pay for hits too: sound plans pass, and faults of hits are found."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.look_prices import zone_price
-from dp_transforms.audit.exact_looks import audit_names_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, reach_of_prices, static_delta
 from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.sampled_looks import design_names_sampling, sample_names
+from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
 from dp_transforms.audit.scenes import exclusion_trials
 from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
@@ -27,7 +27,7 @@ HITS = 2
 def test_a_sound_plan_passes() -> None:
     plan = audited_plan(hits=HITS)
     mechanism, claim = mechanism_and_claim(plan)
-    audit = audit_names_exactly(mechanism, claim, most_looks=2)
+    audit = audit_looks_exactly(mechanism, claim, most_looks=2)
     assert audit.violations == ()
     assert audit.prices == len(plan.weights) + len(plan.hit_weights)
     assert 0.9999 < audit.worst_price.ratio <= 1
@@ -64,7 +64,7 @@ def test_hits_that_pay_nothing_are_found() -> None:
     mechanism, claim = mechanism_and_claim(audited_plan(hits=HITS))
     assert mechanism.hits_list is not None
     free = dataclasses.replace(mechanism.hits_list, hit_units=0)
-    violations = audit_names_exactly(dataclasses.replace(mechanism, hits_list=free), claim, most_looks=1).violations
+    violations = audit_looks_exactly(dataclasses.replace(mechanism, hits_list=free), claim, most_looks=1).violations
     assert any("that pays for hits has a divergence" in text for text in violations)
 
 
@@ -74,7 +74,7 @@ def test_a_list_of_hits_without_a_floor_is_found() -> None:
     listed = mechanism.hits_list
     assert listed is not None
     cheap = dataclasses.replace(listed, units=(listed.units[0] // 3, *listed.units[1:]))
-    violations = audit_names_exactly(dataclasses.replace(mechanism, hits_list=cheap), claim, most_looks=1).violations
+    violations = audit_looks_exactly(dataclasses.replace(mechanism, hits_list=cheap), claim, most_looks=1).violations
     assert any("a purse pays for" in text for text in violations)
     assert any("holds alone" in text for text in violations)
 
@@ -115,7 +115,7 @@ def test_the_real_code_agrees_with_its_law() -> None:
     plan = audited_plan(hits=HITS)
     mechanism, claim = mechanism_and_claim(plan)
     law = law_of(mechanism)
-    design = design_names_sampling(mechanism, claim, law, 1_000, 2)
+    design = design_looks_sampling(mechanism, claim, law, 1_000, 2)
     audit = sample_names(mechanism, claim, run_settings(plan), design, law, SECRET)
     assert audit.violations == ()
     assert audit.p_value > 0.001

@@ -1,4 +1,4 @@
-"""The sampled audit of release mode `names`: the real code agrees with its law and overdraws no purse, and each planted
+"""The sampled audit of mode `looks`: the real code agrees with its law and overdraws no purse, and each planted
 fault shows. Keys of the runs are fixed, so a test that passes keeps passing.
 """
 
@@ -15,7 +15,7 @@ import pytest
 
 from dp_transforms.audit import copies
 from dp_transforms.audit.payments import PaymentAudit, audit_payments
-from dp_transforms.audit.sampled_looks import LooksDesign, design_names_sampling, sample_names, scene_of_design
+from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names, scene_of_design
 from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
@@ -38,7 +38,7 @@ RUNS = 2_000
 @functools.cache
 def _design(runs: int = RUNS, *, domain: tuple[str, ...] = ()) -> LooksDesign:
     mechanism, claim = mechanism_and_claim(audited_plan(domain=domain))
-    return design_names_sampling(mechanism, claim, law_of(mechanism), runs, 3)
+    return design_looks_sampling(mechanism, claim, law_of(mechanism), runs, 3)
 
 
 def _sample(

@@ -55,7 +55,7 @@ def test_results_are_those_of_the_release_rule(zone_width: int, distance: int) -
         assert math.fsum(result[world] for result in results) == pytest.approx(1, abs=1e-14)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_results_are_those_of_the_real_monitor(release: str) -> None:
     """Every outcome of its 128-bit uniforms, from `tests/privacy`."""
     settings = settings_for(release, EPSILON, 1, 12, 4)

@@ -42,7 +42,7 @@ CLAIM = HitsClaim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e
 
 
 def _law(settings: MonitorSettings) -> QueryLaw:
-    if settings.release == "kms21":
+    if settings.mode == "kms21":
         return CappedSumLaw(
             wide_epsilon=settings.wide_epsilon_per_query,
             narrow_epsilon=settings.epsilon_per_query,
@@ -78,8 +78,8 @@ def _run(settings: MonitorSettings, sampling: StreamDesign, with_user: bool, cop
     return run_stream(sampling, _law(settings), run, copies, SECRET, with_user=with_user)
 
 
-def _settings(release: str, hits: int = 2, epsilon: float = 0.25) -> MonitorSettings:
-    return settings_for(release, epsilon, hits, 60, math.ceil(2 / epsilon))
+def _settings(mode: str, hits: int = 2, epsilon: float = 0.25) -> MonitorSettings:
+    return settings_for(mode, epsilon, hits, 60, math.ceil(2 / epsilon))
 
 
 def _kms21() -> MonitorSettings:
@@ -87,15 +87,15 @@ def _kms21() -> MonitorSettings:
     return dataclasses.replace(settings, wide_epsilon_per_query=0.002, noise_cap=50)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
-def test_the_real_code_agrees_with_its_law(release: str) -> None:
-    settings = _kms21() if release == "kms21" else _settings(release)
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+def test_the_real_code_agrees_with_its_law(mode: str) -> None:
+    settings = _kms21() if mode == "kms21" else _settings(mode)
     audit = _audit(settings)
     assert audit.violations == ()
     assert audit.p_value > 0.001  # whatever the key, in all but one of a thousand
     sampling = audit.design
     assert 0 <= audit.epsilon <= sampling.law.epsilon(0.0, False)
-    if release != "kms21":
+    if mode != "kms21":
         assert 0.5 * sampling.expected_epsilon < audit.epsilon < 2 * sampling.expected_epsilon
         assert 0.2 < sampling.expected_epsilon < CLAIM.epsilon
         deviation = math.sqrt(RUNS * sampling.p)
@@ -104,7 +104,7 @@ def test_the_real_code_agrees_with_its_law(release: str) -> None:
 
 def test_the_adaptive_stream_of_labels_is_run() -> None:
     """Both distances occur in the sample, with counts on both edges of the zone."""
-    settings = _settings("labels")
+    settings = _settings("hits")
     sampling = _sampling(settings)
     assert not sampling.stream.is_static
     observed = _run(settings, sampling, True, 2_500)
@@ -112,12 +112,12 @@ def test_the_adaptive_stream_of_labels_is_run() -> None:
     assert observed.ends.sum() == 2_500
     small = settings_of_stream(settings, sampling.stream, "run")
     assert small.threshold == 2  # so that one other user holds every item
-    unchanged = ("release", "zone_width", "epsilon_per_query", "hits_per_user", "plan_fingerprint")
+    unchanged = ("mode", "zone_width", "epsilon_per_query", "hits_per_user", "plan_fingerprint")
     assert all(getattr(small, name) == getattr(settings, name) for name in unchanged)
 
 
 def test_more_runs_show_more() -> None:
-    settings = _settings("counts")
+    settings = _settings("hits-with-counts")
     bounds = [_sampling(settings, runs).expected_epsilon for runs in (1_000, 10_000, 100_000, 10_000_000)]
     assert bounds == sorted(bounds)
     assert bounds[0] < 0.5 * bounds[-1]
@@ -125,7 +125,7 @@ def test_more_runs_show_more() -> None:
 
 def test_a_bound_above_the_claim_is_a_violation() -> None:
     """A claim that is far too small: no law is needed to see that, only counts."""
-    audit = _audit(_settings("counts"), claim=dataclasses.replace(CLAIM, epsilon=0.1))
+    audit = _audit(_settings("hits-with-counts"), claim=dataclasses.replace(CLAIM, epsilon=0.1))
     (violation,) = audit.violations
     assert "attains epsilon" in violation
     assert "99.9 %" in violation
@@ -133,7 +133,7 @@ def test_a_bound_above_the_claim_is_a_violation() -> None:
 
 def test_parts_are_independent_of_each_other() -> None:
     """The same copies in another part, or in the other world, draw other noise; in the same part they repeat."""
-    settings = _settings("counts")
+    settings = _settings("hits-with-counts")
     sampling = _sampling(settings)
     ends = [_run(settings, sampling, False, 500, name).ends for name in ("first", "first", "second")]
     assert (ends[0] == ends[1]).all()
@@ -150,7 +150,7 @@ def test_each_part_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         return original(design, law, settings, copies, *rest, **world)
 
     monkeypatch.setattr(sampled_hits, "run_stream", run_stream)
-    _audit(_settings("counts"))
+    _audit(_settings("hits-with-counts"))
     assert [with_user for _, _, with_user in found] == [False, True, False, True]
     assert len({name for name, _, _ in found}) == 4
     assert sum(copies for _, copies, _ in found) == 2 * RUNS
@@ -162,15 +162,15 @@ def _as_expected(masses: np.ndarray, runs: int) -> np.ndarray:
     return np.diff(np.rint(runs * np.minimum(total, 1.0))).astype(np.int64).reshape(shape)
 
 
-@pytest.mark.parametrize(("release", "tests"), [("counts", 8), ("kms21", 8)])
-def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(release: str, tests: int) -> None:
+@pytest.mark.parametrize(("mode", "tests"), [("hits-with-counts", 8), ("kms21", 8)])
+def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode: str, tests: int) -> None:
     """Two tests of the ends in each world, one of those that were excluded, and one of the values, also where there
     are none.
 
     On made-up counts, of which all but one are as expected: the p-value of that one is known, and the alarm is raised
     only where so many tests make it likely at most FALSE_ALARM times.
     """
-    settings = _kms21() if release == "kms21" else _settings(release)
+    settings = _kms21() if mode == "kms21" else _settings(mode)
     law, sampling = _law(settings), _sampling(settings)
     shown = 10**6
     published = math.fsum(result[1] for result in law.results(sampling.stream.distance) if result.log_ratio > 0)
@@ -179,7 +179,7 @@ def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(release: str,
         worlds = []
         for masses, with_user in ((sampling.law.without_user, False), (sampling.law.with_user, True)):
             values = {}
-            if release != "kms21":
+            if mode != "kms21":
                 of_values = law.value_masses(sampling.stream.distance, VALUE_REACH, with_user)
                 values[sampling.stream.distance] = _as_expected(of_values, shown)
             worlds.append(Observed(_as_expected(masses, RUNS), values, shown, round(shown * published)))
@@ -208,9 +208,9 @@ def _assert_found(audit: SampledAudit) -> None:
     assert any("does not publish what its exact law says" in text for text in audit.violations)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_half_the_noise_is_found(release: str) -> None:
-    claimed = _settings(release)
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_half_the_noise_is_found(mode: str) -> None:
+    claimed = _settings(mode)
     _assert_found(_audit(claimed, real=dataclasses.replace(claimed, epsilon_per_query=0.5)))
 
 
@@ -219,18 +219,18 @@ def test_half_the_noise_of_kms21_is_found() -> None:
     _assert_found(_audit(claimed, real=dataclasses.replace(claimed, wide_epsilon_per_query=0.004)))
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 3])
-def test_an_exclusion_too_early_or_too_late_is_found(release: str, hits: int) -> None:
+def test_an_exclusion_too_early_or_too_late_is_found(mode: str, hits: int) -> None:
     """Of two hits. Too late: the user still counts when it is shown once more."""
-    claimed = _settings(release)
+    claimed = _settings(mode)
     figures = tuple(float(hit) for hit in range(1, hits + 1))
     _assert_found(_audit(claimed, real=dataclasses.replace(claimed, hits_per_user=hits, epsilon_after_hits=figures)))
 
 
 def test_charges_that_are_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UserBudgets, "charge", lambda self, *charged: None)
-    _assert_found(_audit(_settings("counts")))
+    _assert_found(_audit(_settings("hits-with-counts")))
 
 
 def test_noise_that_repeats_from_window_to_window_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_noise_that_repeats_from_window_to_window_is_found(monkeypatch: pytest.M
         original = getattr(StreamKeys, name)
         monkeypatch.setattr(StreamKeys, name, lambda self, window, original=original: original(self, 0))
     monkeypatch.setattr(StreamKeys, "widen_users", lambda self, users: np.zeros((len(users), 2), dtype=np.uint64))
-    _assert_found(_audit(_settings("counts")))
+    _assert_found(_audit(_settings("hits-with-counts")))
 
 
 def test_values_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,21 +250,21 @@ def test_values_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -
         return release and release._replace(noisy_count=noisy_count + 1)
 
     monkeypatch.setattr(CountsAboveThreshold, "__call__", biased)
-    _assert_found(_audit(_settings("counts")))
+    _assert_found(_audit(_settings("hits-with-counts")))
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 5, 20])
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_a_handful_of_runs_raises_no_alarm(release: str, runs: int) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_a_handful_of_runs_raises_no_alarm(mode: str, runs: int) -> None:
     """So few show nothing: the event is then the certain one, which happens in every run of both worlds."""
-    audit = _audit(_settings(release), runs=runs)
+    audit = _audit(_settings(mode), runs=runs)
     assert audit.violations == ()
     assert audit.epsilon == 0
 
 
 def test_no_more_windows_are_run_than_the_plan_has() -> None:
     """Else the bound would be above what the plan can give away: here, in one window, the epsilon of one count."""
-    settings = _settings("labels")
+    settings = _settings("hits")
     mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 1, 1)
     sampling = design_sampling(mechanism, CLAIM, RUNS, 80)
     assert sampling.stream.rounds == 1

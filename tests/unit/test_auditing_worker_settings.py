@@ -1,4 +1,4 @@
-"""The audit holds what workers get against the plan: each field, in each release mode."""
+"""The audit holds what workers get against the plan: each field, in each mode."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dp_transforms.audit.mechanism import settings_violations
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan
 
 
-def _charging_plan(release: str) -> ReleasePlan:
+def _hits_plan(mode: str) -> ReleasePlan:
     schedule = WindowSchedule.fixed(0, 200 * 60, 60)
-    return ReleasePlan.calibrate(epsilon=1.0, delta=1e-6, schedule=schedule, release=release, hits_per_user=2)
+    return ReleasePlan.calibrate(epsilon=1.0, delta=1e-6, schedule=schedule, mode=mode, hits_per_user=2)
 
 
 PLANS = [
@@ -28,11 +28,11 @@ PLANS = [
     audited_plan(hits=2),
     audited_plan(counts=3),
     audited_plan(domain=("a", "b")),
-    *map(_charging_plan, ("labels", "counts", "kms21")),
+    *map(_hits_plan, ("hits", "hits-with-counts", "kms21")),
 ]
 
 
-def _violations(plan: NamesPlan | ChargingPlan, **changes: Any) -> list[str]:
+def _violations(plan: LooksPlan | HitsPlan, **changes: Any) -> list[str]:
     settings = settings_of_plan(plan, stream="audit", run_id="run")
     for name, value in changes.items():
         object.__setattr__(settings, name, value)  # whatever the settings themselves would refuse
@@ -40,7 +40,7 @@ def _violations(plan: NamesPlan | ChargingPlan, **changes: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_each_field_is_that_of_the_plan(plan: NamesPlan | ChargingPlan) -> None:
+def test_each_field_is_that_of_the_plan(plan: LooksPlan | HitsPlan) -> None:
     assert _violations(plan) == []
     fields = {field.name for field in dataclasses.fields(settings_of_plan(plan, stream="s", run_id="r"))}
     for name in fields - {"stream", "run_id", "likely_noise"}:

@@ -11,7 +11,7 @@ from benchmarks import dp_sqlp, found_names
 from benchmarks.finding_logs import LogPairs
 from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.found_pairs import FoundPairs, columns, found_cells
-from tests.helpers.names_plans import small_names_plan
+from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MINUTE, START
 
 
@@ -40,7 +40,7 @@ def test_columns_count_what_was_held() -> None:
 
 
 def test_replay_weights_are_those_of_the_price_list() -> None:
-    plan = small_names_plan()
+    plan = small_looks_plan()
     users = [[(window, item) for window in range(12) for item in range(3)][:looks] for looks in (1, 2, 7, 20, 36)]
     log = log_of_users(users, 3, 12)
     weights = found_names.replay_weights(log, plan)
@@ -50,7 +50,7 @@ def test_replay_weights_are_those_of_the_price_list() -> None:
 
 
 def test_stream_order_names_what_many_hold_and_pays_for_each_look() -> None:
-    plan = small_names_plan()
+    plan = small_looks_plan()
     crowd = [[(3, 1), (4, 1)] for _ in range(60)]
     log = log_of_users([*crowd, [(window, 0) for window in range(12)]], 2, 12)
     found = found_names.stream_order(log, plan)

@@ -32,9 +32,9 @@ def test_costs_are_of_all_events_and_shards(log: pathlib.Path) -> None:
     assert 4000 < costs.user_bytes < 200_000
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_the_monitor_is_one_task_in_labels_and_counts(log: pathlib.Path, release: str) -> None:
-    costs = stage_costs.measure(str(log), 86_400, 2, release)
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_the_monitor_is_one_task_in_labels_and_counts(log: pathlib.Path, mode: str) -> None:
+    costs = stage_costs.measure(str(log), 86_400, 2, mode)
     assert costs.events == 4000
     groups = 16 * 2  # each day by itself
     assert [len(of_step) for of_step in costs.tasks.values()] == [1, groups, groups, 1]
@@ -65,4 +65,4 @@ def test_a_skewed_log_has_all_rows(log: pathlib.Path, tmp_path: pathlib.Path, ki
 
 
 def test_all_pairs_of_heavy_items_are_charged_in_counts() -> None:
-    assert sequential_stage.measure("counts", 900)["charged"] == 24 * 20 * 900
+    assert sequential_stage.measure("hits-with-counts", 900)["charged"] == 24 * 20 * 900

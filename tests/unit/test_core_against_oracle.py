@@ -115,7 +115,7 @@ EVENT = st.tuples(
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
-    release=st.sampled_from(["counts", "labels", "kms21"]),
+    mode=st.sampled_from(["hits-with-counts", "hits", "kms21"]),
     domain=st.sampled_from([(), ("a",), ("c", "b", "nobody's", "0", "", "é"), tuple("abcdefghij")]),
     limit=st.sampled_from([1, 3]),
     sliding=st.sampled_from([1, 3]),
@@ -129,10 +129,10 @@ EVENT = st.tuples(
     rows_at_once=st.sampled_from([None, 1, 30, 10**6]),
 )
 def test_core_equals_oracle(
-    log, release, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order,
+    log, mode, domain, limit, sliding, epsilon, threshold, hits, windows_per_slab, shards, batch_size, order,
     rows_at_once,
 ):  # fmt: skip
-    chosen = monitor_settings(release, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
+    chosen = monitor_settings(mode, limit, sliding, epsilon=epsilon, threshold=threshold, hits=hits, domain=domain)
     cut = {
         "windows_per_slab": windows_per_slab,
         "shards": shards,
@@ -145,26 +145,26 @@ def test_core_equals_oracle(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), sliding=st.sampled_from([1, 3]), limit=st.sampled_from([1, 3]))
-@pytest.mark.parametrize("release", ["counts", "labels", "kms21"])
+@pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "kms21"])
 @pytest.mark.parametrize("domain", [(), DOMAIN])
-def test_core_equals_oracle_on_busy_logs(release, domain, seed, sliding, limit):
+def test_core_equals_oracle_on_busy_logs(mode, domain, seed, sliding, limit):
     log = busy_log(seed)
-    chosen = monitor_settings(release, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
+    chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
     expected = oracle_reports(log, chosen, SECRET, domain)
     for rows_at_once in (None, 100, 10**6):
         cut = {"shards": 3, "windows_per_slab": 2, "batch_size": 70, "rows_at_once": rows_at_once}
         assert run_core(log, chosen, **cut, domain=domain) == expected
 
 
-@pytest.mark.parametrize("release", ["counts", "labels", "kms21"])
+@pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "kms21"])
 @pytest.mark.parametrize("domain", [(), DOMAIN])
 @pytest.mark.parametrize("sliding", [1, 3])
-def test_busy_logs_exercise_what_they_are_for(release, domain, sliding):
+def test_busy_logs_exercise_what_they_are_for(mode, domain, sliding):
     """Without reports, bounded users and users kept out in between, the equalities above would say little."""
     transcripts = [
         oracle_transcript(
             busy_log(seed),
-            monitor_settings(release, 1, sliding, threshold=5, domain=domain, run_id=f"run {seed}"),
+            monitor_settings(mode, 1, sliding, threshold=5, domain=domain, run_id=f"run {seed}"),
             SECRET,
             domain,
         )
@@ -174,10 +174,10 @@ def test_busy_logs_exercise_what_they_are_for(release, domain, sliding):
     assert sum(len(found.bounded) for found in transcripts) >= 100
     assert sum(found.kept_out for found in transcripts) >= 20
     zones = {hitter.zone for found in transcripts for report in found.reports for hitter in report.heavy_hitters}
-    assert zones == ({"above", "between"} if release == "labels" else {None})
+    assert zones == ({"above", "between"} if mode == "hits" else {None})
     if domain:
         assert sum(found.false_reports for found in transcripts) >= 10
-        assert sum(found.idle for found in transcripts) >= 3 or release == "labels"
+        assert sum(found.idle for found in transcripts) >= 3 or mode == "hits"
 
 
 def differences(settings, domain=(), keys=None):
@@ -201,8 +201,8 @@ def differences(settings, domain=(), keys=None):
         {"limit": 2},
         {"epsilon": 1.5},
         {"sliding": 3},
-        {"release": "labels"},
-        {"release": "kms21"},
+        {"mode": "hits"},
+        {"mode": "kms21"},
         {"domain": ("i0", "i1", "other")},
     ],
     ids=lambda changed: "-".join(map(str, *changed.items())),

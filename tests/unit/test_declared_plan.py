@@ -36,17 +36,17 @@ def test_all_ways_to_write_a_budget_make_one_plan(changes: dict) -> None:
 
 
 def test_slide_and_release_are_those_of_the_plan() -> None:
-    plan = declared_plan(**budget(slide="30m", release="labels"))
-    assert (plan.schedule.window_seconds, plan.schedule.slide_seconds, plan.release) == (3600, 1800, "labels")
+    plan = declared_plan(**budget(slide="30m", mode="hits"))
+    assert (plan.schedule.window_seconds, plan.schedule.slide_seconds, plan.mode) == (3600, 1800, "hits")
 
 
 def test_a_file_has_all_of_it(tmp_path: pathlib.Path) -> None:
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels")
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert declared_plan(tmp_path / "plan.json") == plan
     assert declared_plan(str(tmp_path / "plan.json")) == plan
     with pytest.raises(ValueError, match=r"^epsilon, release cannot be given beside plan"):
-        declared_plan(tmp_path / "plan.json", epsilon=2, release="names")
+        declared_plan(tmp_path / "plan.json", epsilon=2, mode="looks")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_file_has_all_of_it(tmp_path: pathlib.Path) -> None:
         ({"window": 1.5}, r"^window must be a duration"),
         ({"window": 0}, r"window_seconds must be >= 1"),
         ({"slide": "7m"}, r"slide_seconds must divide"),
-        ({"release": "all"}, r"^release must be one of"),
+        ({"mode": "all"}, r"^mode must be one of"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(changes: dict, words: str) -> None:

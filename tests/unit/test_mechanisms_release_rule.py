@@ -1,4 +1,4 @@
-"""The release modes as functions of one noisy count."""
+"""The modes as functions of one noisy count."""
 
 from __future__ import annotations
 

@@ -28,15 +28,15 @@ ONE = 1 << 128
 SCHEDULE = WindowSchedule(100, 180, 20, 10)
 
 
-def monitor_settings(release: str = "counts", **changes: object) -> MonitorSettings:
+def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> MonitorSettings:
     chosen = MonitorSettings(
         stream="news",
         run_id="run 1",
         plan_fingerprint="plan 1",
         schedule=SCHEDULE,
-        release=release,
+        mode=mode,
         threshold=4,
-        zone_width=2 if release == "labels" else 0,
+        zone_width=2 if mode == "hits" else 0,
         epsilon_per_query=0.8,
         hits_per_user=2,
         max_items_per_user=3,
@@ -130,10 +130,10 @@ class _Unpruned:
                 noisy = len(active) + self._noise(window, hashed[item], holders, active)
                 if noisy < chosen.threshold:
                     continue
-                if chosen.release == "labels" and noisy >= chosen.threshold + chosen.zone_width:
+                if chosen.mode == "hits" and noisy >= chosen.threshold + chosen.zone_width:
                     found.setdefault(window, []).append(HeavyHitter(item, "above", None))
                     continue
-                zone = "between" if chosen.release == "labels" else None
+                zone = "between" if chosen.mode == "hits" else None
                 found.setdefault(window, []).append(HeavyHitter(item, zone, noisy))
                 for user in active:
                     paid[user] = paid.get(user, 0) + 1
@@ -154,26 +154,28 @@ logs = st.dictionaries(
 _BUSY: Log = {window: {item: set(range(10)) for item in "abcd"} for window in range(6)}
 
 
-@given(logs, st.sampled_from(["labels", "counts"]), st.integers(0, 20), st.sampled_from([1, 2, 50]))
-@example(_BUSY, "labels", 0, 1)
-@example(_BUSY, "counts", 1, 1)
+@given(logs, st.sampled_from(["hits", "hits-with-counts"]), st.integers(0, 20), st.sampled_from([1, 2, 50]))
+@example(_BUSY, "hits", 0, 1)
+@example(_BUSY, "hits-with-counts", 1, 1)
 @settings(max_examples=150, deadline=None)
-def test_pruning_never_changes_the_outcome(log: Log, release: str, key: int, below: int) -> None:
-    chosen = monitor_settings(release)
+def test_pruning_never_changes_the_outcome(log: Log, mode: str, key: int, below: int) -> None:
+    chosen = monitor_settings(mode)
     keys = keys_of(chosen, key)
     found, paid = run_windows(log, chosen, keys)
     expected, expected_paid = _Unpruned(chosen, keys, below).run(log)
-    assert {window: sorted(hitters) if release == "counts" else set(hitters) for window, hitters in found.items()} == {
-        window: sorted(hitters) if release == "counts" else set(hitters) for window, hitters in expected.items()
+    assert {
+        window: sorted(hitters) if mode == "hits-with-counts" else set(hitters) for window, hitters in found.items()
+    } == {
+        window: sorted(hitters) if mode == "hits-with-counts" else set(hitters) for window, hitters in expected.items()
     }
     assert paid == expected_paid
     assert all(hits <= chosen.hits_per_user for hits in paid.values())
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_the_busy_log_exercises_everything(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_the_busy_log_exercises_everything(mode: str) -> None:
     """The comparison above sees reports, exclusions and items that are pruned."""
-    chosen = monitor_settings(release)
+    chosen = monitor_settings(mode)
     pruned = reported = excluded = 0
     for key in range(10):
         keys = keys_of(chosen, key)
@@ -272,7 +274,7 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> Non
 
 
 def test_above_is_free_and_has_no_count() -> None:
-    chosen = monitor_settings("labels", epsilon_per_query=8.0)
+    chosen = monitor_settings("hits", epsilon_per_query=8.0)
     state = MonitorState()
     for window in range(3):
         report, charges = _close(window, state, chosen=chosen)
@@ -329,16 +331,16 @@ def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_
                 assert first.item <= second.item
 
 
-@pytest.mark.parametrize("release", ["labels", "counts"])
-def test_reports_are_sorted_and_not_in_the_order_of_the_test(release: str) -> None:
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
+def test_reports_are_sorted_and_not_in_the_order_of_the_test(mode: str) -> None:
     seen = set()
     for key in range(20):
-        chosen = monitor_settings(release, hits_per_user=50, epsilon_after_hits=(3.0,) * 50)
+        chosen = monitor_settings(mode, hits_per_user=50, epsilon_after_hits=(3.0,) * 50)
         found, _ = run_windows(_BUSY, chosen, keys_of(chosen, key))
         for hitters in found.values():
             assert hitters == sorted(hitters, key=release_order)
             seen.add(tuple(hitter.item for hitter in hitters))
-    assert len(seen) > (1 if release == "labels" else 5)
+    assert len(seen) > (1 if mode == "hits" else 5)
 
 
 def test_noise_does_not_depend_on_the_order_of_the_holders() -> None:
@@ -359,7 +361,7 @@ def test_noise_does_not_depend_on_the_order_of_the_holders() -> None:
 
 def test_a_monitor_holds_no_state_of_its_own() -> None:
     """The same window twice from equal states gives the same: what a retry of a bundle relies on."""
-    chosen = monitor_settings("labels")
+    chosen = monitor_settings("hits")
     keys = keys_of(chosen, 3)
     monitor = HeavyHitterMonitor(chosen, keys)
     candidates = find_candidates(cells_of(_BUSY, keys), chosen, keys)

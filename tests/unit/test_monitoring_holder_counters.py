@@ -117,9 +117,9 @@ def parts_of(seed: int, keys: StreamKeys) -> list[ItemHolders]:
     return parts
 
 
-def settings_with(release: str) -> MonitorSettings:
+def settings_with(mode: str) -> MonitorSettings:
     schedule = WindowSchedule.fixed(0, WINDOWS, 1)
-    return dataclasses.replace(monitor_settings(release, threshold=6, hits=4), schedule=schedule)
+    return dataclasses.replace(monitor_settings(mode, threshold=6, hits=4), schedule=schedule)
 
 
 Outcome = tuple[list[tuple[int, WindowReport]], list[bytes], int, int]
@@ -144,11 +144,9 @@ def all_at_once(chosen: MonitorSettings, keys: StreamKeys, parts: list[ItemHolde
     return outcome(list(HeavyHitterMonitor(chosen, keys).close_windows(iter(parts), state)), state)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
-def test_windows_that_are_closed_together_say_and_charge_the_same(
-    release: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = settings_with(release)
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
+def test_windows_that_are_closed_together_say_and_charge_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = settings_with(mode)
     keys = chosen.stream_keys(SECRET)
     reported = excluded = 0
     for seed in range(10):
@@ -167,7 +165,7 @@ def test_windows_that_are_closed_together_say_and_charge_the_same(
 
 def test_counters_that_are_found_once_for_many_windows_must_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: if each window had a copy, users would have more hits."""
-    chosen = settings_with("counts")
+    chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     parts = parts_of(0, keys)
     expected = one_by_one(chosen, keys, parts)
@@ -183,7 +181,7 @@ def test_counters_that_are_found_once_for_many_windows_must_be_shared(monkeypatc
 
 def test_what_is_yielded_is_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever stops in between has a state that says at least what was published."""
-    chosen = settings_with("counts")
+    chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     parts = parts_of(3, keys)
     monkeypatch.setattr(heavy_hitter_monitor, "_ROWS_AT_ONCE", 100)
@@ -203,7 +201,7 @@ def test_what_is_yielded_is_in_the_state(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("windows", [[[4], [4]], [[4], [3]], [[3, 4], [WINDOWS]], [[2]], [[5, 4]]])
 def test_windows_out_of_order_are_refused_before_anything_is_charged(windows: list[list[int]]) -> None:
-    chosen = settings_with("counts")
+    chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     source = random.Random(0)
     state = MonitorState(next_window=3)
@@ -214,7 +212,7 @@ def test_windows_out_of_order_are_refused_before_anything_is_charged(windows: li
 
 
 def test_no_candidates_close_nothing() -> None:
-    chosen = settings_with("labels")
+    chosen = settings_with("hits")
     state = MonitorState()
     monitor = HeavyHitterMonitor(chosen, chosen.stream_keys(SECRET))
     assert list(monitor.close_windows([], state)) == []
@@ -224,7 +222,7 @@ def test_no_candidates_close_nothing() -> None:
 
 def test_the_more_counters_there_are_the_more_windows_are_closed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """All counters are gone through once for each group, so a run does not take a square of its users."""
-    chosen = settings_with("counts")
+    chosen = settings_with("hits-with-counts")
     keys = chosen.stream_keys(SECRET)
     parts = parts_of(5, keys)
     monkeypatch.setattr(heavy_hitter_monitor, "_ROWS_AT_ONCE", 1)

@@ -1,4 +1,4 @@
-"""What a release mode adds to a count, cell by cell, against the oracle's draws: any mix of holders, active or not."""
+"""What a mode adds to a count, cell by cell, against the oracle's draws: any mix of holders, active or not."""
 
 from __future__ import annotations
 

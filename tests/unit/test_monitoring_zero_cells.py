@@ -86,13 +86,13 @@ def test_the_digest_of_nobody_is_zero(sizes: list[int]) -> None:
 
 def test_the_front_passes_every_cell_that_nobody_holds() -> None:
     """Whatever the threshold: it is there because its noise is known to reach it. Of held cells hardly one passes."""
-    for release in ("labels", "counts", "kms21"):
+    for mode in ("hits", "hits-with-counts", "kms21"):
         chosen = MonitorSettings(
             stream="s",
             run_id="r",
             plan_fingerprint="p",
             schedule=WindowSchedule.fixed(0, 4, 1),
-            release=release,
+            mode=mode,
             threshold=90,
             zone_width=0,
             epsilon_per_query=1.0,
@@ -108,4 +108,4 @@ def test_the_front_passes_every_cell_that_nobody_holds() -> None:
         part = {(window, item): {1} if item in "ab" else set() for window in range(4) for item in "abcd"}
         passed = {place for place, _ in cells_by_label(find_candidates(cells_of(part), chosen, KEYS))}
         assert passed >= {place for place, users in part.items() if not users}
-        assert (passed == set(part)) == (release == "kms21")
+        assert (passed == set(part)) == (mode == "kms21")

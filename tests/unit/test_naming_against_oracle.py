@@ -1,4 +1,4 @@
-"""The columns of release mode `names`, driven the way the DoFns drive them, name what the oracle names: no Beam."""
+"""The columns of mode `looks`, driven the way the DoFns drive them, name what the oracle names: no Beam."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> N
     report = report_of(0, [label])
     one = Table(report._repr_html_())
     path = tmp_path / "report.jsonl"
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels")
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
     whole = Table(read_report(path)._repr_html_())
     assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br"}
@@ -74,7 +74,7 @@ def test_a_report_shows_its_last_windows_and_largest_items(tmp_path: pathlib.Pat
     labels = [f"item-{number}" for number in range(11)]
     reports = [report_of(window, labels[: 1 + window % 11]) for window in range(30)]
     path = tmp_path / "report.avro"
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release="labels")
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), reports)
     report = read_report(path)
     assert list(report.windows) == reports
@@ -86,15 +86,15 @@ def test_a_report_shows_its_last_windows_and_largest_items(tmp_path: pathlib.Pat
     assert [row[3] for row in rows] == [str(max(0, 1 + n % 11 - 8)) for n in range(6, 30)]
 
 
-@pytest.mark.parametrize("release", ["names", "labels"])
-def test_a_plan_shows_what_it_promises_and_declares(release: str) -> None:
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, release=release)
+@pytest.mark.parametrize("mode", ["looks", "hits"])
+def test_a_plan_shows_what_it_promises_and_declares(mode: str) -> None:
+    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode=mode)
     table = Table(plan._repr_html_())
     assert table.caption == plan.guarantee
     facts = dict(zip(table.cells[::2], table.cells[1::2], strict=True))
     assert facts["start"] == "2026-01-01T00:00:00Z"
     assert facts["end"] == "2026-01-03T00:00:00Z"
-    assert (facts["window"], facts["release"], facts["epsilon"]) == ("3,600 s", release, "2.0")
+    assert (facts["window"], facts["mode"], facts["epsilon"]) == ("3,600 s", mode, "2.0")
     assert facts["threshold"] == f"{plan.threshold:,}"
 
 

@@ -32,7 +32,7 @@ SMALLEST_KNOWN_ERROR = 1e-30
 
 @dataclasses.dataclass(frozen=True)
 class PurseChoice:
-    """The numbers of a run in mode `names`. Build it with `choose_purse`; construction checks that they are safe.
+    """The numbers of a run in mode `looks`. Build it with `choose_purse`; construction checks that they are safe.
 
     epsilon, delta_looks, delta_open: the looks are (epsilon, delta_looks)-DP, and delta_open pays for items that one
         user alone holds; 0 where all items are known. prices: with their noise and order. hit_prices: the list with

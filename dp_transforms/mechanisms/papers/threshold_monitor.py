@@ -1,6 +1,6 @@
 """ThresholdMonitor and ThresholdMonitorEvolving, to be used alone: tests of queries that never halt ([KMS21]).
 
-The pipeline does not run this module. In release mode ``kms21`` its ``ThresholdMonitorEvolvingDoFn`` names the same
+The pipeline does not run this module. In mode ``kms21`` its ``ThresholdMonitorEvolvingDoFn`` names the same
 items, on columns and with keyed noise: tests/beam/test_threshold_monitor_evolving.py gives both the same draws.
 
 A user pays only for answers "top", and only as much as it contributed to them. A user that has paid `hits` is removed,

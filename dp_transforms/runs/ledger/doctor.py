@@ -128,7 +128,7 @@ def _write_lost(transaction: Transaction, name: str, run_id: str, lost: Price) -
     run = Run(
         run_id=run_id,
         population=name,
-        release=rows.LOST,
+        mode=rows.LOST,
         horizon=1,
         plan_epsilon=lost.epsilon,
         plan_delta=lost.delta,
@@ -209,7 +209,7 @@ def _balance_findings(connection: sa.Connection) -> list[Finding]:
     for population in rows.read_populations(connection):
         balance = rows.read_balance(connection, population)
         if not population.rule.allows(balance.total):
-            is_repaired = any(run.release == rows.LOST for run in rows.read_runs(connection, population.name))
+            is_repaired = any(run.mode == rows.LOST for run in rows.read_runs(connection, population.name))
             why = "was charged more than its caps by a repair: no run of it is admitted any more."
             text = f"Population {population.name} {why if is_repaired else 'has spent more than its caps.'}"
             found.append(Finding(not is_repaired, text))

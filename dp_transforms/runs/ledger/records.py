@@ -174,7 +174,7 @@ class Run:
     population: str
     stream: str = ""
     plan_fingerprint: str = ""
-    release: str
+    mode: str
     horizon: int
     range_start: str = ""
     range_end: str = ""

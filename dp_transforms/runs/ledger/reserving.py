@@ -216,7 +216,7 @@ def new_run(
         population=population.name,
         stream=request.stream,
         plan_fingerprint=request.plan_fingerprint,
-        release=request.cost.release,
+        mode=request.cost.mode,
         horizon=request.horizon,
         range_start=request.range_start,
         range_end=request.range_end,

@@ -23,7 +23,7 @@ from dp_transforms.runs.ledger.records import Balance, LedgerDamagedError, Ledge
 VERSION = 2
 MOST_DIGITS = 60
 DAMAGED = "a row of the ledger cannot be read. See: shh ledger doctor"
-LOST = "lost"  # release mode of what stands for runs that a restored ledger has forgotten
+LOST = "lost"  # mode of what stands for runs that a restored ledger has forgotten
 LOST_ID = "lost:"  # before the hash of a run id
 _PRICES = ("price", "kept")  # fields of a run, of three amounts each
 _AMOUNTS = ("epsilon", "delta", "sampling")
@@ -83,7 +83,7 @@ RUNS = sa.Table(
     _tables,
     sa.Column("run_id", sa.Text, primary_key=True),
     sa.Column("population", sa.Text, sa.ForeignKey("shh_populations.name"), nullable=False),
-    *_texts("stream", "plan_fingerprint", "release", "range_start", "range_end"),
+    *_texts("stream", "plan_fingerprint", "mode", "range_start", "range_end"),
     sa.Column("horizon", sa.BigInteger, nullable=False),
     *_amounts("plan_epsilon", "plan_delta", *(f"{kind}_{name}" for kind in _PRICES for name in _AMOUNTS)),
     *_texts("key_fingerprint", "status", *_ACTOR, "reserved_at"),
@@ -210,10 +210,10 @@ def read_run(connection: sa.Connection, run_id: str) -> Run | None:
 
 def hashes_of_run_ids(connection: sa.Connection, population: str) -> list[str]:
     """Of all runs of a population, those in copies that are lost included; ascending."""
-    query = sa.select(RUNS.c.run_id, RUNS.c.release).where(RUNS.c.population == population)
+    query = sa.select(RUNS.c.run_id, RUNS.c.mode).where(RUNS.c.population == population)
     return sorted(
-        str(run_id).removeprefix(LOST_ID) if release == LOST else hash_of_run_id(str(run_id))
-        for run_id, release in connection.execute(query)
+        str(run_id).removeprefix(LOST_ID) if mode == LOST else hash_of_run_id(str(run_id))
+        for run_id, mode in connection.execute(query)
     )
 
 

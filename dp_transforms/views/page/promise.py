@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dp_transforms.checks import exact
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import ReportHeader
 
@@ -36,7 +36,7 @@ class Budget(NamedTuple):
 def budget_of(plan: ReleasePlan | None, reports: Iterable[WindowReport]) -> Budget | None:
     """Of the plan; without one the largest that a report states; None if nothing states any."""
     if plan is not None:
-        earlier = plan.activity_epsilon if isinstance(plan, NamesPlan) else 0.0
+        earlier = plan.activity_epsilon if isinstance(plan, LooksPlan) else 0.0
         return Budget(plan.epsilon + earlier, plan.delta, plan.schedule.horizon)
     stated = [(report.epsilon_total, report.delta) for report in reports]
     if not stated:
@@ -84,7 +84,7 @@ def up(value: float) -> str:
 
 
 def may_be_done(plan: ReleasePlan | None) -> list[str]:
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         sizes = (
             "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
             f" has a probability of at most {one_in(plan.size_error)}."
@@ -106,13 +106,13 @@ def must_not_be_concluded(plan: ReleasePlan | None) -> list[str]:
         "How many different users there were in several windows together: the same user may be in all of them.",
         "How many events there were: a user counts once for an item in a window.",
     ]
-    release = None if plan is None else plan.release
-    if release in (None, "names"):
+    mode = None if plan is None else plan.mode
+    if mode in (None, "looks"):
         found.append(
             "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
             " may only be less active, so that each adds more."
         )
-    if release in (None, "counts", "labels") or (isinstance(plan, NamesPlan) and plan.hits_per_user):
+    if mode in (None, "hits-with-counts", "hits") or (isinstance(plan, LooksPlan) and plan.hits_per_user):
         found.append(
             "That an item lost its users where its size falls: some of them may be used up, and no longer count."
         )
@@ -201,16 +201,16 @@ def check_against_plan(
         ),
         Finding(
             all(_is_of_mode(entry, plan) for report in reports for entry in report.heavy_hitters),
-            f"What is said of items is what mode {plan.release} publishes.",
+            f"What is said of items is what mode {plan.mode} publishes.",
         ),
     ]
 
 
 def _is_of_mode(entry: HeavyHitter, plan: ReleasePlan) -> bool:
-    if isinstance(plan, NamesPlan):
+    if isinstance(plan, LooksPlan):
         return entry.level is not None and (entry.noisy_count is None or plan.counts_for > 0)
     if entry.level is not None:
         return False
-    if plan.release == "labels":
+    if plan.mode == "hits":
         return entry.zone is not None
-    return entry.zone is None and (entry.noisy_count is None) == (plan.release == "kms21")
+    return entry.zone is None and (entry.noisy_count is None) == (plan.mode == "kms21")

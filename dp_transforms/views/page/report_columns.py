@@ -280,7 +280,7 @@ def legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
 def strength_of(kind: HeavyHitter) -> int:
     """Sizes where there are any: levels do not compare between an item that was known and one that was not.
 
-    Nor do the counts of labels, since items far above the threshold have none.
+    Nor do the counts of mode `hits`, since items far above the threshold have none.
     """
     if kind.zone is not None:
         return _FAR_ABOVE if kind.zone == ABOVE else _FAR_ABOVE - 1
@@ -318,7 +318,7 @@ def _round_bounds(strengths: Sequence[int]) -> list[int]:
 
 def _tolerance(plan: ReleasePlan | None) -> int:
     """Of noisy counts: their noise has a scale that the plan tells. Other sizes are compared as they are."""
-    scale = getattr(plan, "noise_scale", 0) if plan is not None and plan.release == "counts" else 0
+    scale = getattr(plan, "noise_scale", 0) if plan is not None and plan.mode == "hits-with-counts" else 0
     return math.ceil(_NOISES * 2 * scale)  # Laplace: a difference has a standard deviation of 2 scales
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.names_plan import NamesPlan
-from dp_transforms.plan.plan_comparison import FOUND, LOOKS, NAMES_KNOWN, found_from
+from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
@@ -190,7 +190,7 @@ def _section(name: str, title: str, content: str) -> str:
 def unseen_table(plan: ReleasePlan) -> str:
     """From how many users on an item is found, by how active they are."""
     found = found_from(plan, LOOKS)
-    if not isinstance(plan, NamesPlan):
+    if not isinstance(plan, LooksPlan):
         return ""
     head = ["pairs (window, item) of each of its users in the whole run", "a new item", "an item named lately"]
     rows = [
@@ -200,7 +200,7 @@ def unseen_table(plan: ReleasePlan) -> str:
     ]
     return table(
         f"An item with fewer users in a window than this may be missing; with so many it is found with {FOUND:.0%}.",
-        head[: 3 if NAMES_KNOWN in found else 2],
+        head[: 3 if LOOKS_KNOWN in found else 2],
         rows,
     )
 
@@ -258,7 +258,7 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
         ("range (UTC)", f"{_range(schedule)}, the end excluded"),
-        ("what is published", f"{_PUBLISHED[plan.release]} (mode {plan.release})"),
+        ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
     if earlier := getattr(plan, "activity_epsilon", 0.0):

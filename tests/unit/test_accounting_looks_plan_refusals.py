@@ -1,4 +1,4 @@
-"""Plans of release mode `names` that are tampered with, and choices that make none, are refused."""
+"""Plans of mode `looks` that are tampered with, and choices that make none, are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.plan.release_plan import ReleasePlan
-from tests.helpers.calibrated_plans import DOMAIN, HOURLY, LABELS, names_plan, short_names_plan
+from tests.helpers.calibrated_plans import DOMAIN, HOURLY, LABELS, looks_plan, short_looks_plan
 from tests.helpers.plan_files import changed_plan
 
 
@@ -37,7 +37,7 @@ from tests.helpers.plan_files import changed_plan
         (lambda p: {"units": {"a": 1}}, "units must be at most 1,000 whole numbers"),
         (lambda p: {"spacing": round(4 * p.noise.standard_deviation)}, "weight .* costs"),
         (lambda p: {"spacing": 0}, "spacing must be a whole number >= 1"),
-        (lambda p: {"threshold": p.threshold - 1}, f"threshold must be >= {short_names_plan().threshold}"),
+        (lambda p: {"threshold": p.threshold - 1}, f"threshold must be >= {short_looks_plan().threshold}"),
         (lambda p: {"delta_open": p.delta_open * 0.99}, "threshold must be >="),
         (lambda p: {"delta_open": p.delta_open * 1.01}, "shares of delta must add up"),
         (lambda p: {"delta_open": 0.0}, "delta_open must lie strictly"),
@@ -61,8 +61,8 @@ from tests.helpers.plan_files import changed_plan
         (lambda p: {"scale": 10**7}, "scale must be a whole number in"),
         (lambda p: {"domain_size": 10, "domain_fingerprint": "ab" * 32}, "in a known domain forget_after"),
         (lambda p: {"domain_fingerprint": "ab" * 32}, "domain_fingerprint must be"),
-        (lambda p: {"release": "labels"}, "missing or unknown fields"),
-        (lambda p: {"release": "name"}, "release must be one of labels, counts, kms21, names"),
+        (lambda p: {"mode": "hits"}, "missing or unknown fields"),
+        (lambda p: {"mode": "name"}, "mode must be one of hits, hits-with-counts, kms21, looks"),
         (lambda p: {"epsilon": math.nan}, "NaN or an infinity"),
         (lambda p: {"shape": "2.5"}, "shape must be a number"),
         (lambda p: {"weights_per_user": 3}, "missing or unknown fields: weights_per_user"),
@@ -77,7 +77,7 @@ from tests.helpers.plan_files import changed_plan
     ],
 )
 def test_a_tampered_plan_is_refused(change: Any, said: str) -> None:
-    plan = short_names_plan()
+    plan = short_looks_plan()
     with pytest.raises(ValueError, match=said) as caught:
         ReleasePlan.from_json(changed_plan(plan, **change(plan)))
     assert len(str(caught.value)) < 1000
@@ -88,9 +88,9 @@ def test_a_tampered_plan_is_refused(change: Any, said: str) -> None:
     [
         ({"hits_per_user": -1}, r"hits_per_user must be a whole number in 0 \.\. 3000, got -1"),
         ({"hits_per_user": 3001}, r"hits_per_user must be a whole number in 0 \.\. 3000"),
-        ({"max_items_per_user": 3}, "max_items_per_user cannot be used with release 'names'"),
-        ({"threshold": 500}, "threshold cannot be used with release 'names'"),
-        ({"accountant": "game"}, "accountant cannot be used with release 'names'"),
+        ({"max_items_per_user": 3}, "max_items_per_user cannot be used with mode 'looks'"),
+        ({"threshold": 500}, "threshold cannot be used with mode 'looks'"),
+        ({"accountant": "game"}, "accountant cannot be used with mode 'looks'"),
         ({"usual_looks": 100}, "usual_looks must be a pair"),
         ({"usual_looks": (0, 10)}, "each of usual_looks must be a whole number in 1 .. 3000, got 0"),
         ({"usual_looks": ("a", "b")}, "each of usual_looks"),
@@ -114,20 +114,20 @@ def test_a_tampered_plan_is_refused(change: Any, said: str) -> None:
 )
 def test_bad_choices_are_refused(choices: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        names_plan.__wrapped__(**choices)
+        looks_plan.__wrapped__(**choices)
 
 
-@pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
+@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
 @pytest.mark.parametrize(
     "choice", ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
 )
-def test_choices_of_names_are_refused_in_other_modes(release: str, choice: str) -> None:
-    with pytest.raises(ValueError, match=f"{choice} cannot be used with release '{release}': it belongs to names"):
-        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, release=release, **{choice: 1})  # type: ignore[arg-type]
+def test_choices_of_names_are_refused_in_other_modes(mode: str, choice: str) -> None:
+    with pytest.raises(ValueError, match=f"{choice} cannot be used with mode '{mode}': it belongs to names"):
+        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode=mode, **{choice: 1})  # type: ignore[arg-type]
 
 
 def test_a_stored_plan_without_a_release_is_of_no_mode() -> None:
-    fields = {name: value for name, value in json.loads(LABELS.to_json()).items() if name != "release"}
-    with pytest.raises(ValueError, match="release must be one of labels, counts, kms21, names, got None"):
+    fields = {name: value for name, value in json.loads(LABELS.to_json()).items() if name != "mode"}
+    with pytest.raises(ValueError, match="mode must be one of hits, hits-with-counts, kms21, looks, got None"):
         ReleasePlan.from_json(json.dumps(fields))
     assert ReleasePlan.from_json(LABELS.to_json()) == LABELS

@@ -1,4 +1,4 @@
-"""Small plans of release mode `names`, made without the search: a few users suffice for an item to be named."""
+"""Small plans of mode `looks`, made without the search: a few users suffice for an item to be named."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dp_transforms.accounting.purse.price_list import (
 )
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.names_calibration import LEVEL_SPACING
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_calibration import LEVEL_SPACING
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
@@ -26,7 +26,7 @@ _NOISE = ExponentialPower(2.5, 200)
 
 
 @functools.lru_cache(maxsize=64)
-def small_names_plan(
+def small_looks_plan(
     windows: int = 12,
     *,
     sliding: int = 1,
@@ -36,16 +36,16 @@ def small_names_plan(
     known_error: float = 0.05,
     domain: tuple[str, ...] = (),
     hits: int = 0,
-) -> NamesPlan:
+) -> LooksPlan:
     """Schedule and domain as in `small_plan`. hits: for so many a user can pay, with a third of its purse."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
-    return names_plan_of(
+    return looks_plan_of(
         schedule, most_looks=most_looks, forget_after=forget_after, known_error=known_error, domain=domain, hits=hits
     )
 
 
-def names_plan_of(
+def looks_plan_of(
     schedule: WindowSchedule,
     *,
     most_looks: int = 20,
@@ -59,7 +59,7 @@ def names_plan_of(
     hits: int = 0,
     counts_for: int = 0,
     counts_per_user: int = 3,
-) -> NamesPlan:
+) -> LooksPlan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
@@ -82,11 +82,11 @@ def names_plan_of(
     known_threshold = _NOISE.smallest_margin(known_error)
     safe = 0 if known else smallest_open_threshold(prices, delta_open, hit_prices)
     threshold = max(known_threshold, safe)
-    return NamesPlan(
+    return LooksPlan(
         epsilon=epsilon,
         delta=delta,
         schedule=schedule,
-        release="names",
+        mode="looks",
         usual_looks=(1, most_looks),
         most_looks=prices.most_looks,
         shape=_NOISE.shape,

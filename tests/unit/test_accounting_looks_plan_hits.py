@@ -1,4 +1,4 @@
-"""NamesPlan with hits: two price lists of one purse, a threshold that is safe for both, and what is refused."""
+"""LooksPlan with hits: two price lists of one purse, a threshold that is safe for both, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import pytest
 
 from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.accounting.purse.open_threshold import found_from
-from dp_transforms.plan.names_plan import NamesPlan
+from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
 from tests.helpers.calibrated_plans import DOMAIN, HOURLY
 from tests.helpers.plan_files import changed_plan
 from tests.unit import purse_oracle
 
 
-def tail(plan: NamesPlan, margin: int) -> float:
+def tail(plan: LooksPlan, margin: int) -> float:
     """``Pr[Z >= margin]``."""
     return float(purse_oracle.tail(plan.shape, plan.scale, margin))
 
 
 @functools.cache
-def with_hits(**changes: Any) -> NamesPlan:
+def with_hits(**changes: Any) -> LooksPlan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes."""
     options = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "most_looks": 200, "usual_looks": (50, 200)}
-    return NamesPlan.calibrate(release="names", **{"hits_per_user": 2, **options, **changes})
+    return LooksPlan.calibrate(mode="looks", **{"hits_per_user": 2, **options, **changes})
 
 
 def test_two_lists_of_one_purse() -> None:

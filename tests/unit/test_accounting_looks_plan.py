@@ -1,4 +1,4 @@
-"""NamesPlan: calibration, what each field promises, what is refused, and the round trip through JSON."""
+"""LooksPlan: calibration, what each field promises, what is refused, and the round trip through JSON."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dp_transforms.accounting.purse.open_threshold import smallest_open_threshol
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.plan.charging_plan import ChargingPlan
-from dp_transforms.plan.names_plan import NamesPlan
-from dp_transforms.plan.release_plan import RELEASES, ReleasePlan
+from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.release_plan import MODES, ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, LABELS, names_plan, short_names_plan
+from tests.helpers.calibrated_plans import COUNTS, DOMAIN, HOURLY, LABELS, looks_plan, short_looks_plan
 from tests.helpers.plan_files import changed_plan
 
 LONG = WindowSchedule.fixed(0, 10**8, 1000)
@@ -37,8 +37,8 @@ def tail(noise: ExponentialPower, margin: int) -> mpmath.mpf:
 
 
 def test_hourly_example() -> None:
-    plan = names_plan()
-    assert (plan.release, plan.usual_looks, plan.most_looks) == ("names", (1, 1000), 3000)
+    plan = looks_plan()
+    assert (plan.mode, plan.usual_looks, plan.most_looks) == ("looks", (1, 1000), 3000)
     assert plan.schedule.horizon == 384
     assert [plan.found_from(looks) for looks in (1, 10, 100, 1000)] == [36, 68, 170, 501]
     assert [plan.found_from(looks, known=True) for looks in (1, 10, 100, 1000)] == [27, 51, 126, 372]
@@ -49,7 +49,7 @@ def test_hourly_example() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"epsilon": 0.5, "delta": 1e-7}, {"domain": DOMAIN}, {"known_items": False}])
 def test_the_shares_add_up_and_nothing_is_wasted(changes: dict[str, Any]) -> None:
-    plan = short_names_plan(**changes)
+    plan = short_looks_plan(**changes)
     shares = (plan.delta_looks, plan.delta_open, plan.delta_sampling, plan.delta_hash)
     assert plan.delta * (1 - 1e-9) <= math.fsum(shares) <= plan.delta
     with mpmath.workdps(40):  # Canonne, Kamath, Steinke (2020), Proposition 12
@@ -66,19 +66,19 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes: dict[str, Any]) -> Non
 def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes() -> None:
     """docs/purse.md section 7: every pair of items, and not those of one user's looks alone."""
     needed = Fraction(10**8, 2**64) + Fraction(10**9 * 10**9, 2**128)
-    assert float(needed) == pytest.approx(short_names_plan().delta_hash, rel=1e-12)
+    assert float(needed) == pytest.approx(short_looks_plan().delta_hash, rel=1e-12)
     many = 10**13
     pairs = Fraction(many * many, 2**128)
-    assert short_names_plan(max_items=many, delta=1e-6).delta_hash == pytest.approx(
+    assert short_looks_plan(max_items=many, delta=1e-6).delta_hash == pytest.approx(
         float(pairs + Fraction(10**8, 2**64))
     )
     with pytest.raises(ValueError, match="declare fewer users and items"):
-        short_names_plan(max_items=10**15)
+        short_looks_plan(max_items=10**15)
 
 
 def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that_nobody_holds() -> None:
     for domain, windows in ((None, 0), (DOMAIN, 384)):
-        plan = short_names_plan(domain=domain)
+        plan = short_looks_plan(domain=domain)
         reach = math.ceil(plan.scale * 89.0 ** (1 / plan.shape)) + 2
         units = 20 * (8 * reach + 4) + windows * (3 * 1000 + 2)
         needed = float((1 + mpmath.exp(2)) * units / mpmath.mpf(2) ** 128)
@@ -89,47 +89,47 @@ def test_the_sampling_share_pays_for_each_look_of_a_purse_and_for_the_items_that
 
 
 def test_known_items_have_a_threshold_that_noise_alone_rarely_reaches() -> None:
-    plan = short_names_plan()
+    plan = short_looks_plan()
     assert tail(plan.noise, plan.known_threshold) <= 1e-5 < tail(plan.noise, plan.known_threshold - 1)
     assert plan.known_threshold < plan.threshold
     assert plan.known_error == pytest.approx(float(tail(plan.noise, plan.known_threshold)))
-    rarer = short_names_plan(known_error=1e-9)
+    rarer = short_looks_plan(known_error=1e-9)
     assert tail(rarer.noise, rarer.known_threshold) <= 1e-9 < tail(rarer.noise, rarer.known_threshold - 1)
-    never_above = short_names_plan(known_error=1e-25)
+    never_above = short_looks_plan(known_error=1e-25)
     assert never_above.known_threshold == never_above.threshold
 
 
 def test_known_items_can_be_turned_off() -> None:
-    plan = short_names_plan(known_items=False)
+    plan = short_looks_plan(known_items=False)
     assert (plan.forget_after, plan.known_threshold) == (0, plan.threshold)
-    assert plan.threshold == short_names_plan().threshold
+    assert plan.threshold == short_looks_plan().threshold
     assert plan.found_from(5, known=True) == plan.found_from(5)
 
 
 def test_items_are_forgotten_within_the_horizon() -> None:
-    assert short_names_plan(forget_after=384).forget_after == 384
-    assert short_names_plan(forget_after=1).forget_after == 1
+    assert short_looks_plan(forget_after=384).forget_after == 384
+    assert short_looks_plan(forget_after=1).forget_after == 1
     day = WindowSchedule.fixed(0, 86_400, 3600)
-    assert short_names_plan(schedule=day).forget_after == 24
+    assert short_looks_plan(schedule=day).forget_after == 24
 
 
 def test_in_a_known_domain_the_run_names_few_items_that_nobody_holds() -> None:
-    plan = short_names_plan(domain=DOMAIN)
+    plan = short_looks_plan(domain=DOMAIN)
     tests = 1000 * 384
     assert (plan.domain_size, plan.domain_fingerprint) == (1000, DOMAIN.fingerprint)
     assert tests * tail(plan.noise, plan.threshold) <= 0.05 < tests * tail(plan.noise, plan.threshold - 1)
     assert (plan.known_threshold, plan.forget_after) == (plan.threshold, 384)
     assert plan.expected_false_reports == pytest.approx(float(tests * tail(plan.noise, plan.threshold)))
-    assert short_names_plan().expected_false_reports == 0
-    assert plan.found_from(5) < short_names_plan().found_from(5), "nothing of delta goes to items with one holder"
-    assert plan.delta_looks > short_names_plan().delta_looks
+    assert short_looks_plan().expected_false_reports == 0
+    assert plan.found_from(5) < short_looks_plan().found_from(5), "nothing of delta goes to items with one holder"
+    assert plan.delta_looks > short_looks_plan().delta_looks
 
 
 def test_a_known_domain_with_another_rate_of_false_names() -> None:
-    plan = short_names_plan(domain=DOMAIN, known_error=1e-3)
+    plan = short_looks_plan(domain=DOMAIN, known_error=1e-3)
     assert tail(plan.noise, plan.threshold) <= 1e-3 < tail(plan.noise, plan.threshold - 1)
     assert plan.expected_false_reports == pytest.approx(384, rel=1e-3)
-    assert plan.found_from(5) < short_names_plan(domain=DOMAIN).found_from(5)
+    assert plan.found_from(5) < short_looks_plan(domain=DOMAIN).found_from(5)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_known_domain_with_another_rate_of_false_names() -> None:
 )
 def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes: dict[str, Any]) -> None:
     """How many sizes are wrong where each user spends its purse in the worst way, and each sum that nobody is in."""
-    plan = short_names_plan(**changes)
+    plan = short_looks_plan(**changes)
     largest, each_user = plan.weights[-1], [*zip(plan.weights, plan.units, strict=True)]
     left = plan.purse - plan.hits_per_user * plan.hit_units
     looks = [(weight, Fraction(plan.purse, units)) for weight, units in each_user]
@@ -157,7 +157,7 @@ def test_sizes_allow_for_no_more_noise_than_their_error_needs(changes: dict[str,
 
 def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error() -> None:
     """Exact: the purses of all users, spent on items of n users that weigh w, for the n and w with most wrong sizes."""
-    plan = short_names_plan(size_error=0.05)
+    plan = short_looks_plan(size_error=0.05)
     wrong_before = mpmath.mpf(0)
     for threshold in (plan.threshold, plan.known_threshold):
         boundaries = threshold + plan.spacing * np.arange(40)
@@ -178,7 +178,7 @@ def test_whatever_the_users_are_the_sizes_of_a_run_are_right_but_for_their_error
 
 
 def test_found_from_is_the_smallest_number_with_that_probability() -> None:
-    plan = short_names_plan()
+    plan = short_looks_plan()
     for looks, probability, known in ((1, 0.95, False), (7, 0.95, True), (20, 0.5, False), (3, 0.999, False)):
         users = plan.found_from(looks, probability, known=known)
         threshold = plan.known_threshold if known else plan.threshold
@@ -189,7 +189,7 @@ def test_found_from_is_the_smallest_number_with_that_probability() -> None:
 
 
 def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
-    plan = short_names_plan()
+    plan = short_looks_plan()
     assert plan.found_from(20) < plan.found_from(21)
     users, weight = plan.found_from(100), plan.weights[0]  # each counts with 1/5
     for number, is_found in ((users, True), (users - 1, False)):
@@ -200,98 +200,98 @@ def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
 
 @pytest.mark.long
 def test_activity_that_is_declared_decides_the_noise() -> None:
-    shapes = [names_plan(usual_looks=usual).shape for usual in ((1, 2), (300, 3000))]
+    shapes = [looks_plan(usual_looks=usual).shape for usual in ((1, 2), (300, 3000))]
     assert shapes[0] < shapes[1]
-    assert names_plan(usual_looks=(300, 3000)).found_from(3000) < names_plan().found_from(3000)
-    assert names_plan(usual_looks=(1, 2)).found_from(1) < names_plan().found_from(1)
-    assert short_names_plan(most_looks=None, usual_looks=(4000, 4000)).most_looks == 4000
-    assert short_names_plan(usual_looks=(10, 1)) == short_names_plan()
-    assert short_names_plan(usual_looks=None, most_looks=5).usual_looks == (1, 5)
+    assert looks_plan(usual_looks=(300, 3000)).found_from(3000) < looks_plan().found_from(3000)
+    assert looks_plan(usual_looks=(1, 2)).found_from(1) < looks_plan().found_from(1)
+    assert short_looks_plan(most_looks=None, usual_looks=(4000, 4000)).most_looks == 4000
+    assert short_looks_plan(usual_looks=(10, 1)) == short_looks_plan()
+    assert short_looks_plan(usual_looks=None, most_looks=5).usual_looks == (1, 5)
 
 
 def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once() -> None:
     """A weight has to be less than the spacing of levels: a search over weights tries larger ones."""
-    plan = names_plan(epsilon=40.0, delta=0.5)
+    plan = looks_plan(epsilon=40.0, delta=0.5)
     assert plan.spacing / 3 < plan.weights[-1] <= plan.spacing
     assert plan.found_from(1) <= 3
     with pytest.raises(ValueError, match="weight 32593 costs 1000000000001 units"):
-        NamesPlan.from_json(changed_plan(plan, weights=[*plan.weights[:-1], plan.spacing + 1]))
+        LooksPlan.from_json(changed_plan(plan, weights=[*plan.weights[:-1], plan.spacing + 1]))
     assert ReleasePlan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.long
 def test_a_small_epsilon_has_a_finer_grid() -> None:
-    plan = short_names_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
-    assert plan.scale > short_names_plan().scale
+    plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
+    assert plan.scale > short_looks_plan().scale
     assert plan.weights[0] >= 8
     with pytest.raises(ValueError, match=r"too small to pay for most_looks = 100000 looks .* lower most_looks"):
-        short_names_plan(epsilon=0.02, delta=1e-6, most_looks=100_000)
+        short_looks_plan(epsilon=0.02, delta=1e-6, most_looks=100_000)
 
 
 def test_json_round_trip() -> None:
-    for plan in (short_names_plan(), short_names_plan(domain=DOMAIN), short_names_plan(known_items=False)):
+    for plan in (short_looks_plan(), short_looks_plan(domain=DOMAIN), short_looks_plan(known_items=False)):
         again = ReleasePlan.from_json(plan.to_json())
         assert again == plan
-        assert isinstance(again, NamesPlan)
+        assert isinstance(again, LooksPlan)
         assert again.fingerprint == plan.fingerprint
         assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301
         assert hash(again) == hash(plan)
-    assert short_names_plan().fingerprint != short_names_plan(known_items=False).fingerprint
-    assert len(short_names_plan().to_json().splitlines()) < 50, "a price list has two lines"
+    assert short_looks_plan().fingerprint != short_looks_plan(known_items=False).fingerprint
+    assert len(short_looks_plan().to_json().splitlines()) < 50, "a price list has two lines"
 
 
 def test_each_class_reads_its_own_plans() -> None:
-    assert ChargingPlan.from_json(LABELS.to_json()) == LABELS
-    assert NamesPlan.from_json(short_names_plan().to_json()) == short_names_plan()
-    with pytest.raises(ValueError, match=r"the plan is a ChargingPlan, not a NamesPlan\. Use ReleasePlan\.from_json"):
-        NamesPlan.from_json(LABELS.to_json())
-    with pytest.raises(ValueError, match="the plan is a NamesPlan, not a ChargingPlan"):
-        ChargingPlan.from_json(short_names_plan().to_json())
+    assert HitsPlan.from_json(LABELS.to_json()) == LABELS
+    assert LooksPlan.from_json(short_looks_plan().to_json()) == short_looks_plan()
+    with pytest.raises(ValueError, match=r"the plan is a HitsPlan, not a LooksPlan\. Use ReleasePlan\.from_json"):
+        LooksPlan.from_json(LABELS.to_json())
+    with pytest.raises(ValueError, match="the plan is a LooksPlan, not a HitsPlan"):
+        HitsPlan.from_json(short_looks_plan().to_json())
 
 
 def test_a_plan_in_a_known_domain_follows_every_item_for_ever() -> None:
-    plan = short_names_plan(domain=DOMAIN)
+    plan = short_looks_plan(domain=DOMAIN)
     for change in ({"forget_after": 168}, {"known_threshold": plan.threshold - 1}):
         with pytest.raises(ValueError, match="every item is known"):
             dataclasses.replace(plan, **change)
     with pytest.raises(ValueError, match="delta_open must be 0 in a known domain"):
         dataclasses.replace(plan, delta_open=1e-10)
     with pytest.raises(ValueError, match="would publish about 500 items that nobody holds"):
-        names_plan(most_looks=20, usual_looks=(1, 10), domain=DOMAIN, known_error=0.5, schedule=LONG)
+        looks_plan(most_looks=20, usual_looks=(1, 10), domain=DOMAIN, known_error=0.5, schedule=LONG)
 
 
 def test_a_longer_schedule_needs_no_other_plan() -> None:
     """What a purse pays for does not depend on the number of windows, in an open domain."""
     longer = WindowSchedule.fixed(HOURLY.start_seconds, HOURLY.start_seconds + 5000 * 3600, 3600)
-    plan = ReleasePlan.from_json(changed_plan(short_names_plan(), schedule=dataclasses.asdict(longer)))
-    assert plan.threshold == short_names_plan().threshold
-    assert plan == short_names_plan(schedule=longer)
+    plan = ReleasePlan.from_json(changed_plan(short_looks_plan(), schedule=dataclasses.asdict(longer)))
+    assert plan.threshold == short_looks_plan().threshold
+    assert plan == short_looks_plan(schedule=longer)
 
 
 def test_the_default_mode_is_names_and_a_class_makes_its_own_modes() -> None:
     small = {"usual_looks": (1, 10), "most_looks": 20, "max_users": 10**6, "max_items": 10**6}
     plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, **small)  # type: ignore[arg-type]
-    assert plan == NamesPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, **small)  # type: ignore[arg-type]
-    assert isinstance(plan, NamesPlan)
-    assert ChargingPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY) == LABELS
-    assert RELEASES == ("labels", "counts", "kms21", "names")
-    for plan in (LABELS, COUNTS, short_names_plan()):
+    assert plan == LooksPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, **small)  # type: ignore[arg-type]
+    assert isinstance(plan, LooksPlan)
+    assert HitsPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY) == LABELS
+    assert MODES == ("hits", "hits-with-counts", "kms21", "looks")
+    for plan in (LABELS, COUNTS, short_looks_plan()):
         assert isinstance(plan, ReleasePlan)
-    with pytest.raises(ValueError, match="release must be one of a NamesPlan, got 'labels'"):
-        NamesPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, release="labels")
-    with pytest.raises(ValueError, match="release must be one of a ChargingPlan, got 'names'"):
-        ChargingPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, release="names")
+    with pytest.raises(ValueError, match="mode must be one of a LooksPlan, got 'hits'"):
+        LooksPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode="hits")
+    with pytest.raises(ValueError, match="mode must be one of a HitsPlan, got 'looks'"):
+        HitsPlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode="looks")
     with pytest.raises(TypeError):
         ReleasePlan()  # type: ignore[abstract]
 
 
 def test_a_names_plan_says_what_it_promises() -> None:
-    assert short_names_plan().guarantee == LABELS.guarantee
-    assert short_names_plan(domain=DOMAIN).guarantee.endswith("not made from the log.")
+    assert short_looks_plan().guarantee == LABELS.guarantee
+    assert short_looks_plan(domain=DOMAIN).guarantee.endswith("not made from the log.")
 
 
 def test_workers_see_the_numbers_of_the_plan() -> None:
-    plan = short_names_plan()
+    plan = short_looks_plan()
     settings = settings_of_plan(plan, stream="news", run_id="run-1")
     for field in dataclasses.fields(settings):
         if hasattr(plan, field.name):
@@ -301,11 +301,11 @@ def test_workers_see_the_numbers_of_the_plan() -> None:
         assert getattr(settings, name) == value
     assert {field.name for field in dataclasses.fields(settings) if not hasattr(plan, field.name)} == set(own)
     charged = settings_of_plan(LABELS, stream="news", run_id="run-1")
-    assert (charged.release, charged.hits_per_user) == ("labels", 3)
+    assert (charged.mode, charged.hits_per_user) == ("hits", 3)
 
 
 def test_the_fields_in_json_are_plain() -> None:
-    fields = json.loads(short_names_plan().to_json())
+    fields = json.loads(short_looks_plan().to_json())
     assert fields["format_version"] == 3
-    assert fields["weights"] == list(short_names_plan().weights)
+    assert fields["weights"] == list(short_looks_plan().weights)
     assert fields["usual_looks"] == [1, 10]

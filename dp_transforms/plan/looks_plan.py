@@ -1,4 +1,4 @@
-"""The plan of release mode ``names``: users pay for looks out of a purse, and names with levels are published.
+"""The plan of mode ``looks``: users pay for looks out of a purse, and names with levels are published.
 
 Guarantee: that of `ReleasePlan`. Construction checks the budget of the order, every price, the threshold of open items,
 and the split of delta again.
@@ -36,7 +36,7 @@ from dp_transforms.accounting.purse.purse_choice import (
 from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.plan.names_calibration import calibrate_names, check_most_looks, names_hash_delta
+from dp_transforms.plan.looks_calibration import calibrate_looks, check_most_looks, looks_hash_delta
 from dp_transforms.plan.plan_checks import (
     check_budget,
     check_declared_ids,
@@ -55,10 +55,10 @@ _MOST_NAMED_AGAIN = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class NamesPlan(ReleasePlan):
+class LooksPlan(ReleasePlan):
     """One calibrated run in which users pay for looks. Build it with `ReleasePlan.calibrate`, which names the choices.
 
-    Fields that are not named here: as in `ReleasePlan`. release: ``names``.
+    Fields that are not named here: as in `ReleasePlan`. mode: ``looks``.
 
     usual_looks: the noise was chosen for users with between so many looks in the run; the guarantee is for all.
     most_looks: a purse pays for at most so many looks; a user's further ones do not count.
@@ -92,7 +92,7 @@ class NamesPlan(ReleasePlan):
     epsilon: float
     delta: float
     schedule: WindowSchedule
-    release: str
+    mode: str
     usual_looks: tuple[int, int]
     most_looks: int
     shape: float
@@ -125,15 +125,15 @@ class NamesPlan(ReleasePlan):
     delta_sampling: float
     delta_hash: float
 
-    find = staticmethod(calibrate_names)
+    find = staticmethod(calibrate_looks)
 
     def __post_init__(self) -> None:
         self._make_floats()
         for name in ("usual_looks", "weights", "units", "hit_weights", "hit_look_units"):
             object.__setattr__(self, name, _as_tuple(name, getattr(self, name)))
         check_budget(self.epsilon, self.delta, self.schedule)
-        if self.release != "names":
-            raise ValueError(f"release must be 'names' in a NamesPlan, got {shown(self.release)}.")
+        if self.mode != "looks":
+            raise ValueError(f"mode must be 'looks' in a LooksPlan, got {shown(self.mode)}.")
         check_most_looks(self.most_looks)
         if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
             raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
@@ -146,7 +146,7 @@ class NamesPlan(ReleasePlan):
         self._check_thresholds()
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
         check_delta_split(self.delta, shares, is_known_domain=bool(self.domain_size))
-        check_share("delta_hash", self.delta_hash, names_hash_delta(self.max_users, self.max_items))
+        check_share("delta_hash", self.delta_hash, looks_hash_delta(self.max_users, self.max_items))
         self._check_counts()
         variation = self.most_looks * self.noise.sampling_total_variation
         if self.counts_for:

@@ -1,6 +1,6 @@
-"""The search for a plan of release mode `names`: from a budget and a declared activity to the fields of a plan.
+"""The search for a plan of mode `looks`: from a budget and a declared activity to the fields of a plan.
 
-Guarantee: none of its own. `NamesPlan` checks all that is found here again, as it does for a plan that is read.
+Guarantee: none of its own. `LooksPlan` checks all that is found here again, as it does for a plan that is read.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ HITS_TO_TRY = (3, 10, 30)  # where a plan chooses, besides looks alone
 MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 
 
-def calibrate_names(
-    release: str,
+def calibrate_looks(
+    mode: str,
     budget: Budget,
     *,
     usual_looks: tuple[int, int] | None = None,
@@ -70,7 +70,7 @@ def calibrate_names(
     if usual_looks is None:
         usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
     usual_looks = check_usual_looks(usual_looks, most_looks)
-    hash_share = names_hash_delta(budget.max_users, budget.max_items)
+    hash_share = looks_hash_delta(budget.max_users, budget.max_items)
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:
             raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
@@ -98,7 +98,7 @@ def calibrate_names(
     known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
     return {
         **budget.fields(),
-        "release": release,
+        "mode": mode,
         "usual_looks": usual_looks,
         "most_looks": most_looks,
         "shape": noise.shape,
@@ -178,6 +178,6 @@ def check_most_looks(most_looks: int) -> None:
     check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
 
 
-def names_hash_delta(max_users: int, max_items: int) -> float:
+def looks_hash_delta(max_users: int, max_items: int) -> float:
     """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
     return hash_delta(max_items, max_users, max_items)

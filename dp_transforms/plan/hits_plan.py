@@ -1,4 +1,4 @@
-"""The plan of release modes ``labels``, ``counts`` and ``kms21``: users are charged for hits.
+"""The plan of modes ``hits``, ``hits-with-counts`` and ``kms21``: users are charged for hits.
 
 Guarantee: that of `ReleasePlan`. Construction checks the split of delta, the threshold and, by running the accountant
 again, the noise.
@@ -49,8 +49,8 @@ DEFAULT_MAX_ITEMS_PER_USER = 3
 DELTA_SHARES = ("delta_accounting", "delta_open", "delta_sampling", "delta_hash")
 
 
-def calibrate_charging(
-    release: str,
+def calibrate_hits(
+    mode: str,
     budget: Budget,
     *,
     hits_per_user: int | None = None,
@@ -63,10 +63,10 @@ def calibrate_charging(
     threshold: None for the smallest safe one. Raises ValueError if the budget is too small for any noise that can be
     sampled, or if the threshold is below the smallest safe one.
     """
-    mode, domain_size, horizon = mode_of(release), budget.domain_size, budget.schedule.horizon
-    accountant = mode.accountants[0] if accountant is None else accountant
-    check_accountant(release, accountant)
-    hits = mode.default_hits if hits_per_user is None else hits_per_user
+    charging, domain_size, horizon = mode_of(mode), budget.domain_size, budget.schedule.horizon
+    accountant = charging.accountants[0] if accountant is None else accountant
+    check_accountant(mode, accountant)
+    hits = charging.default_hits if hits_per_user is None else hits_per_user
     check_hits(hits)
     check_whole("max_items_per_user", max_items_per_user, 1)
     if threshold is not None:
@@ -74,20 +74,22 @@ def calibrate_charging(
     queries = max_items_per_user * horizon
     delta_hash = hash_delta(queries, budget.max_users, budget.max_items)
     # The worst case; still far below 1e-20.
-    delta_sampling = charged_sampling_delta(budget.epsilon, queries, mode.widest.total_variation, horizon, domain_size)
+    delta_sampling = charged_sampling_delta(
+        budget.epsilon, queries, charging.widest.total_variation, horizon, domain_size
+    )
     shared = delta_left(budget.delta, delta_hash + delta_sampling, budget.max_users)
-    solve = functools.partial(mode.solve, accountant, hits, budget.epsilon)
+    solve = functools.partial(charging.solve, accountant, hits, budget.epsilon)
     if domain_size:
         noise, threshold, delta_open = choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
     else:
         noise, threshold, delta_open = choose_for_open_domain(solve, shared, queries, threshold)
     return {
         **budget.fields(),
-        "release": release,
+        "mode": mode,
         "hits_per_user": hits,
         "max_items_per_user": max_items_per_user,
         "threshold": threshold,
-        "zone_width": mode.zone_width(noise),
+        "zone_width": charging.zone_width(noise),
         **dataclasses.asdict(noise),
         "accountant": accountant,
         "delta_accounting": shared - delta_open,
@@ -98,16 +100,16 @@ def calibrate_charging(
 
 
 @dataclasses.dataclass(frozen=True)
-class ChargingPlan(ReleasePlan):
+class HitsPlan(ReleasePlan):
     """One calibrated run that charges hits. Build it with `ReleasePlan.calibrate`, which names the choices.
 
     Fields that are not named here: as in `ReleasePlan`.
 
     hits_per_user: charged results after which a user is excluded.
     max_items_per_user: distinct items of a user that count in one window (L).
-    release: ``labels``, ``counts`` or ``kms21``.
-    threshold: noisy counts of at least this are reported; in labels the lower edge of the charged zone.
-    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in labels.
+    mode: ``hits``, ``hits-with-counts`` or ``kms21``.
+    threshold: noisy counts of at least this are reported; in mode ``hits`` the lower edge of the charged zone.
+    zone_width: integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in mode ``hits``.
     epsilon_per_query: the discrete Laplace noise of one count has scale 1 / epsilon_per_query.
     wide_epsilon_per_query, noise_cap: the second noise of kms21: ``W + min(V, noise_cap)`` is added to a count, V of
         the scale above and W of scale 1 / wide_epsilon_per_query. 0 in the other modes.
@@ -121,7 +123,7 @@ class ChargingPlan(ReleasePlan):
     hits_per_user: int
     max_items_per_user: int
     schedule: WindowSchedule
-    release: str
+    mode: str
     threshold: int
     zone_width: int
     epsilon_per_query: float
@@ -137,15 +139,15 @@ class ChargingPlan(ReleasePlan):
     delta_sampling: float
     delta_hash: float
 
-    DEFAULT_RELEASE: ClassVar[str] = "labels"
-    find = staticmethod(calibrate_charging)
+    DEFAULT_MODE: ClassVar[str] = "hits"
+    find = staticmethod(calibrate_hits)
 
     def __post_init__(self) -> None:
         self._make_floats()
         check_budget(self.epsilon, self.delta, self.schedule)
         check_hits(self.hits_per_user)
         check_whole("max_items_per_user", self.max_items_per_user, 1)
-        check_accountant(self.release, self.accountant)
+        check_accountant(self.mode, self.accountant)
         check_declared_ids(self.max_users, self.max_items)
         check_whole("threshold", self.threshold, 1)
         check_whole("zone_width", self.zone_width, 0)
@@ -157,7 +159,7 @@ class ChargingPlan(ReleasePlan):
         )
         if self.zone_width != self._mode.zone_width(self.noise):
             raise ValueError(
-                f"zone_width must be {self._mode.zone_width(self.noise)} for release {self.release!r} at this "
+                f"zone_width must be {self._mode.zone_width(self.noise)} for mode {self.mode!r} at this "
                 f"epsilon_per_query, got {self.zone_width}."
             )
         shares = {name: getattr(self, name) for name in DELTA_SHARES}
@@ -186,7 +188,7 @@ class ChargingPlan(ReleasePlan):
 
     @property
     def _mode(self) -> ReleaseMode:
-        return RELEASE_MODES[self.release]
+        return RELEASE_MODES[self.mode]
 
     @property
     def queries_per_user(self) -> int:
@@ -214,8 +216,8 @@ class ChargingPlan(ReleasePlan):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, delta_accounting)-DP, rounded up.
 
-        float[hits_per_user], not decreasing, at most epsilon. In labels and counts it comes from the game accountant,
-        whichever accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md section
-        7.
+        float[hits_per_user], not decreasing, at most epsilon. But for kms21 it comes from the game
+        accountant, whichever accountant the plan used: that one is never larger. For the running figure,
+        docs/guarantee.md section 7.
         """
         return self._mode.epsilon_after_hits(self.noise, self.hits_per_user, self.epsilon, self.delta_accounting)
