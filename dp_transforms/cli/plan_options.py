@@ -94,7 +94,7 @@ _OPTIONS = {
     "mode": option(
         BUDGET,
         "--mode",
-        brief="What users pay for: looks (default), hits, hits-with-counts, kms21.",
+        brief="looks (default), hits, hits-with-counts or kms21.",
         type=click.Choice(MODES),
         help="What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
         "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
@@ -160,7 +160,7 @@ _OPTIONS = {
         "--counts-for",
         type=int,
         metavar="N",
-        help="With names, for a replay: publish a noisy count of users for the N largest named items of each window. "
+        help="With looks, for a replay: publish a noisy count of users for the N largest named items of each window. "
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
     ),
     "domain_file": option(

@@ -102,7 +102,7 @@ def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -
     assert "until they have had 2 hits; then they no longer count." in printed
     assert "looks and 2 hits, " in printed
     assert "in two steps of" in printed
-    assert "names, looks alone" in (tmp_path / "a.svg").read_text()
+    assert "looks alone" in (tmp_path / "a.svg").read_text()
     plan = ReleasePlan.from_json((tmp_path / "a.json").read_text())
     assert isinstance(plan, LooksPlan)
     assert plan.hits_per_user == 2
@@ -132,7 +132,7 @@ def test_the_command_itself(tmp_path: pathlib.Path) -> None:
     done = shh("plan", *BUDGET, *HOURLY, "--mode", "hits-with-counts", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "620" in done.stdout
-    assert "labels │" not in done.stdout
+    assert "hits │" not in done.stdout
 
 
 def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
@@ -219,7 +219,7 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
     [
         (
             [*BUDGET, *HOURLY, "--mode", "looks", "--max-items-per-user", "3"],
-            "--max-items-per-user cannot be used with --mode looks. Leave it out, or use --mode hits or counts",
+            "--max-items-per-user cannot be used with --mode looks. Leave it out, or use --mode hits or hits-with",
         ),
         (
             [*BUDGET, *HOURLY, *LABELS, "--usual-looks", "1", "10"],
@@ -313,16 +313,16 @@ def test_kms21_says_what_it_costs_and_what_costs_less() -> None:
     assert len(marked) == 1
     assert "kms21" in marked[0]
     assert "W + min(V, 7,456), W of scale 74,560" in text
-    assert "kms21 needs 4,241 times the noise of labels (scale 17.6, found from 530 users on)" in text
+    assert "kms21 needs 4,241 times the noise of hits (scale 17.6, found from 530 users on)" in text
     assert "use --mode hits" in text
-    assert "labels │" not in result.stdout
+    assert "hits │" not in result.stdout
     assert "kms21 │" not in _run(*BUDGET, *HOURLY, *LABELS).stdout, "not among the choices unless asked for"
 
 
 def test_the_accountant_of_kms21_is_its_own() -> None:
     result = _run(*BUDGET, *HOURLY, "--mode", "kms21", "--accountant", "game")
     assert isinstance(result.exception, UserError)
-    assert "--accountant must be one of threshold_monitor for release 'kms21', got 'game'" in str(result.exception)
+    assert "--accountant must be one of threshold_monitor for mode 'kms21', got 'game'" in str(result.exception)
 
 
 def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathlib.Path) -> None:
