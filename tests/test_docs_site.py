@@ -85,6 +85,12 @@ def test_code_cites_pages_and_theorems_that_exist() -> None:
         assert not wrong_citations(path.read_text()), path
 
 
+def test_the_map_of_the_papers_names_theorems_that_exist() -> None:
+    cited = re.findall(r'"([A-Z][^"]+)"', " ".join((ROOT / "docs" / "papers.md").read_text().split()))
+    assert len(cited) > 20
+    assert set(cited) <= names_in((ROOT / "docs" / "guarantee.md").read_text())
+
+
 @pytest.mark.parametrize(
     ("cited", "wrong"),
     [
