@@ -77,7 +77,7 @@ def weighted_gaussian_known(
     """The same, window by window: what was named lately has a quantile of the noise as its threshold.
 
     Known items are drawn for in every window, held or not. Privacy: a known item's threshold is a public number, and
-    the Gaussian noise pays for it as for all others (docs/purse.md, section 4).
+    the Gaussian noise pays for it as for all others (docs/guarantee.md, "Lone items").
     """
     sigma = gaussian_sigma(epsilon, delta / 2)
     threshold = union_threshold(sigma, delta / 2, most_looks)

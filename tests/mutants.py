@@ -1,4 +1,4 @@
-"""Mutation testing by mutmut, of a folder, a module or a random sample: ``make mutants``. Results: docs/mutants.md.
+"""Mutation testing by mutmut, of a folder, a module or a random sample: ``make mutants``. Results: docs/benchmarks.md.
 
     python -m tests.mutants run [SCOPE ...] [--sample N] [--seed N] [--jobs N] [--again | --tests PATH]
     python -m tests.mutants report [SCOPE ...] [--sample N] [--seed N] [--survivors | --known]
@@ -270,7 +270,7 @@ def print_survivors(scopes: list[str], sample: int | None, seed: int) -> None:
 
 
 def print_known() -> None:
-    """The list of docs/mutants.md: what survived, and why it may."""
+    """A table of what survived, and why it may."""
     print("| where | change | | why it may survive |\n|---|---|---|---|")
     for entry in json.loads(SURVIVORS.read_text()):
         before, after = _short(*(line[2:] for line in entry["lines"]))

@@ -1,4 +1,4 @@
-"""Which mutants `make mutants` leaves out, how it counts, and that every known survivor has a reason in the docs."""
+"""Which mutants `make mutants` leaves out, how it counts, and that every known survivor has a reason."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def test_the_interval_covers_what_was_seen_and_no_more_than_its_level(part: int,
         assert scipy_stats.binom.cdf(part, whole, high) == pytest.approx(0.025)
 
 
-def test_every_known_survivor_has_a_kind_and_a_reason_that_the_docs_give() -> None:
-    text = (ROOT / "docs" / "mutants.md").read_text()
+def test_every_known_survivor_has_a_kind_a_reason_and_a_module() -> None:
     entries = json.loads(SURVIVORS.read_text())
     assert len(entries) > 20
     for entry in entries:
@@ -71,5 +70,4 @@ def test_every_known_survivor_has_a_kind_and_a_reason_that_the_docs_give() -> No
         assert entry["module"].startswith(tuple(f"{folder}/" for folder in FOLDERS))
         assert entry["kind"] in ("equivalent", "open")
         assert len(entry["reason"]) > 10
-        assert entry["module"] in text
-        assert entry["reason"] in text
+        assert (ROOT / "dp_transforms" / f"{entry['module']}.py").is_file()

@@ -20,7 +20,6 @@ From a budget to the noise:
 - `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For mode `looks`.
 
-The proofs are in docs/guarantee.md, those of prices in docs/purse.md, those of `mixed_charging` in
-docs/mixed_charging.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across Interactive
-Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
+The proofs are in docs/guarantee.md. [CL23] is Cohen, Lyu, "The Target-Charging Technique for Privacy Analysis across
+Interactive Computations" (2023); [KOV15] Kairouz, Oh, Viswanath, "The Composition Theorem for Differential Privacy".
 """

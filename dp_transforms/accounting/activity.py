@@ -4,7 +4,7 @@ A histogram counts users by their number of pairs (window, item) in a run. Of *o
 protects nobody there. Of the same users it is drawn with noise, and the run gets what is left of epsilon:
 
 Let H be that histogram, with discrete Laplace noise of epsilon_h, and let R be a run that is (epsilon_r, delta)-DP for
-each value of H. Then (H, R) is (epsilon_h + epsilon_r, delta)-DP (docs/guarantee.md, section 9.7).
+each value of H. Then (H, R) is (epsilon_h + epsilon_r, delta)-DP (docs/guarantee.md, "Claim (histogram)").
 
 Noise that is sampled, and users who are told apart by 128-bit hashes, change either world by at most the distance of
 `activity_delta`, which the plan pays from its delta_sampling.

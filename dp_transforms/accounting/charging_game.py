@@ -3,7 +3,7 @@
 Guarantee: let a data holder be called any number of times, adaptively, each call epsilon_per_query-DP with a q-target
 for one user, and let the user be excluded after `hits` results in the target. Then the whole interaction is
 (epsilon, delta)-DP for that user, for the delta returned here. No accountant that knows only this can return a smaller
-one. Proof, and the dynamic program: docs/guarantee.md section 3.
+one. Proof, and the dynamic program: docs/guarantee.md, "The game".
 
 Every such call is a post-processing of randomized response [KOV15], so the interaction is a walk of the privacy loss l
 in steps of +-epsilon_per_query, up with probability ``p = e^eps / (1 + e^eps)``, in which an adversary picks the
@@ -291,7 +291,8 @@ class GameAccountant(CountedCalls):
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user, who is
     excluded after `hits` results in the target, and takes part in at most `participations` calls if that is given. The
     number of calls is not limited otherwise; data and queries may be chosen adaptively. Unit of privacy: one user, with
-    all of its events. An `Accountant`. Source: docs/guarantee.md section 3, from [CL23] Algorithm 1 and [KOV15].
+    all of its events. An `Accountant`. Source: docs/guarantee.md, "Theorem of the game", from [CL23] Algorithm 1 and
+    [KOV15].
 
     >>> game = GameAccountant(epsilon_per_query=0.1, target_probability=0.475, hits=5)
     >>> print(f"{game.epsilon(1e-8):.3f}, {game.delta(3.0):.2e}")

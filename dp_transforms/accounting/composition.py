@@ -115,8 +115,8 @@ def advanced_composition_epsilon(epsilon_per_query: float, calls: int, delta: fl
 def optimal_composition_delta(epsilon_per_query: float, calls: int, epsilon: float) -> float:
     """The smallest delta for which `calls` adaptive epsilon_per_query-DP mechanisms are (epsilon, delta)-DP.
 
-    [KOV15], docs/guarantee.md section 3: each call is worth one randomized response, so the privacy loss is
-    ``epsilon_per_query * (2 K - calls)`` with K ~ Binomial(calls, e^eps / (1 + e^eps)), and
+    [KOV15], docs/guarantee.md, "Reduction to a walk": each call is worth one randomized response, so the privacy loss
+    is ``epsilon_per_query * (2 K - calls)`` with K ~ Binomial(calls, e^eps / (1 + e^eps)), and
     ``delta = E[(1 - exp(epsilon - loss))_+]``. All terms are positive, so nothing cancels.
     """
     check_epsilon_per_query(epsilon_per_query)

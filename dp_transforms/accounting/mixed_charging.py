@@ -4,16 +4,16 @@ Guarantee: let a data holder be called any number of times, the i-th call epsilo
 all of it chosen adaptively, and let each hit pay ``target_charge(epsilon_i, q_i, lam)`` out of a budget, where a call
 is only made if one more hit could still be paid. Then the Renyi divergence of order ``lam + 1`` between the
 interaction with and without that user, either way, is at most ``budget / lam``, without a failure event:
-`MixedChargingAccountant`. Proof: docs/mixed_charging.md section 2. The charge of a call is
+`MixedChargingAccountant`. Proof: docs/guarantee.md, "Theorem of mixed calls". The charge of a call is
 
     charge = -ln(1 - (D - 1) e^(lam eps) / q),    D = (e^(lam eps) + e^(-(lam + 1) eps)) / (1 + e^-eps)
 
 for every lam > 0 at which the argument of the logarithm is positive. With calls of one kind it is a cross-check of the
 game that shares nothing with it, and it adds up with other mechanisms that have a Renyi guarantee.
 
-Proof for calls of one kind, and an exclusion after `hits` hits. As in docs/guarantee.md section 3 let R be the bit of
-randomized response behind a call, p the probability that it is 1, and h1, h0 the probabilities of a hit after R = 1 and
-R = 0. It suffices that ``exp(lam loss - charges)`` is a supermartingale,
+Proof for calls of one kind, and an exclusion after `hits` hits. As in docs/guarantee.md, "Reduction to a walk" let R
+be the bit of randomized response behind a call, p the probability that it is 1, and h1, h0 the probabilities of a hit
+after R = 1 and R = 0. It suffices that ``exp(lam loss - charges)`` is a supermartingale,
 ``p e^(lam eps) (1 - s h1) + (1-p) e^(-lam eps) (1 - s h0) <= 1`` with ``s = 1 - e^-charge``; that is
 ``s (p e^(lam eps) h1 + (1-p) e^(-lam eps) h0) >= D - 1``. Under the two constraints of a q-target the left side is
 least at ``h1 = 0, h0 = q/(1-p)``, where it is ``s q e^(-lam eps)``. At the exclusion the charges are at most
@@ -138,7 +138,7 @@ class MixedChargingAccountant:
 
     Condition: the charges are those of this order. Unit of privacy: one user with all of its data. An `Accountant`.
     order: of the Renyi divergence, lam + 1, above 1.02. budget: for the sum of all charges. Conversion: dp_accounting,
-    i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/mixed_charging.md section 2.
+    i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Source: docs/guarantee.md, "Theorem of mixed calls".
 
     >>> expected = [CallKind(0.05, 0.487, hits=8), CallKind(0.1, 0.475, hits=2)]
     >>> accountant = MixedChargingAccountant.for_mix(epsilon=3.0, delta=1e-6, mix=expected)

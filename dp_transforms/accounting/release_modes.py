@@ -6,7 +6,8 @@
 
 `RELEASE_MODES` has one object for each; what differs between them is here and nowhere else in the package. Also here:
 `NoiseParameters`, the noise of one count as plain numbers of a plan, and the thresholds that it allows; the least noise
-of target charging; and its running figure, how much of epsilon is spent after each hit (docs/guarantee.md section 7).
+of target charging; and its running figure, how much of epsilon is spent after each hit (docs/guarantee.md, "Claim
+(running figure)").
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class NoiseParameters:
 
 
 def smallest_safe_threshold(noise: NoiseParameters, queries_per_user: int, delta_open: float) -> int:
-    """The smallest T >= 1 with ``queries_per_user * Pr[noise >= T - 1] <= delta_open`` (docs/guarantee.md section 8).
+    """The smallest T >= 1 with ``queries_per_user * Pr[noise >= T - 1] <= delta_open`` (docs/guarantee.md, "Claim
+    (untested zeros)").
 
     An item is published although one user is its only holder with at most this probability over the whole run.
     """
@@ -185,7 +187,7 @@ class TargetChargingMode:
         return math.ceil(2 / noise.epsilon_per_query) if self.has_zone else 0
 
     def target_probability(self, epsilon_per_query: float) -> float:
-        """q of the target whose results are charged (docs/guarantee.md section 3)."""
+        """q of the target whose results are charged (docs/guarantee.md, "Targets")."""
         if self.has_zone:
             return between_probability(epsilon_per_query, self.zone_width(NoiseParameters(epsilon_per_query)))
         return not_prior_probability(epsilon_per_query)

@@ -2,8 +2,8 @@
 
 Guarantee of each accountant: a data holder called any number of times, each call epsilon_per_query-DP with a
 q-target for one user, and an exclusion after `hits` results in the target, is (epsilon, delta)-DP for that user.
-Source: [CL23] Theorem B.4 in the form of its own Lemma A.4; docs/guarantee.md section 3 says what is misprinted there
-and proves what is computed here. `charging_game` is never larger.
+Source: [CL23] Theorem B.4 in the form of its own Lemma A.4; docs/guarantee.md, "Errata of the papers" says what is
+misprinted there and proves what is computed here. `charging_game` is never larger.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def not_prior_probability(epsilon_per_query: float) -> float:
 def between_probability(epsilon_per_query: float, zone_width: int) -> float:
     """q of the target "in a zone of zone_width integers" for discrete Laplace noise; labels are charged by it.
 
-    ``(1 - e^(-W eps)) / (e^eps + 1)``: [CL23] Lemma G.1 for the integers, docs/guarantee.md section 3.
+    ``(1 - e^(-W eps)) / (e^eps + 1)``: [CL23] Lemma G.1 for the integers, docs/guarantee.md, "Lemma (the zone)".
     """
     check_whole("zone_width", zone_width, 1)
     return -math.expm1(-zone_width * epsilon_per_query) * not_prior_probability(epsilon_per_query)
@@ -154,8 +154,8 @@ def calls_exceed_probability(
 def _chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability: float) -> npt.NDArray[np.float64]:
     """Bound on ``Pr[more than floor(r) calls]``, for r = calls, any real numbers.
 
-    ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and docs/guarantee.md
-    section 3 for the floor.
+    ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and docs/guarantee.md,
+    "Errata of the papers" for the floor.
     """
     alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
     return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))

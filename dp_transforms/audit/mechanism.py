@@ -279,7 +279,8 @@ def settings_violations(plan: LooksPlan | HitsPlan, settings: StreamSettings) ->
 
 
 def _wrong_sizes(plan: LooksPlan, likely_noise: int) -> float:
-    """How many sizes of a run are wrong on average, at most: docs/guarantee.md, 9.6, by another law of the noise."""
+    """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
+    noise."""
     law = NoiseLaw.whole(plan.shape, plan.scale)
     largest, left = plan.weights[-1], plan.purse - plan.hits_per_user * plan.hit_units
     looks = [(weight, plan.purse / units) for weight, units in zip(plan.weights, plan.units, strict=True)]

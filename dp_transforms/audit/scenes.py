@@ -1,7 +1,7 @@
 """Streams that an adversary makes for the real code of mode `looks`, and the exact law of what they show.
 
 A `Scene` is a few cells (window, item), each with some holders; a `Trial` is a scene with its tests. Weights are
-computed here again, from docs/purse.md sections 6 and 8, in plain integers. Thresholds are smaller than in the plan and
+computed here again, from docs/guarantee.md, "Weights", in plain integers. Thresholds are smaller than in the plan and
 counts with them, since only their difference matters.
 """
 
@@ -146,7 +146,7 @@ def paced_weights(
 ) -> dict[int, int]:
     """The weight in each window of a user with so many looks in each; 0 where its purse pays for none.
 
-    docs/purse.md, section 8. A window of which it pays for some only is not in a scene.
+    docs/guarantee.md, "Weights". A window of which it pays for some only is not in a scene.
     """
     left, so_far, first, found = mechanism.purse, 0, min(looks, default=0), {}
     day = -(-_DAY_SECONDS // slide_seconds)

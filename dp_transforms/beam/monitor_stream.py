@@ -57,7 +57,7 @@ class MonitorStream(beam.PTransform):
     its own pace (`monitor.pace`).
 
     Which events came in time depends on the records of the partitions and on the clock only (docs/guarantee.md,
-    sections 6 and 7): not on watermarks, not on the engine, and not on restarts from the stored state.
+    "Streams and parts"): not on watermarks, not on the engine, and not on restarts from the stored state.
 
     source: a `StreamSource`. Its partitions are listed when the transform is applied, and are fixed for the run.
     plan, noise_key, stream, shards, domain: as in `ShiftingHeavyHitters`. A run that continues after a restart must
@@ -73,7 +73,8 @@ class MonitorStream(beam.PTransform):
         for clocks that differ: `StreamClock.stop_micros`.
     part: the windows of a run that is taken in parts, and the state before them; None: all windows. Events of other
         windows are left out. A stop then closes no window that a clock at the stop leaves open: the part ends before
-        the first of these, and the next part takes it whole, from the same records (docs/guarantee.md, section 6).
+        the first of these, and the next part takes it whole, from the same records (docs/guarantee.md, "Streams and
+        parts").
     poll_seconds: how long to wait when a partition has nothing more.
 
     Raises ValueError for an argument that cannot be used, and StreamError for a source that cannot be used.

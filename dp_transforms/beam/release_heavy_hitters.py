@@ -79,7 +79,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
         and counted.
 
-    The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, section 7).
+    The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, "Which events of a
+    stream are in time").
 
     In mode looks, bounded input and a stream give different reports: a stream does not know what a user will do
     later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`.

@@ -80,7 +80,7 @@ register_coders()
 
 
 def operator_counter(name: str) -> Metrics.DelegatingCounter:
-    """For the operator alone. Never released, never by user or item (docs/guarantee.md, section 7)."""
+    """For the operator alone. Never released, never by user or item (docs/guarantee.md, "What may be published")."""
     return Metrics.counter(NAMESPACE, name)
 
 

@@ -29,7 +29,7 @@ _OF_HITS = (
 )
 _OF_COUNTS = (
     "streams of counts and looks together: each is held against its price, and that a purse pays for both is proved in "
-    "docs/purse.md, section 11",
+    "docs/guarantee.md",
     "which of the named items are counted: tests show that it follows from the names alone",
 )
 
@@ -109,7 +109,7 @@ class LooksReport(AuditReport):
         if tried > MOST_FEW:
             limits.append(
                 f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
-                "that no stream attains more than delta_looks is the theorem of docs/purse.md"
+                "that no stream attains more than delta_looks is the theorem of the purse in docs/guarantee.md"
             )
         if tried < exact.most_paid:
             limits.append(

@@ -243,7 +243,7 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
 
 
 def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> NothingFoundError:
-    """For a log without an event in the range. For the operator alone: docs/guarantee.md, section 7.
+    """For a log without an event in the range. For the operator alone: docs/guarantee.md, "What may be published".
 
     has_run: whether a list of rows that cannot be read is written where one is asked for.
     """

@@ -72,7 +72,7 @@ class StreamRequest:
     @property
     def log_decides(self) -> bool:
         """Whether what a window holds is decided by the log alone, so that another attempt gives the same answers: its
-        clock is that of arrivals, and the log itself sets it (docs/guarantee.md, section 6)."""
+        clock is that of arrivals, and the log itself sets it (docs/guarantee.md, "Streams and parts")."""
         is_set_by_log = not isinstance(self.source, KafkaTopic) or self.source.append_times_only
         return self.clock.kind == ARRIVAL and is_set_by_log
 

@@ -6,11 +6,11 @@ record, all reports and the draft are there, the draft takes the place of the st
 
 A stream that was ended hard *resumes*: from what its engine stored, or from the beginning of the part by the clock of
 arrival. By that clock, if the log itself sets it, what a window holds is a function of the log alone
-(docs/guarantee.md, section 6), so the same log gives the same answers. The intent says where in its log the part began,
-and a topic cannot lose records from there on unseen; of a folder each file is noted beside the state before it is used
-(`TakenFiles`). So a log that has lost what was read of it is an error, and so is an end with fewer reports than an
-earlier attempt has given. By times that producers or events have it is not, so then only its engine can resume it, once
-something is published.
+(docs/guarantee.md, "Streams and parts"), so the same log gives the same answers. The intent says where in its log the
+part began, and a topic cannot lose records from there on unseen; of a folder each file is noted beside the state
+before it is used (`TakenFiles`). So a log that has lost what was read of it is an error, and so is an end with fewer
+reports than an earlier attempt has given. By times that producers or events have it is not, so then only its engine
+can resume it, once something is published.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ A row without a valid user, item or time is rejected with its position and a rea
 contains a cell. The libraries' own messages do, so they are never passed on.
 
 Whether a row is accepted depends only on its own bytes and the declared options, not on other rows of its file
-(docs/guarantee.md, section 7). Anything that cannot be read that way raises an EventFileError, which ends the run.
+(docs/guarantee.md, "Which rows are events"). Anything that cannot be read that way raises an EventFileError, which
+ends the run.
 
 Nothing here imports Beam.
 """

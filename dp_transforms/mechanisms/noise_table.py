@@ -3,7 +3,7 @@
 Guarantee: a draw has the law of the table up to a total variation of ``(2 reach + 1) 2^-128`` in each stage. How far
 the table is from the law that prices are computed for, its maker says: `discrete_laplace_law`, whose noise hits are
 charged for (`DiscreteLaplace`), or `exponential_power`, where users pay for looks: there together below 2^-100. Unit:
-one look or query. Source: docs/purse.md, section 3.
+one look or query. Source: docs/guarantee.md, "The noise of looks".
 
 Stage one asks only whether the noise passes a margin, and is all that most items need: one comparison. Stage two draws
 the value given that it passes, for the few that are reported with a level or a count.
@@ -122,7 +122,7 @@ class DiscreteLaplace(TailTable):
 
     Guarantee: adding it to a count that one user changes by at most 1 is epsilon-DP, up to the total variation that
     `discrete_laplace_law.sampling_total_variation` bounds (below 2^-100 a draw). Unit: one query. Source:
-    docs/guarantee.md, sections 1, 5.4 and 6.
+    docs/guarantee.md, "The mechanism of hits" and "Draws in two stages".
     """
 
     def __init__(self, epsilon: float) -> None:

@@ -1,8 +1,8 @@
 """Keyed functions: identities, choices and uniforms, all derived from one secret.
 
 Within a run every draw is a deterministic function of the secret, so a bundle that is processed twice publishes one
-answer and not two (docs/guarantee.md, section 6). The guarantee is then computational: AES-256 and HMAC-SHA256 are
-taken to be pseudo-random. There is no seedable generator here.
+answer and not two (docs/guarantee.md, "Retry and replay"). The guarantee is then computational: AES-256 and
+HMAC-SHA256 are taken to be pseudo-random. There is no seedable generator here.
 
 A 128-bit value is a row ``(high, low)`` of an array ``uint64[n, 2]``; its integer is ``high * 2^64 + low``.
 """

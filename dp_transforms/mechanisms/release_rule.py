@@ -80,9 +80,9 @@ class HitOrAbove:
     threshold: from here on the item is named. spacing: from ``threshold + spacing`` on it has level 2, free of charge;
     there is no higher level. likely_noise: as in `LooksPlan`. largest_weight: no user adds more.
 
-    Guarantee: that of the prices of the plan, whose three outcomes these are (docs/purse.md, section 9). Condition:
-    each look is paid for beforehand, and users on the hits list are excluded after the hits that they have paid for.
-    Unit: one user.
+    Guarantee: that of the prices of the plan, whose three outcomes these are (docs/guarantee.md, "Looks and hits in
+    one purse"). Condition: each look is paid for beforehand, and users on the hits list are excluded after the hits
+    that they have paid for. Unit: one user.
     """
 
     threshold: int

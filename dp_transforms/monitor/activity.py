@@ -112,8 +112,9 @@ def noisy_histogram(counts: npt.NDArray[np.int64], epsilon: float, uniforms: Wor
     Guarantee: the result is epsilon-DP for adding or removing one user, up to the total variation that
     `discrete_laplace_law.sampling_total_variation` bounds, once. Unit: one histogram. A user is in one bucket, so one
     of the counts changes by 1, and every outcome becomes at most e^epsilon times likelier or less likely
-    (docs/guarantee.md, section 1). The other counts, and the draws for them, are the same with and without the user.
-    The buckets are declared, empty ones included: a bucket that only appears with a user in it would tell of that user.
+    (docs/guarantee.md, "Claim (histogram)"). The other counts, and the draws for them, are the same with and without
+    the user. The buckets are declared, empty ones included: a bucket that only appears with a user in it would tell of
+    that user.
 
     counts: int64[n], users in each bucket. uniforms: uint64[n, 2], fresh: never used before or afterwards.
     """

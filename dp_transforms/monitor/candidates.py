@@ -1,4 +1,4 @@
-"""The parallel front of the monitor: the first stage of every draw (docs/guarantee.md, section 5.4).
+"""The parallel front of the monitor: the first stage of every draw (docs/guarantee.md, "Draws in two stages").
 
 An item has at most as many active holders as holders. So if its full count plus noise stays below the threshold, it is
 not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn here. The sequential stage

@@ -12,8 +12,8 @@ from dp_transforms.monitor.user_pairs import UserPairs
 def bound_contributions(pairs: UserPairs, max_items_per_user: int, keys: StreamKeys) -> UserPairs:
     """Keeps L items of each user with more than L of them in a window: those first in a keyed order of (user, item).
 
-    A uniform random subset, independent of everything else (docs/guarantee.md, section 4); the order differs from
-    window to window. ``pairs`` must contain all pairs of its users in its windows.
+    A uniform random subset, independent of everything else (docs/guarantee.md, "Several items in a window"); the order
+    differs from window to window. ``pairs`` must contain all pairs of its users in its windows.
     """
     user_codes = pairs.user_codes()
     starts = group_starts(user_codes, pairs.windows)

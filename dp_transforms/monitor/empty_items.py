@@ -3,7 +3,7 @@
 In a known domain an item that nobody holds is tested like every other: it is published with the probability p that the
 noise alone reaches the threshold. In a window with n items that is n independent coins. So their number is drawn from
 Binomial(n, p), and then that many different items, with equal probability for every subset: the same law, at a cost
-that grows with what is published and not with the domain (docs/guarantee.md, section 3).
+that grows with what is published and not with the domain (docs/guarantee.md, "Claim (empty items)").
 
 The draws do not depend on the data. An item that has holders in the window is tested by a draw of its own instead:
 `ItemHolders.merge` and `ItemSums.merge` then drop the one that was drawn here.

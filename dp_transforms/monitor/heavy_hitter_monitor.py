@@ -6,8 +6,8 @@ accounting of target charging ([CL23] Algorithm 5), or in mode `looks` with that
 
 Guarantee: with the noise, thresholds and hits of a plan, the reports of all windows together are (epsilon, delta)-DP
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
-items per user; in mode `looks`: with looks that are paid for. Source: docs/guarantee.md, sections 3 to 5; of mode
-`looks` docs/purse.md, section 9.
+items per user; in mode `looks`: with looks that are paid for. Source: docs/guarantee.md, "The mechanism of hits" and
+"Draws in two stages"; in mode `looks` its "Looks and hits in one purse".
 """
 
 from __future__ import annotations

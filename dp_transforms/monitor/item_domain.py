@@ -1,8 +1,8 @@
 """The declared items of a run, if they are known beforehand: a public list. Nothing is taken from the data.
 
 With a known domain every item is tested in every window, whether anybody holds it or not. So the guarantee needs no
-share of delta for items of a single user (docs/guarantee.md, section 3). It holds only if the list does not depend on
-the log.
+share of delta for items of a single user (docs/guarantee.md, "A known domain"). It holds only if the list does not
+depend on the log.
 """
 
 from __future__ import annotations

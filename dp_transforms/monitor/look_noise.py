@@ -3,7 +3,7 @@
 Stage one is the bit "the full sum and the noise together reach the known threshold", the lowest one that can apply.
 Stage two draws the noise given that bit, for the holders that are active when the item has its turn. They add no more
 than all holders do, so an item that fails stage one fails whoever is active. The two together have the law of one draw
-(docs/guarantee.md, section 5.4).
+(docs/guarantee.md, "Draws in two stages").
 """
 
 from __future__ import annotations

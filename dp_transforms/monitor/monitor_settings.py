@@ -46,7 +46,7 @@ class MonitorSettings(StreamSettings):
 
     def epsilon_spent(self, hit_bound: int) -> float:
         """Results without a hit leak a little too and belong to the next hit: the estimate is that of hit_bound + 1
-        hits, entry hit_bound of the table (docs/guarantee.md, section 7)."""
+        hits, entry hit_bound of the table (docs/guarantee.md, "Claim (running figure)")."""
         return self.epsilon_after_hits[min(hit_bound, self.hits_per_user - 1)]
 
     def release_rule(self, *, is_known: bool = False) -> ReleaseRule:

@@ -2,7 +2,7 @@
 
 Guarantee: each user pays for its counted pairs out of the purse that pays for its looks, `count_units` each, for at
 most `counts_per_user` of them. Which items are counted is a function of what was named, so it is public. Source:
-docs/purse.md, section 11. In a replay alone: the names of all windows are known before the first count.
+docs/guarantee.md, "Proposition (counts)". In a replay alone: the names of all windows are known before the first count.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What is counted for the operator alone. Never released, never by user or item (docs/guarantee.md, section 7)."""
+"""What is counted for the operator alone. Never released, never by user or item (docs/guarantee.md, "What may be
+published")."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ however often a run is restored. Hits are paid for all at once, when the user go
 costs is checked before the looks, and what cannot be paid does not count. A user's weights and its list depend on its
 own events and on declared numbers, and on nothing else. Condition: windows come in order, each once. Unit: a look, one
 item of one user in one window with a positive weight. With sliding windows an event counts in several windows, and each
-one is paid. Source: docs/purse.md, section 2; `pace` chooses the weights.
+one is paid. Source: docs/guarantee.md, "Theorem of the purse"; `pace` chooses the weights.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class QueryNoise(Protocol):
 class SingleNoise:
     """One discrete Laplace variable Z of scale ``1 / epsilon_per_query``: modes ``hits`` and ``counts``.
 
-    It decides everything about an item in a window, so it can be drawn in two stages (docs/guarantee.md, section 5.4):
-    the bit "the full count plus Z reaches the threshold", and later Z given that bit.
+    It decides everything about an item in a window, so it can be drawn in two stages (docs/guarantee.md, "Draws in two
+    stages"): the bit "the full count plus Z reaches the threshold", and later Z given that bit.
     """
 
     def __init__(self, epsilon_per_query: float, threshold: int, keys: StreamKeys) -> None:

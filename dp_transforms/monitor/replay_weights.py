@@ -1,4 +1,5 @@
-"""The weights of a replay: each user spends its purse evenly on all its pairs of the run (docs/purse.md, section 1).
+"""The weights of a replay: each user spends its purse evenly on all its pairs of the run (docs/guarantee.md,
+"Weights").
 
 Guarantee: the looks of a user, and the hits that it can have on the hits list, never cost more than a full purse; its
 weights and its list depend on its own events alone. That they depend on its later events too is no harm: the log is

@@ -1,7 +1,7 @@
 """What is released: the only types whose contents may leave the pipeline as results.
 
-Every field is a released value, a declared parameter, or a number computed from these (docs/guarantee.md, section 7).
-No field can carry a raw count.
+Every field is a released value, a declared parameter, or a number computed from these (docs/guarantee.md, "What may be
+published"). No field can carry a raw count.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class WindowReport(NamedTuple):
     window_start, window_end: microseconds since 1970 UTC; the end is exclusive.
     heavy_hitters: sorted by released values only (`release_order`).
     epsilon_total, delta: the guarantee of the whole run, for each user, over all its windows.
-    epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, section 7).
+    epsilon_spent: running estimate of the part used up to and including this window (docs/guarantee.md, "The running
+    figure epsilon_spent").
         In mode `looks` epsilon_total: a user may have spent all of it, and what is published does not tell.
     """
 
@@ -77,7 +78,7 @@ class WindowReport(NamedTuple):
 
 class RunEnded(NamedTuple):
     """Says that a run has released everything, and nothing about why: whether a stop by the operator mattered depends
-    on data that is never released (docs/guarantee.md, section 7).
+    on data that is never released (docs/guarantee.md, "What may be published").
 
     stream: name of the stream.
     windows: the number of windows that were closed, with and without heavy items.

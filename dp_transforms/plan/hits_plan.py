@@ -3,10 +3,10 @@
 Guarantee: that of `ReleasePlan`. Construction checks the split of delta, the threshold and, by running the accountant
 again, the noise.
 
-``delta = delta_accounting + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md section 3):
-delta_accounting pays for the charged interaction, delta_open for items with one holder alone (0 in a known domain),
-delta_sampling for the distance of the sampled noise from the exact distribution, delta_hash for collisions of keyed
-hashes.
+``delta = delta_accounting + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md, "How delta is split for
+hits"): delta_accounting pays for the charged interaction, delta_open for items with one holder alone (0 in a known
+domain), delta_sampling for the distance of the sampled noise from the exact distribution, delta_hash for collisions of
+keyed hashes.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ class HitsPlan(ReleasePlan):
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, delta_accounting)-DP, rounded up.
 
-        float[hits_per_user], not decreasing, at most epsilon. But for kms21 it comes from the game
-        accountant, whichever accountant the plan used: that one is never larger. For the running figure,
-        docs/guarantee.md section 7.
+        float[hits_per_user], not decreasing, at most epsilon. But for kms21 it comes from the game accountant,
+        whichever accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        "Claim (running figure)".
         """
         return self._mode.epsilon_after_hits(self.noise, self.hits_per_user, self.epsilon, self.delta_accounting)

@@ -3,7 +3,7 @@
 Guarantee: let all runs over one population be admitted by one `BudgetRule`, each before it draws anything. Plans, data
 and times may be chosen by what earlier runs published, and runs may go on side by side. Then all that they publish,
 together, is (max_epsilon, max_delta)-DP for adding or removing one user with all events in all of them. Proof:
-docs/guarantee.md, section 10.
+docs/guarantee.md, "Many runs".
 
 - ``basic``: epsilons and deltas add up. This holds for plans that are chosen as one goes (Rogers, Roth, Ullman, Vadhan,
   *Privacy odometers and filters*, 2016), for runs side by side (Haney et al., *Concurrent composition for interactive
@@ -338,7 +338,8 @@ def _conversion_loss(order: str, delta: int) -> int:
 
 
 def _sampling_units(distance: int, max_epsilon: int) -> int:
-    """``(1 + e^max_epsilon) d`` in units of delta, rounded up: both directions, as in docs/guarantee.md section 3."""
+    """``(1 + e^max_epsilon) d`` in units of delta, rounded up: both directions, as in docs/guarantee.md, "Theorem of
+    many runs"."""
     with decimal.localcontext(_MATH):
         factor = (1 + from_epsilon_units(max_epsilon).exp()) * (1 + _SLACK)
         return _up(Decimal(distance).scaleb(-_DISTANCE_DIGITS) * factor, DELTA_DIGITS)

@@ -179,5 +179,6 @@ def check_most_looks(most_looks: int) -> None:
 
 
 def looks_hash_delta(max_users: int, max_items: int) -> float:
-    """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
+    """All items of the run have different hashes, and no other user has that of x' (docs/guarantee.md, "How delta is
+    split for looks")."""
     return hash_delta(max_items, max_users, max_items)

@@ -3,9 +3,9 @@
 Guarantee: that of `ReleasePlan`. Construction checks the budget of the order, every price, the threshold of open items,
 and the split of delta again.
 
-``delta = delta_looks + delta_open + delta_sampling + delta_hash`` (docs/purse.md, sections 2 to 4 and 7): delta_looks
-pays for the looks, delta_open for items with one holder alone (0 in a known domain), delta_sampling for the distance of
-the sampled noise from its law, delta_hash for collisions of keyed hashes.
+``delta = delta_looks + delta_open + delta_sampling + delta_hash`` (docs/guarantee.md, "How delta is split for looks"):
+delta_looks pays for the looks, delta_open for items with one holder alone (0 in a known domain), delta_sampling for
+the distance of the sampled noise from its law, delta_hash for collisions of keyed hashes.
 
 A *look* is one pair (window, item) in which a user counts. The noise, the thresholds and the weights of users are in
 integers of one grid; they mean something only relative to each other.
@@ -270,7 +270,7 @@ class LooksPlan(ReleasePlan):
         """What a stated size allows the noise of one sum to be, with at most `max_users` users in the run.
 
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
-        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, 9.6).
+        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         most_unheld = (
             self.domain_size * self.schedule.horizon or 2 * self.forget_after * self.max_users * self.most_looks

@@ -1,7 +1,7 @@
 """The declared windows of a run: a range, a size and a slide. Nothing is taken from the data.
 
-The guarantee holds for a declared number of windows (the horizon, docs/guarantee.md section 3), so which windows there
-are must be a function of parameters alone. Windows are aligned to the declared start.
+The guarantee holds for a declared number of windows (the horizon, docs/guarantee.md, "How delta is split for hits"),
+so which windows there are must be a function of parameters alone. Windows are aligned to the declared start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a sink of reports is, and the one rule of all sinks: the first answer for a window of a run is kept for ever.
 
 The same answer again, as after the death of a worker, changes nothing. Another answer for the same window would be a
-second release that is not accounted for: it raises StreamError and is not written (docs/guarantee.md, section 6).
+second release that is not accounted for: it raises StreamError and is not written (docs/guarantee.md, "Retry and
+replay").
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ state file: what each user has left, what is known, how far the run is closed, a
     run_part       RunPart: the windows of a part and the state before them, as workers need it
 
 Guarantee: a range that is taken in parts publishes what the same range publishes in one part, with the same key and run
-id (docs/guarantee.md, section 6: a window is a function of its events, of the key and of what earlier windows pass on).
-So all parts of a run together cost what the plan says, once. Condition: each window is taken once, with one input. The
-state refuses what would break it, as long as nobody goes back to an older copy of the file. Nobody makes another state
-without the noise key: each is sealed with it.
+id (docs/guarantee.md, "Streams and parts": a window is a function of its events, of the key and of what earlier
+windows pass on). So all parts of a run together cost what the plan says, once. Condition: each window is taken once,
+with one input. The state refuses what would break it, as long as nobody goes back to an older copy of the file. Nobody
+makes another state without the noise key: each is sealed with it.
 
 Users are keyed hashes here, and the key is not in the file. Items are labels: those that were named lately, and with
 prices for hits also those that were near it. So the file is as private as the log.

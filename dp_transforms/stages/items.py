@@ -43,7 +43,8 @@ class _DrawingWork(StageWork):
 
 
 class FindCandidates(_DrawingWork):
-    """`ItemHolders` -> the candidates among them (docs/guarantee.md, section 5.4), where users pay for hits alone."""
+    """`ItemHolders` -> the candidates among them (docs/guarantee.md, "Draws in two stages"), where users pay for hits
+    alone."""
 
     takes_turns = keeps_state = False
 

@@ -1,4 +1,5 @@
-"""The best adaptive adversary of a few looks of one user on the two price lists, from docs/purse.md section 9 alone.
+"""The best adaptive adversary of a few looks of one user on the two price lists, from docs/guarantee.md, "Looks and
+hits in one purse" alone.
 
 It chooses counts, weights, and when the user joins the hits list, by what was published so far; the user pays as the
 section says. What it attains is the largest ``P(S) - e^epsilon Q(S)`` of any set of transcripts. The value is convex in

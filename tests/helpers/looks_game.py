@@ -2,16 +2,23 @@
 
 Guarantee: if a user has at most `looks` looks, each with this weight or a smaller one, whatever the counts of the
 others are and however they react to what was published, all looks together are (epsilon, delta)-DP for the delta of
-`looks_delta`. Unit of privacy: that of the looks. Source: docs/purse.md, section 6. It needs up to 6 % less noise than
-the purse where all users have equally many looks; a purse also serves users who do not.
+`looks_delta`. Unit of privacy: that of the looks. It needs up to 6 % less noise than the purse where all users have
+equally many looks; a purse also serves users who do not, hits and levels.
 
 State: the likelihood ratio r = Q/P of what was published so far; ``V_0(r) = (1 - e^epsilon r)_+`` and
 
     V_n(r) = max over counts of  P V_{n-1}(r Q/P) + (1 - P) V_{n-1}(r (1 - Q)/(1 - P)),    delta = V_n(1).
 
-Three bounds make a finite computation safe. V_n is convex in r, so chords between grid points are above it. All counts
-between two grid points of the threshold are dominated by one bit, which is at least as informative as each. And what
-lies beyond the grid adds at most its probability. Each only raises delta.
+By symmetry of the noise both directions have one value. Three bounds make a finite computation safe:
+
+- V_n is a maximum of sums ``P V(r Q/P)`` and so convex in r: chords between grid points are above it. V(0) = 1, and V
+  does not rise with r.
+- The noise is log-concave, so P/Q and (1 - P)/(1 - Q) rise with the threshold. All bits with thresholds in one interval
+  have P/Q at most A, its value at the upper end, and (1 - P)/(1 - Q) at least A', at the lower end. The bit with the
+  ratios A and A' is at least as informative as each (Blackwell): the line from (0, 0) with slope A and the line to
+  (1, 1) with slope A' enclose their points (Q, P), and meet in its point.
+- Above the grid a hit has a probability of at most P at its end, and a miss only raises r: this P is added for each
+  look. Below the grid: the bit with A' = 0.
 """
 
 from __future__ import annotations

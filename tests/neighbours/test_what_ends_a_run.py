@@ -1,7 +1,7 @@
 """What one user's rows may do to a run as a whole: end it with an error, in the cases of this list and in no other.
 
-Such a run publishes nothing (docs/guarantee.md, section 7). Everywhere else in this folder D and D without x' must both
-end, or both not.
+Such a run publishes nothing (docs/guarantee.md, "What may be published"). Everywhere else in this folder D and D
+without x' must both end, or both not.
 """
 
 from __future__ import annotations

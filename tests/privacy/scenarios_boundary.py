@@ -81,7 +81,7 @@ SCENARIOS = [
     ),
     Scenario(
         "wrapper, a stream",
-        "TargetCharging with BoundaryWrapper, docs/mixed_charging.md section 4",
+        'TargetCharging with BoundaryWrapper, docs/guarantee.md, "The boundary with probabilities"',
         _SURE.epsilon,
         _game(_SURE.epsilon, _WRAPPER_Q, 2, _SURE.epsilon),
         _halts(_classes, _hits(2, _SURE.epsilon, _WRAPPER_Q)),
@@ -97,7 +97,7 @@ SCENARIOS = [
     ),
     Scenario(
         "two runs, a stream",
-        "TargetCharging with TwoRuns, [CL23] Lemma F.1 with the q of docs/mixed_charging.md section 4",
+        'TargetCharging with TwoRuns, docs/guarantee.md, "The boundary without probabilities"',
         _LN3,
         _game(2 * _LN3, _TWICE_Q, 1, _LN3),
         _halts(_pairs, _hits(1, 2 * _LN3, _TWICE_Q)),

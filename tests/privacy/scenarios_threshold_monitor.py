@@ -217,7 +217,7 @@ SCENARIOS = [
     ),
     Scenario(
         "individual charging, labels, weights in thirds",
-        "docs/mixed_charging.md section 5",
+        'docs/guarantee.md, "Lemma (the zone)"',
         _claim(6, 0.3, epsilon=0.7, hits=1, zone_width=2, grid=3),
         0.3,
         _labels_of_thirds,
@@ -239,7 +239,7 @@ SCENARIOS = [
     ),
     Scenario(
         "ThresholdMonitor",
-        "[KMS21] Algorithm 3 and Theorem 3.2; docs/threshold_monitor_on_a_grid.md",
+        '[KMS21] Algorithm 3 and Theorem 3.2; docs/guarantee.md, "Theorem of the monitor"',
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=False, queries=1),
@@ -248,7 +248,7 @@ SCENARIOS = [
     ),
     Scenario(
         "ThresholdMonitorEvolving",
-        "[KMS21] Algorithm 5 and Theorem 4.4; docs/threshold_monitor_on_a_grid.md",
+        '[KMS21] Algorithm 5 and Theorem 4.4; docs/guarantee.md, "Theorem of the monitor"',
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=True, queries=2),
@@ -257,7 +257,7 @@ SCENARIOS = [
     *(
         Scenario(
             name,
-            f"{source}; docs/threshold_monitor_on_a_grid.md section 5",
+            f'{source}; docs/guarantee.md, "The same monitor by target charging"',
             epsilon,
             GameAccountant(1.0, 1 / (math.e + 1), 1, participations=_LONE_QUERIES).delta(epsilon),
             lambda noise, with_user, play=play: _lone_user(noise, with_user, **play),

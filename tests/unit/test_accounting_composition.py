@@ -111,7 +111,7 @@ def test_between_probability_is_the_worst_case_of_the_real_zone(epsilon: float) 
     """q is what the zone keeps after removing the largest common part outside it, minimised over the count.
 
     Only outcomes outside the zone may go to the common part: "below" and "above", each as far as both remainders stay
-    within e^eps of one another (docs/guarantee.md section 3).
+    within e^eps of one another (docs/guarantee.md, "Lemma (randomised response, [KOV15])").
     """
     width = math.ceil(2 / epsilon)
     grow = math.exp(epsilon)

@@ -113,7 +113,7 @@ def test_the_tail_refuses_noise_that_cannot_be_drawn(args: tuple[float, float, i
 
 
 def proof_fails(grid: int, wide: float, narrow: float, cap: int) -> list[str]:
-    """Which inequalities of docs/threshold_monitor_on_a_grid.md section 3 are false, for some F and phi; T = 0.
+    """Which inequalities of docs/guarantee.md, "Theorem of the monitor" are false, for some F and phi; T = 0.
 
     g is taken as narrow * grid. Sums over all values of W and V: nothing of the code is used.
     """
@@ -372,7 +372,7 @@ def test_budgets_that_no_noise_meets_are_refused(args: tuple[float, float, int, 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The same monitor by target charging (docs/threshold_monitor_on_a_grid.md, section 5)
+# The same monitor by target charging (docs/guarantee.md, "The same monitor by target charging")
 # ---------------------------------------------------------------------------------------------------------------------
 
 

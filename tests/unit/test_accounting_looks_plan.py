@@ -64,7 +64,8 @@ def test_the_shares_add_up_and_nothing_is_wasted(changes: dict[str, Any]) -> Non
 
 
 def test_the_hash_share_lets_all_items_of_the_run_have_different_hashes() -> None:
-    """docs/purse.md section 7: every pair of items, and not those of one user's looks alone."""
+    """docs/guarantee.md, "How delta is split for looks": every pair of items, and not those of one user's looks
+    alone."""
     needed = Fraction(10**8, 2**64) + Fraction(10**9 * 10**9, 2**128)
     assert float(needed) == pytest.approx(short_looks_plan().delta_hash, rel=1e-12)
     many = 10**13
@@ -285,7 +286,7 @@ def test_the_default_mode_is_names_and_a_class_makes_its_own_modes() -> None:
         ReleasePlan()  # type: ignore[abstract]
 
 
-def test_a_names_plan_says_what_it_promises() -> None:
+def test_a_looks_plan_says_what_it_promises() -> None:
     assert short_looks_plan().guarantee == LABELS.guarantee
     assert short_looks_plan(domain=DOMAIN).guarantee.endswith("not made from the log.")
 

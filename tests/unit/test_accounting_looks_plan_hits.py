@@ -48,7 +48,7 @@ def test_two_lists_of_one_purse() -> None:
 
 
 def test_the_threshold_is_safe_for_both_lists() -> None:
-    """docs/purse.md section 9: shares of what each list leaves for looks."""
+    """docs/guarantee.md, "Looks and hits in one purse": shares of what each list leaves for looks."""
     plan = with_hits()
     left = plan.purse - 2 * plan.hit_units
     needed = [

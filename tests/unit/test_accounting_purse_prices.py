@@ -114,7 +114,7 @@ def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float
             continue
         finite += 1
         with_user = purse_oracle.tail(shape, scale, reach - weight)
-        assert bound >= (1 - with_user) ** (1 - order) - 1  # for the other side, as docs/purse.md bounds it
+        assert bound >= (1 - with_user) ** (1 - order) - 1  # "far below" in docs/guarantee.md
         for margin in (reach + 1, reach + 2, reach + scale, weight - reach, weight - reach - scale):
             worlds = [purse_oracle.bit(shape, scale, margin - weight), purse_oracle.bit(shape, scale, margin)]
             assert purse_oracle.excess(*worlds, order) <= bound

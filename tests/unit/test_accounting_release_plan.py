@@ -326,7 +326,7 @@ class TenMillion:
 
 
 def _sampling_share(plan: ReleasePlan, epsilon_of_noise: float) -> Decimal:
-    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md section 3, to 40 digits.
+    """``(1 + e^epsilon) (2 n TV + m (3 |X| + 2) / 2^128)`` of docs/guarantee.md, "A known domain", to 40 digits.
 
     TV: a magnitude needs 129 ln(2) / epsilon_of_noise thresholds on either side and 0, each off by at most one unit of
     2^-128, in the draw and again in the draw given that it passes.

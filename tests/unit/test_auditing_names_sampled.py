@@ -128,7 +128,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
 
 @pytest.mark.parametrize("slide_seconds", [3600, 86_400])
 def test_the_pace_of_scenes_is_that_of_the_real_purses(slide_seconds: int) -> None:
-    """Two implementations of section 8 of docs/purse.md."""
+    """Two implementations of docs/guarantee.md, "Weights"."""
     settings = run_settings(audited_plan())
     mechanism, _ = mechanism_and_claim(audited_plan())
     looks = {1: 1, 2: 2, 5: 1}

@@ -257,7 +257,7 @@ def test_fields_of_a_report() -> None:
 
 
 def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> None:
-    """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md section 7, at most the total."""
+    """Entry h of the table after at most h hits: the "+ 1" of docs/guarantee.md, "Claim (running figure)"."""
     chosen = monitor_settings(epsilon_per_query=8.0, hits_per_user=4, epsilon_after_hits=(1.0, 1.7, 2.3, 3.0))
     state = MonitorState()
     assert [_close(window, state, chosen=chosen)[0].epsilon_spent for window in range(5)] == [1.7, 2.3, 3.0, 3.0, 3.0]

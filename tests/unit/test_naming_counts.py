@@ -189,7 +189,7 @@ def test_settings_refuse_counts_that_leave_nothing_for_looks():
 
 
 def test_near_most_looks_users_lose_the_looks_that_counts_cost():
-    """The numbers of docs/purse.md, section 11, and docs/choose_a_budget.md."""
+    """The numbers of docs/guarantee.md, "Proposition (counts)", and docs/choose_a_budget.md."""
     chosen = settings_of(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, counts_for=10))
     assert 0.19 < chosen.counts_per_user * chosen.count_units / chosen.purse < 0.2
     looks = choose_replay(np.array([1, 2405, 2406, 2407, 3000, 10**6]), chosen).looks

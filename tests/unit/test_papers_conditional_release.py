@@ -113,7 +113,7 @@ def test_a_score_that_raises_is_charged_as_all_hits() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A hit is worth epsilon, not 2 epsilon (docs/mixed_charging.md section 3)
+# A hit is worth epsilon, not 2 epsilon (docs/guarantee.md, "Theorem of kept results")
 # ---------------------------------------------------------------------------------------------------------------------
 
 Shown = tuple[float, float]  # of one draw: the share of K_0, and of K_1, that its targets have covered so far

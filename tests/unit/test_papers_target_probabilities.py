@@ -135,7 +135,7 @@ def test_the_wrapper_says_boundary_as_often_as_the_paper_does() -> None:
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_two_runs_that_differ(epsilon: float) -> None:
-    """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/mixed_charging.md."""
+    """Better than [CL23] Lemma F.1; what its proof leaves out is in docs/guarantee.md, "Errata of the papers"."""
     twice = TwoRuns(_finite(epsilon, 2))
     claimed = twice.target.probability(twice)
     worst = 1.0

@@ -1,7 +1,7 @@
 """The purse: every user pays for its looks, and where wanted for its hits, in one currency. Plain numbers, no Beam.
 
-The currency is Renyi divergence at one fixed order; the proofs are in docs/guarantee.md, section 9, and those of
-prices in docs/purse.md. Read in this order:
+The currency is Renyi divergence at one fixed order; the proofs are in docs/guarantee.md, "Looks" and
+"Looks and hits in one purse". Read in this order:
 
 - `look_prices`: what one published bit, level or hit costs a user with some weight, with a certificate over all integer
   counts.

@@ -4,19 +4,21 @@ Guarantee, for every integer count, with and without a user's weight, either way
 a float is added:
 
 - `look_price`: ``count + noise >= threshold`` is published, one bit. The divergence of this order is at most the price.
-  With a hit price h > 0 the same holds of the divergence less h for each published hit (docs/purse.md, section 2).
-- `level_price`: a level is published, how many boundaries T, T + d, T + 2d, ... the noisy count passes (section 5). It
-  is the price for boundaries at all ``T + j d``, j any whole number, of which the published ones are a part, and so a
-  bound for every number of levels; it has the period d in the count. A spacing of five standard deviations or more
+  With a hit price h > 0 the same holds of the divergence less h for each published hit (docs/guarantee.md,
+  "Certificate of hits").
+- `level_price`: a level is published, how many boundaries T, T + d, T + 2d, ... the noisy count passes ("Levels").
+  It is the price for boundaries at all ``T + j d``, j any whole number, of which the published ones are a part, and so
+  a bound for every number of levels; it has the period d in the count. A spacing of five standard deviations or more
   costs next to nothing: few integers are near two boundaries.
 - `zone_price`: hits have a price, and nothing, a hit in the zone ``[T, T + d)``, or a name above it is published. The
-  divergence of the three outcomes, less `hit_price` if one is a hit, is at most the price (section 9). What lies
-  above the zone is published and costs nothing besides.
+  divergence of the three outcomes, less `hit_price` if one is a hit, is at most the price ("Looks and hits in one
+  purse"). What lies above the zone is published and costs nothing besides.
 
 The supremum over all integer counts is a maximum over finitely many and two bounds for all others, proved in
-docs/purse.md, section 2: the finite part grows until the bounds are below its maximum. For a large order or light tails
-the maximum can be where the tail is e^-300: a fixed cut would miss it. With a zone the others are the counts far above
-both boundaries and far below both; those between them are computed, however wide the zone is.
+docs/guarantee.md, "Prices: facts and certificate": the finite part grows until the bounds are below its maximum. For a
+large order or light tails the maximum can be where the tail is e^-300: a fixed cut would miss it. With a zone the
+others are the counts far above both boundaries and far below both; those between them are computed, however wide the
+zone is.
 
 Notation: ``P = Pr[Z >= m - weight]``, the bit with the user, ``Q = Pr[Z >= m]`` without; m is the threshold less the
 count of the others; ``lam = order - 1``. With a zone ``m + d`` is the other boundary.
@@ -154,8 +156,8 @@ def outcome_excess(
 def beyond_reach(noise: ExponentialPower, order: float, weight: int, reach: int) -> float:
     """A bound on the excess for all m above `reach` or below ``weight + 1 - reach``, whatever the hit price.
 
-    docs/purse.md, section 2: from where ``H(t) <= order / lam * H(t - weight)`` on, ``P (P/Q)^lam`` falls; at the other
-    side 1 - Q rises. Infinite before that.
+    docs/guarantee.md, "Prices: facts and certificate": from where ``H(t) <= order / lam * H(t - weight)`` on,
+    ``P (P/Q)^lam`` falls; at the other side 1 - Q rises. Infinite before that.
     """
     lam = order - 1
     if reach <= weight:

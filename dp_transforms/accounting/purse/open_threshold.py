@@ -2,7 +2,7 @@
 
 And what stated sizes must allow for noise, by the same argument. Guarantee: an item that nobody else holds is named, in
 any look of a user's whole life, with a probability of at most delta_open, whichever weights of the price list the
-user's looks have (docs/purse.md, section 4).
+user's looks have (docs/guarantee.md, "Proposition (lone items)").
 
 From how many users on an item is found (`fewest_users`, `found_from`) tells how useful a mechanism is: no guarantee
 depends on it.
@@ -56,8 +56,8 @@ def smallest_open_threshold(prices: PriceList, delta_open: float, hit_prices: Pr
     """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / purse`` for every weight w of both lists.
 
     purse: what a list leaves for looks. The shares of all looks add up to at most 1, also those of a user who is on the
-    list without hits first (docs/purse.md, section 9). With the smallest weight in each of `most_looks` looks the bound
-    is met, so that no smaller T is safe where that weight binds, as it nearly always does.
+    list without hits first (docs/guarantee.md, "Floors and T"). With the smallest weight in each of `most_looks` looks
+    the bound is met, so that no smaller T is safe where that weight binds, as it nearly always does.
     """
     check_delta(delta_open)
     return max(_smallest_of_list(each, delta_open) for each in (prices, hit_prices) if each is not None)
@@ -80,7 +80,7 @@ def smallest_size_margin(
 
     A stated N of at least k + 1 = `FEWEST_STATED` is too large only if ``Z > z + k (W - w)``, with w the largest weight
     in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
-    users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, 9.6).
+    users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, "Sizes").
     """
     check_range("size_error", size_error, 0.0, 1.0)
     noise, largest, others = prices.noise, prices.weights[-1], FEWEST_STATED - 1

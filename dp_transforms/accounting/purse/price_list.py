@@ -2,25 +2,27 @@
 
 Guarantee: if the whole numbers of `units` that a user pays for its looks (and `hit_units` for each of its hits) never
 add up to more than `PURSE_UNITS`, all looks together have a Renyi divergence of at most `budget` at this order, also
-when weights are chosen adaptively (docs/purse.md, section 2), and also from two lists of one noise, order and budget.
-Prices are rounded up to whole units, so adding them up is exact on every machine, and a purse is one 64-bit integer.
+when weights are chosen adaptively (docs/guarantee.md, "Theorem of the purse"), and also from two lists of one noise,
+order and budget. Prices are rounded up to whole units, so adding them up is exact on every machine, and a purse is one
+64-bit integer.
 
-A list with hits is for users who have at most `hits` of them and set what these cost aside beforehand (section 9). The
-smallest weight costs what is left, divided by `most_looks`, whatever less its price is. So a purse pays for at most
-`most_looks` looks, and the smallest threshold of an open domain is finite (section 4).
+A list with hits is for users who have at most `hits` of them and set what these cost aside beforehand ("Looks and hits
+in one purse"). The smallest weight costs what is left, divided by `most_looks`, whatever less its price is. So a purse
+pays for at most `most_looks` looks, and the smallest threshold of an open domain is finite ("Lone items").
 
 What a purse of an order is worth (`order_budget`, `delta_of_budget`): an interaction whose Renyi divergence of this
 order is at most B, either way, is (epsilon, delta)-DP with
 
     delta = e^((order - 1)(B - epsilon)) (1 - 1/order)^order / (order - 1).
 
-Source: Canonne, Kamath, Steinke (2020), Proposition 12; docs/purse.md, section 2. Budgets are rounded down, deltas up.
+Source: Canonne, Kamath, Steinke (2020), Proposition 12; docs/guarantee.md, "Conversion". Budgets are rounded down,
+deltas up.
 
 What counts of named items cost (`count_units`): a user who adds 1 to a sum with their noise changes the law of the
 result by a Renyi divergence of at most what `count_units` of a purse stand for, either way, whatever others add. The
 noise is ``round(X)`` with X of density ``exp(-(x / scale)^2)``. So the published integer is a function of the sum plus
 X, and costs at most what a Gaussian of variance ``scale^2 / 2`` costs ([Mironov 2017], Proposition 7):
-``order / scale^2``. Proof of the whole: docs/purse.md, section 11.
+``order / scale^2``. Proof of the whole: docs/guarantee.md, "Proposition (counts)".
 
 [Mironov 2017] I. Mironov. Renyi differential privacy. CSF 2017.
 """
@@ -99,9 +101,9 @@ def price_work(noise: ExponentialPower, order: float, weights: Sequence[int], sp
     """About how many integers the prices of these weights look at, at most. Raises ValueError for what has no price.
 
     A price looks at each integer up to a reach on both sides of the threshold, and at some intervals between levels
-    beyond it. The reach is known without looking: where the certificate (docs/purse.md, sections 2 and 5) bounds all
-    that is further away. So the work is bounded by the number of weights, times the reach of the largest, which is the
-    longest. That of hits is no longer, with or without a price for them.
+    beyond it. The reach is known without looking: where the certificate (docs/guarantee.md, "Prices: facts and
+    certificate" and "Levels") bounds all that is further away. So the work is bounded by the number of weights, times
+    the reach of the largest, which is the longest. That of hits is no longer, with or without a price for them.
     """
     check_order(order)
     largest = max((check_whole("each of weights", weight, 1) for weight in weights), default=1)
@@ -225,9 +227,9 @@ def make_price_list(
 ) -> PriceList:
     """The price list for users who pay for `fewest_looks` to `most_looks` looks, and for `hits` hits beside them.
 
-    counts, count_units: a user with n looks sets min(n, counts) * count_units aside for counts (section 11).
-    Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so rounding
-    costs a weight at most about 1 % (and one integer).
+    counts, count_units: a user with n looks sets min(n, counts) * count_units aside for counts ("Proposition
+    (counts)"). Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
+    rounding costs a weight at most about 1 % (and one integer).
     """
     _check_terms(noise, order, budget, hit_units, hits, spacing)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)

@@ -16,7 +16,7 @@ that a clock at this moment closes, and leaves the others, whole, to the next pa
 
 A partition without new records has a clock that does not move: then the wall clock may close its windows. What the wall
 clock or the operator decides is not a function of the records. So it is an *intent* first: it is stored at this
-position while reading stops, and acted on when no restart can forget it (docs/guarantee.md, section 6).
+position while reading stops, and acted on when no restart can forget it (docs/guarantee.md, "Streams and parts").
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StreamClock:
 
     kind: ``arrival``: the clock of a partition is the log's own, which sets a timestamp when an event arrives. Whether
         an event is in time then depends on this event alone. ``event``: the times of the events themselves, to replay
-        history; then one event far ahead makes others late (docs/guarantee.md, section 7).
+        history; then one event far ahead makes others late (docs/guarantee.md, "Which events of a stream are in time").
     allowed_lateness_seconds: how long after the end of a window its events are still accepted.
     out_of_order_seconds: how far clock values of one partition may step back.
     max_ahead_seconds: an event further ahead of its arrival than this is refused.
@@ -99,7 +99,8 @@ class StreamClock:
 
     def first_arrival_micros(self, schedule: WindowSchedule, first: int = 0) -> int:
         """Arrivals before this moment change nothing in the windows from ``first`` on: their events are before these,
-        or too far ahead of their arrival, and a clock that they set closes none (docs/guarantee.md, section 6)."""
+        or too far ahead of their arrival, and a clock that they set closes none (docs/guarantee.md, "Where reading
+        begins")."""
         start_micros = schedule.start_seconds * MICROS_PER_SECOND
         return max(start_micros, schedule.window_start_micros(first)) - self.max_ahead_micros
 

@@ -69,7 +69,8 @@ class PartitionReader(Protocol):
     def confirm_end(self) -> bool:
         """Whether the log itself says, after the last poll began, that it has nothing after that poll's position.
 
-        False if it does not answer. What the wall clock decides depends on it (docs/guarantee.md, section 7).
+        False if it does not answer. What the wall clock decides depends on it (docs/guarantee.md, "Which events of a
+        stream are in time").
         """
         ...
 

@@ -32,7 +32,7 @@ class IndividualCharging:
 
     q, the probability of the target, is ``1 / (e^epsilon_per_query + 1)`` without a zone and, with one,
     ``(1 - e^(-W epsilon_per_query / grid)) / (e^epsilon_per_query + 1)``. This q holds for every weight in (0, 1]; no
-    larger q does. Proof: docs/mixed_charging.md, section 5. Source: [CL23] Algorithm 5, Theorem 2.10.
+    larger q does. Proof: docs/guarantee.md, "Lemma (the zone)". Source: [CL23] Algorithm 5, Theorem 2.10.
 
     >>> stream = IndividualCharging(2000, hits=1, epsilon_per_query=0.5)
     >>> reports = [stream.ask(LinearQuery(np.arange(2000) % 2 == step % 2), threshold=500) for step in range(3)]

@@ -165,7 +165,7 @@ class NoisyZoneTest:
 
     Guarantee: epsilon-DP, and ``between`` is a q-target, ``q = (1 - e^(-W epsilon / sensitivity)) / (e^epsilon + 1)``
     for a zone of W units. Condition: as for `NoisyAnswer`. Source: [CL23] Lemma G.1; for whole units, and for a user
-    who moves the answer by several of them, docs/mixed_charging.md section 5.
+    who moves the answer by several of them, docs/guarantee.md, "Lemma (the zone)".
 
     threshold: the lower one, a number, rounded up. zone_width: a number > 0, rounded up to a multiple of 1 / grid.
 
@@ -270,8 +270,9 @@ class BoundaryWrapper:
 
     Guarantee: with e the epsilon of the mechanism, ``t = e + ln(3 / (2 + 1/exp(e)))``-DP, and the boundary is a
     q-target, ``q = (exp(t) - 1) / (exp(t) - 1 + (2 exp(t) + 1)(exp(e) - 1))``. Both are exact: no smaller t and no
-    larger q hold for all mechanisms (docs/mixed_charging.md section 4). t <= 4 e / 3, as [CL23] Lemma 2.8 says, and q
-    exceeds that of its Lemma 2.9 (2/7 for small e, here 4/13; in print it has e^(t-1) for e^t - 1).
+    larger q hold for all mechanisms (docs/guarantee.md, "The boundary with probabilities"). t <= 4 e / 3, as [CL23]
+    Lemma 2.8 says, and q exceeds that of its Lemma 2.9 (2/7 for small e, here 4/13; in print it has e^(t-1) for e^t -
+    1).
 
     With pi the probability of all outcomes but the likeliest one, `BOUNDARY` has probability
     ``min(1/3, pi / (1 + pi))``, and the rest is divided as the mechanism does. Drawn exactly, in one choice.
@@ -320,7 +321,8 @@ class TwoRuns:
 
     Guarantee: (2 epsilon, 2 delta)-DP, and "the results differ" is a ``1/(e^(2 epsilon) + 1)``-target. [CL23] Lemma
     F.1 proves ``1 - sqrt(e^(2 epsilon) / (1 + e^(2 epsilon)))`` only, 0.258 at epsilon 0.1 where this is 0.450; proof
-    in docs/mixed_charging.md section 4. No probabilities are needed. Condition: as for the computation itself.
+    in docs/guarantee.md, "The boundary without probabilities". No probabilities are needed. Condition: as for the
+    computation itself.
 
     >>> from dp_transforms.mechanisms.papers.noise_source import SecretNoise
     >>> votes = exponential_choice(("cat", "dog"), lambda counts: counts, epsilon=1.0)

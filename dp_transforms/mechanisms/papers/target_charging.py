@@ -142,7 +142,8 @@ class TargetCharging(_Charging):
     the game accountant for tau hits at epsilon and q (``accounting.charging_game.GameAccountant``), however many calls
     there are; another limit has a guarantee of its own. Condition: each computation is (epsilon, delta)-DP as it
     declares, for the one unit of privacy that all share, and it, its target and its prior are chosen from published
-    results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md section 3.
+    results alone. Source: [CL23] Algorithms 1 and 6, Theorem B.4; docs/guarantee.md, "The game" and "The charging
+    rule".
 
     Computations, targets, and all functions given to them (queries, scores, predicates) must be pure and total: no
     state, and no exception that depends on the data. An exception after the data were touched shows something about
@@ -271,7 +272,7 @@ class ConditionalRelease:
     Guarantee: that of the `TargetCharging` that it is given. Being published is one hit of an epsilon-DP call with a
     `NotPrior` target, whenever it happens; not being published costs nothing; the computation's delta is paid once.
     [CL23] Lemma 2.5 charges a hit of a later ask at 2 epsilon. That is not needed: each draw with all of its asks, in
-    any order among other calls, is one epsilon-DP call (docs/mixed_charging.md section 3).
+    any order among other calls, is one epsilon-DP call (docs/guarantee.md, "Theorem of kept results").
 
     Condition: published results alone decide what a target contains. The draw is made at the first ask, and kept: never
     draw again to widen a target. A target must be a pure and total function: where it raises may show the result, so an

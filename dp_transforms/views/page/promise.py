@@ -1,8 +1,9 @@
 """What a run promises and what not, in plain sentences with its own numbers. For the page, ``shh explain`` and the
 fact sheet.
 
-Sources: docs/guarantee.md, sections 1 and 7; the bound on guesses is [KOV15] Theorem 2.1: of (epsilon, delta)-DP the
-two errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon). All numbers are rounded up.
+Sources: docs/guarantee.md, "Setting" and "What may be published"; the bound on guesses is [KOV15] Theorem 2.1: of
+(epsilon, delta)-DP the two errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon). All numbers are
+rounded up.
 
 And whether a report and the plan in its header agree, for somebody who did not make them (`check_against_plan`). It
 finds a plan that was changed or exchanged, and results that such a run cannot publish. It cannot find a run that did
