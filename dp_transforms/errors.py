@@ -9,5 +9,9 @@ class UserError(Exception):
     exit_code = 1
 
 
+class MissingLibraryError(UserError, ImportError):
+    """A library that only some uses need. The message says which extra of the package brings it."""
+
+
 class StreamError(RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""

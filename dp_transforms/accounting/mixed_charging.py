@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -44,7 +45,8 @@ from dp_transforms.accounting.composition import (
     check_epsilon,
     check_epsilon_per_query,
 )
-from dp_transforms.checks import check_whole, is_number
+from dp_transforms.checks import check_whole, how_to_install, is_number
+from dp_transforms.errors import MissingLibraryError
 
 SMALLEST_DIVERGENCE = 1e-15  # smaller ones are rounded up to it: dp_accounting takes ln(1 - e^-divergence)
 _LOST_DIGITS = 2.0**-52  # of that difference: four times what the float next to 1 may be off by
@@ -81,21 +83,29 @@ def delta_from_divergences(orders: Sequence[float], divergences: Sequence[float]
 
     Canonne, Kamath, Steinke (2020), Proposition 12, by dp_accounting, which ignores orders up to 1.01.
     """
-    from dp_accounting.rdp import rdp_privacy_accountant  # heavy: only where it is used
-
     check_epsilon(epsilon)
-    delta, _ = rdp_privacy_accountant.compute_delta(orders, _convertible(divergences), epsilon)
+    delta, _ = _conversions().compute_delta(orders, _convertible(divergences), epsilon)
     return min(1.0, float(delta) * (1 + ROUNDING))
 
 
 def epsilon_from_divergences(orders: Sequence[float], divergences: Sequence[float], delta: float) -> float:
     """The inverse of `delta_from_divergences`, rounded up; infinite if no order has a finite divergence."""
-    from dp_accounting.rdp import rdp_privacy_accountant
-
     check_delta(delta)
     # A little less than delta, which pays for the rounding of delta above.
-    epsilon, _ = rdp_privacy_accountant.compute_epsilon(orders, _convertible(divergences), delta * (1 - 10 * ROUNDING))
+    epsilon, _ = _conversions().compute_epsilon(orders, _convertible(divergences), delta * (1 - 10 * ROUNDING))
     return float(epsilon) * (1 + ROUNDING)
+
+
+def _conversions() -> types.ModuleType:
+    """Heavy, and nothing of the pipeline needs it: imported where it is used."""
+    try:
+        from dp_accounting.rdp import rdp_privacy_accountant
+    except ImportError as error:
+        raise MissingLibraryError(
+            f"Calls of several kinds need dp-accounting. {how_to_install('accounting')}"
+        ) from error
+    found: types.ModuleType = rdp_privacy_accountant
+    return found
 
 
 def _convertible(divergences: Sequence[float]) -> list[float]:

@@ -15,7 +15,7 @@ import click
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import ENGINE, flag, option
 from dp_transforms.engines.engine_process import LOCAL as LOCAL_FLINK
-from dp_transforms.engines.this_machine import addresses_of, is_loopback, is_open_here, open_ports
+from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
 
 # Only in this process the noise key can be drawn and forgotten: no other process needs it.
@@ -160,6 +160,8 @@ def check_ports(engine: str, *, allow: bool) -> None:
 
     engine: the name of the engine. allow: print a warning on stderr, and go on.
     """
+    from dp_transforms.engines.processes import open_ports
+
     found = open_ports()
     if allow:
         for port in found:
@@ -177,6 +179,8 @@ def check_worker_pool(pool: str, flink_master: str) -> None:
     pool, flink_master: "host:port", the latter also "[local]". Names are looked up here; a name that only the cluster
     knows is taken for a private one.
     """
+    from dp_transforms.engines.processes import is_open_here
+
     addresses = addresses_of(pool.rpartition(":")[0])
     if any(ipaddress.ip_address(address).is_global for address in addresses):
         raise UserError(

@@ -13,7 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
 import click
@@ -27,7 +27,6 @@ from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
-from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.options import GroupedCommand, NothingFoundError
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.state_options import account_of_options
@@ -46,6 +45,9 @@ from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.state_file import hold_state
+
+if TYPE_CHECKING:
+    from dp_transforms.cli.ledger_account import LedgerAccount
 
 _NOTHING_STARTED = "nothing was started"
 

@@ -9,7 +9,8 @@
 - engine_process: the programs of engines: where they are, how they start, and that they always end.
 - kafka_server: a Kafka broker of one node, for demos, benchmarks and tests.
 - on_loopback: makes Beam's servers listen on the loopback address alone.
-- this_machine: cores and memory, and which ports others can reach.
+- this_machine: cores and memory, and which addresses are its own alone.
+- processes: their children, and which of their ports others can reach. Needs the extra `engines`.
 
 The folder runners, beside the package, has what ``make engines`` builds Flink's job server and Kafka from.
 """

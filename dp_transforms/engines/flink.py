@@ -15,8 +15,6 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
-import psutil
-
 from dp_transforms.engines.engine_process import LOCAL, Engine, engine_file, free_port, is_port_open, java
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import portable_options
@@ -225,30 +223,19 @@ class WorkerPool(Engine):
 
     def worker_pids(self) -> list[int]:
         """Process ids of the Python workers that run now."""
-        found = []
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if child.status() != psutil.STATUS_ZOMBIE and "SdkHarness" in " ".join(child.cmdline()):
-                    found.append(int(child.pid))
-            except psutil.NoSuchProcess:  # it ended in the meantime
-                continue
-        return found
+        from dp_transforms.engines.processes import children
+
+        return children(self.process.pid, "SdkHarness")
 
     def are_at_work(self) -> bool:
         """Whether there are Python workers and all of them have a bundle: then data flows beside control and logs.
 
         Beam may overlook the death of one that has none yet (docs/engines.md).
         """
+        from dp_transforms.engines.processes import connections
+
         pids = self.worker_pids()
-        return bool(pids) and all(_connections(pid) >= _CONNECTIONS_AT_WORK for pid in pids)
-
-
-def _connections(pid: int) -> int:
-    try:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.NoSuchProcess:
-        return 0
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
+        return bool(pids) and all(connections(pid) >= _CONNECTIONS_AT_WORK for pid in pids)
 
 
 def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) -> None:

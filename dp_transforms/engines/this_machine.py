@@ -1,17 +1,11 @@
-"""What this machine has: cores and memory, or those of the container; and ports that other machines can reach.
-
-Beam needs no password, so a run looks at the ports of its processes.
-"""
+"""What this machine has: cores and memory, or those of the container; and which addresses are its own alone."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import resource
 import socket
-from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-import psutil
 
 _CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -30,68 +24,26 @@ def cores() -> int:
 
 def free_memory_bytes() -> int:
     """Memory that this process may still take: what the machine has, or its container if that is less."""
-    free = int(psutil.virtual_memory().available)
+    free = _available_bytes()
     for path in _CGROUP_LIMITS:
         try:
             with open(path) as file:
                 limit = int(file.read())
         except (OSError, ValueError):  # no such controller, or "max"
             continue
-        free = min(free, max(0, limit - int(psutil.Process().memory_info().rss)))
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the most that it ever had
+        free = min(free, max(0, limit - used))
     return free
 
 
-class OpenPort(NamedTuple):
-    """A TCP port that other machines can reach. program: the name of the process that listens."""
-
-    program: str
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        where = "all addresses" if ipaddress.ip_address(self.host).is_unspecified else self.host
-        return f"{self.program} on port {self.port} of {where}"
-
-
-def open_ports(pid: int | None = None) -> list[OpenPort]:
-    """Ports that a process or its descendants listen on now, with other addresses than the loopback address.
-
-    pid: None for this process. A process that ends meanwhile has none.
-    """
+def _available_bytes() -> int:
+    """Without swapping, as Linux says; of another system half of what it has."""
     try:
-        top = psutil.Process(pid)
-        tree = [top, *top.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-    found: set[OpenPort] = set()
-    for process in tree:
-        try:
-            beyond = [address for address in _listening(_connections(process)) if not is_loopback(address.ip)]
-            if beyond:
-                found.update(OpenPort(process.name(), address.ip, address.port) for address in beyond)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return sorted(found)
-
-
-def is_open_here(port: int) -> bool:
-    """Whether a process of this machine listens on this port beyond the loopback address, as far as we can see."""
-    try:
-        listening = _listening(psutil.net_connections(kind="tcp"))
-    except psutil.AccessDenied:  # some systems show it only to the administrator
-        return False
-    return any(address.port == port and not is_loopback(address.ip) for address in listening)
-
-
-def _connections(process: Any) -> Iterable[Any]:
-    # psutil renamed the method in version 6.
-    look = process.net_connections if hasattr(process, "net_connections") else process.connections
-    found: Iterable[Any] = look(kind="tcp")
-    return found
-
-
-def _listening(connections: Iterable[Any]) -> list[Any]:
-    return [connection.laddr for connection in connections if connection.status == psutil.CONN_LISTEN]
+        with open("/proc/meminfo") as file:
+            rows = dict(line.split(":", 1) for line in file)
+        return int(rows["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def is_loopback(host: str) -> bool:

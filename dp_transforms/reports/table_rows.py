@@ -15,9 +15,8 @@ import stat
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, NamedTuple
 
-import sqlalchemy as sa
-
-from dp_transforms.errors import StreamError
+from dp_transforms.checks import how_to_install
+from dp_transforms.errors import MissingLibraryError, StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports.records import ReportFileError, ReportHeader, check_report, parse_header
 from dp_transforms.reports.report_table import ReportTable
@@ -31,6 +30,11 @@ from dp_transforms.stores.databases import (
     sqlite_engine,
 )
 from dp_transforms.stores.local_files import create_new
+
+try:
+    import sqlalchemy as sa
+except ImportError as error:
+    raise MissingLibraryError(f"A table of reports needs SQLAlchemy. {how_to_install('sql')}") from error
 
 DAMAGED = "was changed by another program, or is damaged. Start a new run, with another --output-table"
 _WAIT_SECONDS = 60.0  # for another worker

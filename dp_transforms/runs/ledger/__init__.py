@@ -19,6 +19,14 @@ Each module imports only those above it:
 
 from __future__ import annotations
 
+from dp_transforms.checks import how_to_install
+from dp_transforms.errors import MissingLibraryError
+
+try:
+    import sqlalchemy as _sqlalchemy  # noqa: F401, all modules below need it
+except ImportError as error:
+    raise MissingLibraryError(f"A ledger needs SQLAlchemy. {how_to_install('sql')}") from error
+
 from dp_transforms.runs.ledger.doctor import Finding
 from dp_transforms.runs.ledger.ledger import Ledger
 from dp_transforms.runs.ledger.records import (

@@ -1,0 +1,146 @@
+"""`pip install` without extras: what a local run needs is there, and what is not there is named with its extra.
+
+No network is needed: processes of these tests see only the packages that the project's requirements bring.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+MOST_REQUIREMENTS = 8
+RANGE = ("--window", "1h", "--epsilon", "2", "--delta", "1e-9", "--start", "2026-01-01", "--end", "2026-01-03")
+# Who looks for packages in folders does not find those that the file beside this one names.
+BLOCKER = """
+import pathlib, sys
+from importlib.machinery import PathFinder
+_HIDDEN = frozenset(pathlib.Path(__file__).with_name("hidden.txt").read_text().split())
+class _Hide(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in _HIDDEN else PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = _Hide
+"""
+BEAM = """
+import apache_beam as beam
+from dp_transforms import ReleasePlan, ShiftingHeavyHitters, WindowSchedule
+hour = WindowSchedule.fixed(1_767_225_600, 1_767_225_600 + 7200, 3600)
+plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=hour, mode="hits")
+with beam.Pipeline("DirectRunner") as pipeline:
+    clicks = pipeline | beam.Create([(f"user {number}", "a story") for number in range(400)])
+    timed = clicks | beam.Map(lambda click: beam.window.TimestampedValue(click, 1_767_225_660))
+    heavy = timed | ShiftingHeavyHitters(plan)
+    heavy.reports | beam.Map(lambda report: print([found.item for found in report.heavy_hitters]))
+"""
+
+
+def _brought(requirements: list[str]) -> set[str]:
+    """The distributions that these requirements install here, and those that they require in turn."""
+    found: set[str] = set()
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if name in found or (wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        waiting += map(Requirement, importlib.metadata.requires(name) or ())
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder of which `sitecustomize` hides the packages that a plain install does not bring."""
+    folder = tmp_path_factory.mktemp("plain")
+    brought = _brought(DECLARED["dependencies"]) | {canonicalize_name(DECLARED["name"]), "pip", "setuptools"}
+    hidden = {
+        package
+        for package, distributions in importlib.metadata.packages_distributions().items()
+        if not {canonicalize_name(name) for name in distributions} & brought
+    }
+    assert {"sqlalchemy", "psutil", "dp_accounting", "pytest"} <= hidden
+    assert not {"numpy", "apache_beam", "pyarrow"} & hidden
+    (folder / "hidden.txt").write_text("\n".join(sorted(hidden)))
+    (folder / "sitecustomize.py").write_text(BLOCKER)
+    return folder
+
+
+def _run(plain: pathlib.Path, folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(plain)}
+    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
+
+
+def _shh(plain: pathlib.Path, folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return _run(plain, folder, "-m", "dp_transforms.cli.main", *words)
+
+
+def test_few_packages_are_required_and_none_serves_stores_or_draws() -> None:
+    names = {canonicalize_name(Requirement(text).name) for text in DECLARED["dependencies"]}
+    assert len(names) == len(DECLARED["dependencies"]) <= MOST_REQUIREMENTS
+    brought = _brought(DECLARED["dependencies"])
+    assert not brought & {"sqlalchemy", "uvicorn", "starlette", "flask", "matplotlib", "altair", "plotly", "pandas"}
+
+
+def test_a_log_is_replayed_planned_streamed_and_shown(plain: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for words in (
+        ("simulate", "--output", "clicks.csv", "--events", "20000", "--days", "2"),
+        ("doctor", "clicks.csv"),
+        ("plan", *RANGE, "--output", "plan.json"),
+        ("replay", "clicks.csv", "--plan", "plan.json", "--output", "report.avro", "--processes", "2"),
+        ("replay", "clicks.csv", *RANGE, "--mode", "hits", "--output", "hits.jsonl"),
+        ("show", "report.avro", "--html", "page.html"),
+        ("explain", "report.avro"),
+        ("audit", "--plan", "plan.json", "--runs", "200"),
+    ):
+        done = _shh(plain, tmp_path, *words)
+        assert done.returncode in (0, 3), (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "page.html").stat().st_size > 100_000
+
+
+def test_the_transform_runs_on_the_direct_runner(plain: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = _run(plain, tmp_path, "-c", BEAM)
+    assert "['a story']" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("ledger", "--ledger", "l.db"), "sql"),
+        (("show", "sqlite:///reports.db"), "sql"),
+        (("serve", "report.avro"), "serve"),
+        (
+            (
+                "stream",
+                "--kafka",
+                "localhost:9092",
+                "--topic",
+                "clicks",
+                "--engine",
+                "in-process",
+                *RANGE,
+                "--output",
+                "reports",
+            ),
+            "kafka",
+        ),
+        (("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"), "s3"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_extra(
+    plain: pathlib.Path, tmp_path: pathlib.Path, words: tuple[str, ...], extra: str
+) -> None:
+    done = _shh(plain, tmp_path, *words)
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert f"pip install '.[{extra}]'" in done.stderr
+    assert extra in DECLARED["optional-dependencies"]
