@@ -184,14 +184,17 @@ def test_every_option_is_documented_once_in_its_section_or_with_those_of_several
     marks = re.findall(r"^<!-- options of (.*) -->$", page, re.MULTILINE)
     having = [name for name, command in commands().items() if option_tables.options_of(command)]
     assert sorted(marks) == sorted([*having, option_tables.SHARED])
+    sections = dict(re.findall(r"^## (.*)$((?:(?!^## ).*\n)*)", page, re.MULTILINE))
+    several = re.findall(r"^Of (.*):\n((?:(?!Of |<!--).*\n)*)", sections["Options of several commands"], re.MULTILINE)
     for name in having:
-        section = re.search(rf"^## shh {name}$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-        assert section is not None
-        assert f"<!-- options of {name} -->" in section[1]
-        named = re.findall(r"^- `(--[a-z-]+)", section[1], re.MULTILINE)
-        of_several = section[1].partition("](#options-of-several-commands):")[2]
-        named += re.findall(r"`(--[a-z-]+)`", of_several)
+        assert f"<!-- options of {name} -->" in sections[f"shh {name}"]
+        named = named_options(sections[f"shh {name}"])
+        named += [option for whose, options in several if f"`{name}`" in whose for option in named_options(options)]
         assert sorted(named) == sorted(option_tables.options_of(commands()[name]))
+
+
+def named_options(text: str) -> list[str]:
+    return re.findall(r"^- `(--[a-z-]+)", text, re.MULTILINE)
 
 
 def test_every_command_is_documented() -> None:

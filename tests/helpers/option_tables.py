@@ -11,7 +11,7 @@ import inspect
 import pathlib
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import click
@@ -106,11 +106,9 @@ def _of_several(shared: Mapping[Said, Iterable[str]]) -> list[str]:
     return lines[1:]
 
 
-def _of_one(options: Iterable[Said], shared: Mapping[Said, Iterable[str]]) -> list[str]:
+def _of_one(options: Collection[Said], shared: Mapping[Said, Iterable[str]]) -> list[str]:
     own = [one.line() for one in options if one not in shared]
-    others = ", ".join(f"`{one.name}`" for one in options if one in shared)
-    also = _wrapped(f"And [of {SHARED}](#options-of-several-commands): {others}.", "") if others else ""
-    return [*own, *([""] if own and also else []), *([also] if also else [])]
+    return [*own, *(["", f"And those [of {SHARED}](#options-of-several-commands)."] if len(own) < len(options) else [])]
 
 
 def _wrapped(text: str, indent: str = "  ") -> str:
