@@ -71,15 +71,10 @@ def test_the_readme_is_short_and_shows_the_page() -> None:
     assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
 
 
-PROOFS = {"guarantee.md", "purse.md", "mixed_charging.md", "threshold_monitor_on_a_grid.md"}
-WIDER = {*PROOFS, "papers.md", "benchmarks.md", "mutants.md", "audit.md"}
-
-
 def test_no_line_of_a_document_has_more_than_120_columns() -> None:
     for path in DOCUMENTS:
-        if path.name not in WIDER:
-            wide = [number for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
-            assert not wide, path.relative_to(ROOT)
+        wide = [number for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > 120]
+        assert not wide, path.relative_to(ROOT)
 
 
 def test_the_extras_that_the_index_explains_are_those_for_users() -> None:
