@@ -143,7 +143,7 @@ def command(context: click.Context, /, logs: tuple[str, ...], **options: Any) ->
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
-    (docs/object_stores.md). `shh replay LOG` alone looks at the log and prints the whole command. Options for Beam
+    (docs/stores.md). `shh replay LOG` alone looks at the log and prints the whole command. Options for Beam
     follow after `--`.
 
     \b

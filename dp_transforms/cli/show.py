@@ -82,7 +82,7 @@ def command(
     """Print a report: its guarantee, and which items were heavy in which window.
 
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
-    folder of `shh stream`, or a database that either wrote to (docs/databases.md).
+    folder of `shh stream`, or a database that either wrote to (docs/stores.md).
     """
     if last is not None and show_all:
         raise click.UsageError("--last and --all exclude each other. Give one of them.")

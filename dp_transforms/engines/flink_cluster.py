@@ -55,7 +55,7 @@ class FlinkCluster:
 
     `rest` asks the job manager; `address` is the master for `dp_transforms.engines.flink.JobServer`.
     task_heap_megabytes, task_direct_megabytes: memory of all tasks of the task manager; replays of large logs need more
-        (docs/scale.md).
+        (docs/engines.md).
     """
 
     def __init__(

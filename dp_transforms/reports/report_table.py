@@ -67,7 +67,7 @@ class ReportTable(WindowSink[int]):
         if not isinstance(self.url, str) or not _URL.match(self.url):
             raise ValueError(
                 "url of a report table must be postgresql://HOST/DATABASE or sqlite:///FILE. DuckDB reads reports that"
-                " are Parquet files (docs/databases.md)."
+                " are Parquet files (docs/stores.md)."
             )
         if not isinstance(self.table, str) or not _NAME.fullmatch(self.table):
             raise ValueError(

@@ -30,7 +30,6 @@ EVIL = "<img src=x onerror='hacked = 1'>"
 ITEMS = {"first": range(48), "second": range(3, 9), EVIL: range(4, 48)}
 MANY = reports_of(PLAN, {item: {w: 5 * w + 1 for w in held} for item, held in ITEMS.items()})
 CLIENTS = 100
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -157,26 +156,6 @@ def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_
         expect(page.locator("#when")).to_contain_text("window 2 of 2", timeout=30_000)
         assert page.evaluate("document.cookie") == ""
         assert [each for each in watched.asked if "token" in each] == watched.asked[:1]
-        assert watched.said == []
-        watched.context.close()
-
-
-@pytest.mark.long
-def test_the_picture_of_the_docs(browser: Any, tmp_path: pathlib.Path) -> None:
-    """docs/live_page.png, which is written anew into the folder SHH_SCREENSHOTS."""
-    plan, reports = many_windows(72)
-    writer = ReportFolder(str(tmp_path / "reports")).open(header_of(plan))
-    for each in reports:
-        writer.write(each)
-    with served(tmp_path / "reports") as server:
-        watched = WatchedPage(browser, server.address)
-        page = watched.wait()
-        expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
-        expect(page.locator("#picture svg")).to_have_count(1, timeout=30_000)
-        picture = pathlib.Path(os.environ.get("SHH_SCREENSHOTS", tmp_path)) / "live_page.png"
-        page.screenshot(path=picture)
-        begin = (DOCS / "live_page.png").read_bytes()[:24]
-        assert picture.read_bytes()[:24] == begin, "the picture of the docs has the same size"
         assert watched.said == []
         watched.context.close()
 

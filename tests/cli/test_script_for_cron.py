@@ -1,4 +1,4 @@
-"""The script for cron of docs/nightly_replays.md, as it stands there: with a night missed, one run twice and one
+"""The script for cron of docs/budgets_over_runs.md, as it stands there: with a night missed, one run twice and one
 killed, the log of the day that has begun, and an old log that is rewritten."""
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ main()
 
 def recipe() -> tuple[list[str], str, str]:
     """The commands of the first evening, what cron runs, and night.sh."""
-    text = (ROOT / "docs" / "nightly_replays.md").read_text().split("## A script for cron")[1].split("\n## ")[0]
+    text = (
+        (ROOT / "docs" / "budgets_over_runs.md").read_text().split("## One run in nightly parts")[1].split("\n## ")[0]
+    )
     outside = re.sub(r"```sh\n.*?```", "", text, flags=re.DOTALL)
     indented = [line[4:] for line in outside.splitlines() if line.startswith("    ")]
     commands = re.sub(r"\\\n\s*", "", "\n".join(indented)).splitlines()

@@ -150,8 +150,8 @@ def test_reports_are_copied_part_by_part_and_again_and_no_answer_is_replaced(
 
 
 def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path) -> None:
-    """Those of docs/databases.md that are not of DuckDB or Grafana alone."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "databases.md").read_text()
+    """Those of docs/stores.md that are not of DuckDB or Grafana alone."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "stores.md").read_text()
     block = page[page.index("    -- what is on top now") :].partition("\n\n")[0]
     story, other = (HeavyHitter(item, None, None, 2, 30) for item in ("story-02808", "other"))
     news = [report(1, story), report(2, story, other), report(4, story)]
@@ -177,7 +177,7 @@ def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path)
 
 def test_duckdb_reads_report_files_as_the_page_says(folder: pathlib.Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "databases.md").read_text()
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "stores.md").read_text()
     (folder / "reports").mkdir()
     written(folder / "reports", "parquet", [LABELS, COUNTS])
     query = page[page.index("    SELECT window_start, unnest(heavy_hitters") :].partition(";")[0]

@@ -50,7 +50,7 @@ def test_flink_is_the_release_that_the_tests_run_with_its_settings() -> None:
             "taskmanager.memory.task.off-heap.size": "64mb",
             "taskmanager.memory.managed.size": "64mb",
         }.items()
-    ), "as replays of 100 M events were measured (docs/scale.md)"
+    ), "as replays of 100 M events were measured (docs/engines.md)"
 
 
 def test_the_command_takes_its_options(tmp_path: pathlib.Path) -> None:

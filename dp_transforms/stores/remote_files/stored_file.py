@@ -188,12 +188,12 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     if "@" in rest.partition("/")[0] or _SECRET.search(rest):
         raise UrlError(
             f"a URL {scheme}://... holds a password or a signature, which every process of the machine could read."
-            " Leave it out of the URL: stores take their credentials from the environment (docs/object_stores.md)."
+            " Leave it out of the URL: stores take their credentials from the environment (docs/stores.md)."
         )
     if scheme not in SCHEMES:
         raise UrlError(
             f"URLs {scheme}://... are not known. Use {', '.join(f'{known}://' for known in SCHEMES)} or a path:"
-            " copy files of another store, or mount it (docs/object_stores.md)."
+            " copy files of another store, or mount it (docs/stores.md)."
         )
     if not rest.partition("/")[0] or found[1] != scheme:
         raise UrlError(f"a URL must begin with {scheme}:// and then name a {_HOSTS[scheme]}.")
