@@ -2,7 +2,7 @@
 
 The one idea is a purse for every user, which pays for looks, for hits, or for both. A look is an item that the user has
 in a window; a hit is a published result about it that is charged. Hits are charged by ThresholdMonitorEvolving, a
-stateful DoFn (`beam.monitor_heavy_hitters`), and accounted by target charging (TCT); looks, the default, by a price
+stateful DoFn (`beam.threshold_monitor`), and accounted by target charging (TCT); looks, the default, by a price
 list (`monitor.purses`, docs/guarantee.md, "Looks").
 
 Guarantee of everything that `ShiftingHeavyHitters` reports, over the whole run: for neighbouring streams S and S',
