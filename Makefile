@@ -105,7 +105,7 @@ test-postgres: $(INSTALLED)
 
 # A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
 test-stores: $(INSTALLED) azurite
-	$(BIN)/python -m pytest -n0 -m "long or not long" tests/engines/test_azurite.py
+	$(BIN)/python -m pytest -n0 -m "long or not long" -k 'azfs or azure' tests/unit/test_stores.py
 
 # Killed workers and task managers, demos, several clusters: an hour.
 test-engines-long: $(INSTALLED) engines
