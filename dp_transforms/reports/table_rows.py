@@ -281,11 +281,10 @@ class TableRows:
 
     def reports(self, connection: sa.Connection, run_id: str, starts: Set[int] | None = None) -> list[WindowReport]:
         """All of a run in order, or those of some windows. Raises ReportFileError for what shh did not write."""
-        if starts is None:
-            return self._reports(connection, run_id, None)
-        asked = sorted(starts)
-        parts = (asked[place : place + _WINDOWS_AT_ONCE] for place in range(0, len(asked), _WINDOWS_AT_ONCE))
-        return [report for part in parts for report in self._reports(connection, run_id, part)]
+        asked = sorted(starts or ())
+        parts = [asked[place : place + _WINDOWS_AT_ONCE] for place in range(0, len(asked), _WINDOWS_AT_ONCE)]
+        every = [None] if starts is None else parts
+        return [report for part in every for report in self._reports(connection, run_id, part)]
 
     def _reports(self, connection: sa.Connection, run_id: str, starts: list[int] | None) -> list[WindowReport]:
         windows, items = self._windows, self._items

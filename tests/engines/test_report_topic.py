@@ -117,7 +117,7 @@ def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(
     keys = write_all(sink, REPORTS[::-1], ended=None)
     assert keys == ["news|2017-10-02T09:00:00Z", "news|2017-10-01T05:00:00Z", "news|2017-10-01T03:00:00Z"]
     eventually(lambda: sink.read("run-1"), (header(), REPORTS, None))
-    assert sink.ended("run-1") is None
+    assert sink.read("run-1")[2] is None
     assert write_all(sink, REPORTS) == [*keys[::-1], "news|end"]
     eventually(lambda: sink.read("run-1"), (header(), REPORTS, ENDED))
     before = records(sink, "read_uncommitted")
@@ -175,7 +175,7 @@ def rabin(data: bytes) -> int:
 
 def test_a_second_answer_and_another_run_under_the_name_are_refused_and_written_nowhere(sink):
     write_all(sink)
-    eventually(lambda: sink.ended("run-1"), ENDED)
+    eventually(lambda: sink.read("run-1")[2], ENDED)
     before = records(sink, "read_uncommitted")
     writer = sink.open(header())
     with pytest.raises(StreamError, match="T05:00:00Z' already has another answer"):
@@ -209,9 +209,9 @@ def test_runs_and_streams_share_a_topic(sink):
         reports = [window._replace(stream=stream, epsilon_spent=len(run_id + stream) / 10) for window in REPORTS]
         write_all(sink, reports, None, header(run_id, stream))
     write_all(sink, [], ENDED, header("run-2"))
-    eventually(lambda: sink.ended("run-2"), ENDED)
+    eventually(lambda: sink.read("run-2")[2], ENDED)
     assert len(sink.read("run-2")[1]) == 3
-    assert sink.ended("run-2") == ENDED
+    assert sink.read("run-2")[2] == ENDED
 
 
 def test_a_writer_that_was_replaced_writes_no_more(sink):
@@ -351,7 +351,7 @@ def test_a_live_page_follows_what_is_committed_and_survives_a_restart(server, si
         assert [entry[0] for entry in listener.next("window").data["entries"]] == ["of the successor"]
         page.end()
     write_all(sink, REPORTS[1:])
-    eventually(lambda: sink.ended("run-1"), ENDED)
+    eventually(lambda: sink.read("run-1")[2], ENDED)
     with served(address, "--run-id", "run-1", port=port) as page:
         assert Listener(port, shown.data["live"]["after"]).next().kind == "reload"
         shown = Page(page.get().text)

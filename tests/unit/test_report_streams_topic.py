@@ -90,7 +90,7 @@ def test_what_is_written_is_read_in_order_and_written_once(sink: ReportTopic) ->
     keys = write_all(sink, REPORTS[::-1], None, header())
     assert keys == ["news|2017-10-02T09:00:00Z", "news|2017-10-01T05:00:00Z", "news|2017-10-01T03:00:00Z"]
     assert sink.read("run-1") == (header(), REPORTS, None)
-    assert sink.ended("run-1") is None
+    assert sink.read("run-1")[2] is None
     assert write_all(sink, REPORTS, ENDED, header()) == [*keys[::-1], "news|end"]
     before = records(sink)
     other_format = ReportTopic(sink.bootstrap_servers, sink.topic, *({*RECORD_FORMATS} - {sink.record_format}))
@@ -178,15 +178,15 @@ class Message:
         return self._at
 
 
-def taken(*messages: Any, stream: str | None = "news", keep: bool = True) -> TopicRun:
-    held = TopicRun("run-1", stream, keep=keep)
+def taken(*messages: Any, stream: str | None = "news", keeps: bool = True) -> TopicRun:
+    run = TopicRun("run-1", stream, keeps=keeps)
     for message in messages:
-        held.take(message)
-    return held
+        run.take(message)
+    return run
 
 
 def test_what_a_topic_holds_of_a_run() -> None:
-    held = taken(
+    run = taken(
         Message(header(), at=3),
         Message(REPORTS[1]),
         Message(REPORTS[0]),
@@ -197,12 +197,12 @@ def test_what_a_topic_holds_of_a_run() -> None:
         Message(ENDED),
         Message(ENDED),
     )
-    assert (held.header, held.partition, held.reports, held.ended) == (header(), 3, [REPORTS[1], REPORTS[0]], ENDED)
-    assert list(held.answers) == ["news|2017-10-01T05:00:00Z", "news|2017-10-01T03:00:00Z"]
-    assert taken(Message(REPORTS[0]), keep=False).reports == []
-    assert list(taken(Message(REPORTS[0]), keep=False).answers) == ["news|2017-10-01T03:00:00Z"]
+    assert (run.held.header, run.partition, run.held.ended()) == (header(), 3, ENDED)
+    assert (run.held.reports, run.held.count()) == ([REPORTS[1], REPORTS[0]], 2)
+    digest = taken(Message(REPORTS[0]), keeps=False).held
+    assert (digest.reports, digest.count(), digest.get(REPORTS[0])) == ([], 1, True)
     olds = report(2, stream="olds")
-    assert taken(Message(REPORTS[0]), Message(olds), stream=None).reports == [REPORTS[0], olds]
+    assert taken(Message(REPORTS[0]), Message(olds), stream=None).held.reports == [REPORTS[0], olds]
 
 
 def test_records_are_short_and_readable_whatever_the_letters() -> None:

@@ -14,7 +14,8 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, report_topic, topic_records
-from dp_transforms.reports.report_topic import ReportTopic, ReportTopicWriter, _partition
+from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition
+from dp_transforms.reports.report_writer import HeldRun, ReportWriter
 from dp_transforms.reports.topic_records import TopicRun
 from dp_transforms.stores.kafka_client import silent_logger
 
@@ -188,10 +189,9 @@ class _Refusing:
         self.calls.append(("commit_transaction", seconds))
 
 
-def writer_on(producer: _Refusing) -> ReportTopicWriter:
-    held = TopicRun("run-1", "news")
-    held.header = HEADER
-    return ReportTopicWriter(producer, ReportTopic("b:1", "reports"), HEADER, held, 3)
+def writer_on(producer: _Refusing) -> ReportWriter:
+    place = TopicPlace(producer, ReportTopic("b:1", "reports"), HEADER, HeldRun("the topic"), 3)
+    return ReportWriter(place, HEADER)
 
 
 def test_a_full_queue_is_waited_for() -> None:
