@@ -110,9 +110,11 @@ class ReportTable(WindowSink[int]):
         rows = self.rows(writes=True)
         rows.check_names(header)
         with rows.errors():
-            found = rows.prepare(header.run_id) or rows.begin_first(header)
-        check_same_run(self.place, found.header, header)
-        return ReportWriter(TablePlace(rows, found.header), found.header)
+            rows.make()
+            with rows.transaction() as connection:
+                found = rows.put_first(connection, header)
+        check_same_run(self.place, found, header)
+        return ReportWriter(TablePlace(rows, found), found)
 
     def read_new(self, known: Set[int], run_id: str | None = None) -> NewWindows[int]:
         """See `WindowSink`. The name of a window is its start. All of it is as it is at one moment."""
@@ -148,14 +150,13 @@ class ReportTable(WindowSink[int]):
             writer.write(report)
         writer.end(ended)
         with rows.errors():
-            rows.prepare(header.run_id)
+            rows.make()
             with rows.transaction() as connection:
-                if rows.run(connection, header.run_id) is not None:
+                if rows.put_first(connection, header) is not header:
                     raise StreamError(
                         f"{self.place} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was"
                         " written."
                     )
-                rows.begin_run(connection, header)
                 rows.insert(connection, header.run_id, held.reports)
                 rows.end_run(connection, header.run_id, ended)
 
