@@ -20,7 +20,7 @@ import pathlib
 import re
 import time
 import uuid
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from dp_transforms.errors import StreamError
@@ -32,8 +32,9 @@ from dp_transforms.reports.report_writer import (
     Answer,
     NewWindows,
     Place,
+    ReportSink,
     ReportWriter,
-    WindowSink,
+    WindowFollower,
     check_same_run,
     ended_fields,
     parse_ended,
@@ -50,7 +51,7 @@ _MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportFolder(WindowSink[str]):
+class ReportFolder(ReportSink):
     """A folder that all workers see under one path, on a file system with hard links.
 
     path: created if it is missing; holds one run of one stream.
@@ -91,8 +92,11 @@ class ReportFolder(WindowSink[str]):
         """Whether a run has begun to write into it."""
         return (pathlib.Path(self.path) / _HEADER).exists()
 
-    def read_new(self, known: Container[str], run_id: str | None = None) -> NewWindows[str]:
-        """See `WindowSink`. The name of a window is that of its file."""
+    def follow(self, run_id: str | None = None) -> WindowFollower[str]:
+        return WindowFollower(lambda known: self._read_new(known, run_id))
+
+    def _read_new(self, known: Set[str], run_id: str | None) -> NewWindows[str]:
+        """The name of a window is that of its file."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
             if not self.is_begun:

@@ -30,8 +30,9 @@ from dp_transforms.reports.report_writer import (
     HeldRun,
     NewWindows,
     Place,
+    ReportSink,
     ReportWriter,
-    WindowSink,
+    WindowFollower,
     check_same_run,
     only_run,
 )
@@ -48,7 +49,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")  # with what is appended PostgreSQL
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportTable(WindowSink[int]):
+class ReportTable(ReportSink):
     """A table, made with its view if it is missing. Several runs can share it.
 
     url: ``postgresql://user@host/database`` or ``sqlite:///FILE``; ``sqlite:////FILE`` from the root. It
@@ -116,8 +117,11 @@ class ReportTable(WindowSink[int]):
         check_same_run(self.place, found, header)
         return ReportWriter(TablePlace(rows, found), found)
 
-    def read_new(self, known: Set[int], run_id: str | None = None) -> NewWindows[int]:
-        """See `WindowSink`. The name of a window is its start. All of it is as it is at one moment."""
+    def follow(self, run_id: str | None = None) -> WindowFollower[int]:
+        return WindowFollower(lambda known: self._read_new(known, run_id))
+
+    def _read_new(self, known: Set[int], run_id: str | None) -> NewWindows[int]:
+        """The name of a window is its start. All of it is as it is at one moment."""
         with self._reading() as found:
             if found is None:
                 return None, {}, None

@@ -20,13 +20,13 @@ from typing import Any
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports.records import ReportHeader, in_file_order
+from dp_transforms.reports.records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
     HeldRun,
     Place,
+    ReportSink,
     ReportWriter,
-    StreamContents,
     TopicRecord,
     check_same_run,
     key_of,
@@ -64,7 +64,7 @@ _PRODUCER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportTopic:
+class ReportTopic(ReportSink):
     """A topic, which must exist. Several runs and streams can share it.
 
     bootstrap_servers: host:port, several with commas.
@@ -108,15 +108,8 @@ class ReportTopic:
         return ReportWriter(place, header)
 
     def follow(self, run_id: str | None = None) -> TopicFollower:
-        """Reads what is new, again and again, over one connection. run_id: None for the only run of the topic."""
+        """Over one connection."""
         return TopicFollower(self, run_id)
-
-    def read(self, run_id: str) -> StreamContents:
-        """What is committed of this run, in order. Records of other runs in the topic are skipped."""
-        run = TopicRun(run_id, keeps=True)
-        with kafka_errors(self.topic):
-            self._read(run.take)
-        return run.held.header, in_file_order(run.held.reports), run.held.ended()
 
     def run_ids(self) -> list[str]:
         """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""

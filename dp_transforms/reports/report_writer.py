@@ -10,7 +10,7 @@ import abc
 import contextlib
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
@@ -38,34 +38,36 @@ class ReportNews(NamedTuple):
     is_new: bool
 
 
-class ReportFollower(Protocol):
+class ReportFollower(abc.ABC):
     """Reads a run as it grows, each report once. For one thread at a time."""
 
+    @abc.abstractmethod
     def read_new(self) -> ReportNews:
         """What is new, windows in order. It is a first reading again once another run is there, or what was read is
         there no more. Raises StreamError, and loses nothing by it: the next reading goes on."""
-        ...
 
     def close(self) -> None:
         """Ends a connection, if there is one."""
-        ...
+        return
 
 
-class ReportSink(Protocol):
-    """Names a sink; small, and can be pickled into a job graph."""
+class ReportSink(abc.ABC):
+    """Names a sink; small, and can be pickled into a job graph. run_id: None for whichever run is there, if it is the
+    only one."""
 
+    @abc.abstractmethod
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run of the header, or continues it. Raises StreamError, and writes nothing, if the sink belongs to
         another run, or to the same run with another plan."""
-        ...
 
-    def read(self, run_id: str) -> StreamContents:
-        """What can be read of the run so far, windows in order. Raises StreamError."""
-        ...
-
-    def follow(self, run_id: str) -> ReportFollower:
+    @abc.abstractmethod
+    def follow(self, run_id: str | None = None) -> ReportFollower:
         """For who looks again and again: a look costs what is new, not what is there. Reads nothing yet."""
-        ...
+
+    def read(self, run_id: str | None = None) -> StreamContents:
+        """What can be read of the run so far, windows in order. Raises StreamError, also for what is damaged."""
+        with contextlib.closing(self.follow(run_id)) as follower:
+            return follower.read_new()[:3]
 
 
 class Place(abc.ABC):
@@ -212,26 +214,11 @@ def _digest(report: WindowReport) -> bytes:
     return hashlib.sha256(encode_report(report).encode()).digest()
 
 
-class WindowSink(Generic[Name]):
-    """The readings of a sink whose windows have names, as files or keys."""
+class WindowFollower(ReportFollower, Generic[Name]):
+    """Of a sink whose windows have names, as files or keys. No window is ever replaced, so each is read once.
 
-    def read_new(self, known: Set[Name], run_id: str | None = None) -> NewWindows[Name]:
-        """Header, end, and by name the windows that are not `known`, in the order of time; run_id: None for whichever
-        run is there. No window is ever replaced, so one that was read need not be read again."""
-        raise NotImplementedError
-
-    def read(self, run_id: str | None = None) -> StreamContents:
-        """All that can be read. Raises StreamError if it is another run than ``run_id``, or damaged."""
-        header, found, ended = self.read_new(frozenset(), run_id)
-        return header, in_file_order(found.values()), ended
-
-    def follow(self, run_id: str | None = None) -> WindowFollower[Name]:
-        """Reads what is new, again and again."""
-        return WindowFollower(lambda known: self.read_new(known, run_id))
-
-
-class WindowFollower(Generic[Name]):
-    """A `ReportFollower` that reads each window of such a sink once. read_new: as of `WindowSink`, for one run."""
+    read_new: header, end, and by name the windows that are not among those that are known.
+    """
 
     def __init__(self, read_new: Callable[[Set[Name]], NewWindows[Name]]) -> None:
         self._read_new = read_new
@@ -240,15 +227,13 @@ class WindowFollower(Generic[Name]):
 
     def read_new(self) -> ReportNews:
         header, found, ended = self._read_new(self._known)
-        is_new = self._header is None or header != self._header
+        is_new = self._header is None or header not in (None, self._header)  # a run may be away for a while
         if is_new and self._known:  # another run has taken its place
             self._known = set()
             header, found, ended = self._read_new(self._known)
-        self._header = header
+        self._header = header or self._header
         self._known.update(found)
         return ReportNews(header, in_file_order(found.values()), ended, is_new)
-
-    def close(self) -> None: ...
 
 
 def key_of(record: TopicRecord) -> str:

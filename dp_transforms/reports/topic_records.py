@@ -20,6 +20,7 @@ from dp_transforms.reports.json_lines import encode_report, report_of_json
 from dp_transforms.reports.records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
 from dp_transforms.reports.report_writer import (
     HeldRun,
+    ReportFollower,
     ReportNews,
     TopicRecord,
     check_same_run,
@@ -170,8 +171,8 @@ def kafka_errors(topic: str) -> Iterator[None]:
         raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error
 
 
-class TopicFollower:
-    """Keeps a connection; for one thread at a time. Reads what `ReportTopic.read` reads, and nothing twice.
+class TopicFollower(ReportFollower):
+    """Keeps a connection.
 
     run_id: None for the only run of the topic.
     """

@@ -31,7 +31,7 @@ from dp_transforms.reports.topic_records import (
     kafka_errors,
 )
 from dp_transforms.stores.kafka_client import silent_logger
-from dp_transforms.views.serving.report_source import Found, TopicSource, source_of
+from dp_transforms.views.serving.report_source import Found, source_of
 from tests.helpers import report_samples
 from tests.helpers.sinks import (
     ENDED,
@@ -252,7 +252,7 @@ def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named
 
 def test_a_second_answer_is_refused_by_each_reading_as_by_the_reader_of_the_topic(sink: ReportTopic) -> None:
     write_all(sink, WINDOWS[:1], None)
-    source = TopicSource(sink, "run-1")
+    source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
     assert source.poll() == Found(HEADER, WINDOWS[:1], None, True)
     forge(sink, one_item(0, 8))
     for _ in range(3):
@@ -263,7 +263,7 @@ def test_a_second_answer_is_refused_by_each_reading_as_by_the_reader_of_the_topi
 
 
 def test_a_source_tells_only_what_is_new(sink: ReportTopic) -> None:
-    source = TopicSource(sink, "run-1")
+    source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
     with pytest.raises(UserError, match="once the stream has begun"):
         source.poll()
     write_all(sink, WINDOWS[:2], None)
@@ -287,11 +287,13 @@ def test_records_that_are_gone_make_it_read_all_again(sink: ReportTopic, monkeyp
     follower.close()
 
 
-def test_an_address_names_servers_and_topic(tmp_path: Any) -> None:
-    source = source_of(["kafka://a.example.org:9092,b:9093/the.reports_1"], "run-1", "client.properties")
-    assert isinstance(source, TopicSource)
-    expected = ReportTopic("a.example.org:9092,b:9093", "the.reports_1", client_config_file="client.properties")
-    assert source._topic == expected
+def test_an_address_names_servers_topic_and_settings(sink: ReportTopic, tmp_path: pathlib.Path) -> None:
+    write_all(sink)
+    address, settings = f"kafka://127.0.0.1:9,{sink.bootstrap_servers}/{sink.topic}", tmp_path / "client.properties"
+    with pytest.raises(UserError, match=r"client\.properties: the file of Kafka client settings cannot be read"):
+        source_of([address], "run-1", str(settings)).poll()
+    settings.write_text("client.id=page")
+    assert source_of([address], "run-1", str(settings)).poll() == Found(HEADER, REPORTS, ENDED, True)
 
 
 def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: ReportTopic) -> None:
@@ -464,6 +466,8 @@ class _Refusing:
 
     def commit_transaction(self, seconds: float) -> None:
         self.calls.append(("commit_transaction", seconds))
+        if self._errors:
+            raise self._errors.pop(0)
 
 
 def writer_on(producer: _Refusing) -> ReportWriter:
@@ -479,6 +483,16 @@ def test_a_full_queue_is_waited_for() -> None:
     assert producer.calls == [("begin_transaction",), produce, wait, produce, wait, produce]
     writer.end(RunEnded("news", 1, 1))
     assert producer.calls[-1] == produce, "in the same transaction"
+
+
+def test_a_commit_that_fails_is_told_as_the_topic_is() -> None:
+    fenced = confluent_kafka.KafkaError(confluent_kafka.KafkaError._FENCED)
+    producer = _Refusing()
+    writer = writer_on(producer)
+    writer.write(REPORTS[0])
+    producer._errors.append(confluent_kafka.KafkaException(fenced))
+    with pytest.raises(StreamError, match="another worker has taken over this run"):
+        writer.commit()
 
 
 @pytest.mark.parametrize("code", ["_STATE", "MSG_SIZE_TOO_LARGE"])

@@ -183,6 +183,30 @@ def test_what_follows_from_an_answer(asked: str, answers: tuple[bytes | Said | s
     assert len(pauses) == min(answers.count(CONFLICT), 3)
 
 
+def test_what_the_answers_of_s3_say(s3: S3Server) -> None:
+    """By their code where it says more than the status, and in words of ours alone."""
+    exceptions = pytest.importorskip("botocore.exceptions")
+    for status, code, said in (
+        (404, "NoSuchBucket", ABSENT),
+        (404, "404", ABSENT),
+        (409, "OperationAborted", CONFLICT),
+        (412, "PreconditionFailed", OTHER),
+        (416, "InvalidRange", OTHER),
+        (400, "ExpiredToken", "the session of the credentials has expired"),
+        (403, "AccessDenied", "the store denies the access: check the rights"),
+        (403, "InvalidAccessKeyId", "the store does not know the access key: set AWS_PROFILE"),
+        (403, "SignatureDoesNotMatch", "the store refuses the signature of the secret key: set AWS_PROFILE"),
+        (403, "InvalidObjectState", "it is in an archive: restore it first"),
+        (401, "Unauthorized", "the store does not accept the credentials: set AWS_PROFILE"),
+        (501, "NotImplemented", "the store does not know conditional writes"),
+        (503, "SlowDown", "the store answered with an error (ClientError 503): try again, or ask its operator"),
+    ):
+        answer = {"Error": {"Code": code, "Message": SECRET}, "ResponseMetadata": {"HTTPStatusCode": status}}
+        found = S3Client().said(exceptions.ClientError(answer, "GetObject"))
+        assert found is said or (isinstance(found, str) and found.startswith(str(said)) and SECRET not in found), code
+    assert S3Client().said(exceptions.ReadTimeoutError(endpoint_url=SECRET)) is BROKE
+
+
 def test_what_a_client_finds_out_by_itself_is_passed_on() -> None:
     class Own(Scripted):
         def _next(self) -> Any:
