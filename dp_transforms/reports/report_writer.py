@@ -2,6 +2,8 @@
 
 The same answer again, as after the death of a worker, changes nothing. Another answer for the same window would be a
 second release that is not accounted for: it raises StreamError and is not written (docs/guarantee.md, section 6).
+
+The rule is `ReportWriter`, over what any place can do (`Place`): get, put first, count. A reader is a follower.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ class S3Client(StoreClient):
         try:
             self._client: Any = boto3.session.Session().client("s3", config=config)
         except (ValueError, exceptions.BotoCoreError) as error:
-            said = self.said(error)
-            raise fault("s3://", said if isinstance(said, str) else "the settings of AWS are not valid") from None
+            said, unusable = self.said(error), "its settings cannot be used: check AWS_ENDPOINT_URL and the profile"
+            raise fault("s3://", said if isinstance(said, str) else unusable) from None
 
     def head(self, at: Url) -> tuple[int, str]:
         found = self._client.head_object(Bucket=at.host, Key=at.key)

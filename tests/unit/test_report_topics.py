@@ -450,7 +450,7 @@ class _Refusing:
     """A producer whose queue is full twice, as the client's is when much is written at once; or that has failed."""
 
     def __init__(self, *errors: BaseException) -> None:
-        self._errors = list(errors)
+        self.errors = list(errors)
         self.calls: list[tuple[Any, ...]] = []
 
     def begin_transaction(self) -> None:
@@ -458,16 +458,16 @@ class _Refusing:
 
     def produce(self, topic: str, *given: Any, headers: object) -> None:
         self.calls.append(("produce", topic))
-        if self._errors:
-            raise self._errors.pop(0)
+        if self.errors:
+            raise self.errors.pop(0)
 
     def poll(self, seconds: float) -> None:
         self.calls.append(("poll", seconds))
 
     def commit_transaction(self, seconds: float) -> None:
         self.calls.append(("commit_transaction", seconds))
-        if self._errors:
-            raise self._errors.pop(0)
+        if self.errors:
+            raise self.errors.pop(0)
 
 
 def writer_on(producer: _Refusing) -> ReportWriter:
@@ -490,7 +490,7 @@ def test_a_commit_that_fails_is_told_as_the_topic_is() -> None:
     producer = _Refusing()
     writer = writer_on(producer)
     writer.write(REPORTS[0])
-    producer._errors.append(confluent_kafka.KafkaException(fenced))
+    producer.errors.append(confluent_kafka.KafkaException(fenced))
     with pytest.raises(StreamError, match="another worker has taken over this run"):
         writer.commit()
 

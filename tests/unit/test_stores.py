@@ -350,6 +350,9 @@ def test_a_bucket_that_is_missing_and_a_store_that_is_away(bucket: str, monkeypa
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(RemoteFileError, match="cannot be reached: check the network, and AWS_ENDPOINT_URL"):
         FileStore(S3Client(attempts=1)).look(f"{bucket}/a.csv")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    with pytest.raises(RemoteFileError, match="its settings cannot be used: check AWS_ENDPOINT_URL"):
+        remote_files.look_at(f"{bucket}/a.csv")
 
 
 def test_errors_and_versions_travel_between_processes(bucket: str) -> None:
