@@ -177,7 +177,7 @@ class TopicPlace(Place):
 
     def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: HeldRun, partition: int) -> None:
         self.name = f"the topic {sink.topic!r}"
-        self._producer = producer
+        self.producer = producer
         self._sink = sink
         self._run_id = header.run_id
         self._held = held
@@ -202,25 +202,25 @@ class TopicPlace(Place):
 
     def commit(self) -> None:
         if self._in_transaction:
-            self._producer.commit_transaction(WAIT_SECONDS)
+            self.producer.commit_transaction(WAIT_SECONDS)
             self._in_transaction = False
 
     def close(self) -> None:
         if self._in_transaction:
             self._in_transaction = False
             with contextlib.suppress(import_confluent_kafka().KafkaException):
-                self._producer.abort_transaction(10.0)
-        self._producer.purge()
+                self.producer.abort_transaction(10.0)
+        self.producer.purge()
 
     def produce(self, record: TopicRecord) -> None:
         kafka = import_confluent_kafka()
         value = encode_record(record, self._run_id, self._sink.record_format)
         if not self._in_transaction:
-            self._producer.begin_transaction()
+            self.producer.begin_transaction()
             self._in_transaction = True
         while True:
             try:
-                self._producer.produce(
+                self.producer.produce(
                     self._sink.topic,
                     value,
                     f"{self._run_id}|{key_of(record)}".encode(),
@@ -229,11 +229,11 @@ class TopicPlace(Place):
                 )
                 return
             except BufferError:  # the buffer of the client is full: wait until some records are sent
-                self._producer.poll(0.1)
+                self.producer.poll(0.1)
             except kafka.KafkaException as error:
                 if error.args[0].code() == kafka.KafkaError._STATE:
                     # The transaction has failed. To commit it raises the cause, and commits nothing.
-                    self._producer.commit_transaction(WAIT_SECONDS)
+                    self.producer.commit_transaction(WAIT_SECONDS)
                 raise
 
 

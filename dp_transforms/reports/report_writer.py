@@ -114,11 +114,11 @@ class ReportWriter:
     """A sink that is open for one run, in one process: the rule, over any `Place`.
 
     After an error it cannot be used any longer: close it, and open the sink again.
-    header: of the run, as the sink holds it.
+    place: for this run alone. header: of the run, as the sink holds it.
     """
 
     def __init__(self, place: Place, header: ReportHeader) -> None:
-        self._place = place
+        self.place = place
         self._header = header
 
     def write(self, report: WindowReport) -> str:
@@ -137,30 +137,30 @@ class ReportWriter:
         return self._keep(parse_ended(ended_fields(ended)))
 
     def _keep(self, record: Answer) -> str:
-        with self._place.errors():
-            is_same = self._place.get(record)
+        with self.place.errors():
+            is_same = self.place.get(record)
             if is_same is None:
                 self._check_count(record)
-                is_same = self._place.put_first(record)
+                is_same = self.place.put_first(record)
         if not is_same:
-            raise StreamError(f"{self._place.name}: {_second(record)}")
+            raise StreamError(f"{self.place.name}: {_second(record)}")
         return key_of(record)
 
     def _check_count(self, record: Answer) -> None:
         """Raises StreamError if the reports would be more than the run has given by its end."""
-        ended = record if isinstance(record, RunEnded) else self._place.ended()
+        ended = record if isinstance(record, RunEnded) else self.place.ended()
         if ended is None:
             return
-        held = self._place.count()
+        held = self.place.count()
         if ended is not record and held >= ended.reports:
             raise StreamError(
-                f"{self._place.name}: the run has ended with {ended.reports} reports, and all are there; nothing was"
+                f"{self.place.name}: the run has ended with {ended.reports} reports, and all are there; nothing was"
                 " written. Start a new run."
             )
         if held > ended.reports:
             # Another attempt at the run gave answers that this one does not give: the two have read other records.
             raise StreamError(
-                f"{self._place.name}: it holds {held} reports, and the run ends with {ended.reports}; its end was not"
+                f"{self.place.name}: it holds {held} reports, and the run ends with {ended.reports}; its end was not"
                 " written. The log has lost or changed records since an earlier attempt, or a clock was set back. Bring"
                 " the log back as it was; if that cannot be, this run ends here."
             )
@@ -168,12 +168,12 @@ class ReportWriter:
     def commit(self) -> None:
         """Returns when everything written can be read and is durable. Raises StreamError; then nobody knows whether it
         was written: open the sink again to find out."""
-        with self._place.errors():
-            self._place.commit()
+        with self.place.errors():
+            self.place.commit()
 
     def close(self) -> None:
         """Drops what was not committed. May be called again."""
-        self._place.close()
+        self.place.close()
 
 
 class HeldRun(Place):

@@ -220,7 +220,7 @@ def test_a_writer_that_was_replaced_writes_no_more(sink):
     zombie.write(REPORTS[0])
     zombie.commit()
     zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
-    zombie._producer.flush(60.0)  # on the broker, and not committed
+    zombie.place.producer.flush(60.0)  # on the broker, and not committed
     successor = sink.open(header())
     with pytest.raises(StreamError, match="another worker has taken over this run"):
         zombie.commit()
@@ -251,7 +251,7 @@ def test_a_writer_waits_behind_the_open_transaction_of_another_run(sink):
     runs = (header(f"run-{number}") for number in range(2, 100))
     other = sink.open(next(run for run in runs if _partition(run, 3) == _partition(header(), 3)))
     other.write(report(0))
-    other._producer.flush(60.0)
+    other.place.producer.flush(60.0)
     for window in REPORTS:
         writer.write(window)
     writer.commit()
@@ -313,7 +313,7 @@ def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server
     assert len(str(caught.value)) < 300, "it holds nothing of the report"
     writer = sink.open(header())
     writer.write(large_report(3, 140))
-    writer._producer.flush(10.0)  # it is refused before the next one is written
+    writer.place.producer.flush(10.0)  # it is refused before the next one is written
     with pytest.raises(StreamError, match=r"Raise its max\.message\.bytes"):
         writer.write(REPORTS[2])
     writer.close()
@@ -345,7 +345,7 @@ def test_a_live_page_follows_what_is_committed_and_survives_a_restart(server, si
         listener = Listener(port, shown.data["live"]["after"])
         zombie = sink.open(header())
         zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
-        zombie._producer.flush(60.0)  # on the broker, and not committed
+        zombie.place.producer.flush(60.0)  # on the broker, and not committed
         write_all(sink, [report(1, HeavyHitter("of the successor", None, 1))], ended=None)
         zombie.close()
         assert [entry[0] for entry in listener.next("window").data["entries"]] == ["of the successor"]
