@@ -317,23 +317,6 @@ def test_a_write_that_never_gets_an_answer_is_looked_for(s3: S3Server, bucket: s
     assert remote_files.read_stored(f"{bucket}/a.avro", 100) == b"content"
 
 
-def test_a_store_without_conditional_writes_is_not_written_to(s3: S3Server, bucket: str) -> None:
-    s3.refuse_writes_with = "501 NotImplemented"
-    with pytest.raises(RemoteFileError, match=r"does not know conditional writes.*: use another store"):
-        remote_files.put_new(f"{bucket}/a.avro", b"content")
-    assert not remote_files.exists(f"{bucket}/a.avro")
-
-
-def test_a_conflict_is_tried_again(s3: S3Server, bucket: str) -> None:
-    s3.refuse_writes_with = "409 ConditionalRequestConflict"
-
-    def settle(seconds: float) -> None:
-        s3.refuse_writes_with = ""
-
-    FileStore(S3Client(), settle).put(f"{bucket}/a.avro", b"content", only_new=True)
-    assert remote_files.read_stored(f"{bucket}/a.avro", 10) == b"content"
-
-
 def test_without_credentials_the_error_says_where_they_come_from(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
