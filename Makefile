@@ -101,11 +101,11 @@ test-engines: $(INSTALLED) engines
 # The ledger, and tables of reports, on a real PostgreSQL server (Debian: apt-get install postgresql); skipped with a reason without.
 test-postgres: $(INSTALLED)
 	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py \
-	  tests/unit/test_report_streams_table_postgres.py tests/cli/test_table_on_postgres.py
+	  -k postgres tests/unit/test_report_sinks.py tests/unit/test_report_tables.py tests/cli/test_table_on_postgres.py
 
 # A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
 test-stores: $(INSTALLED) azurite
-	$(BIN)/python -m pytest -n0 -m "long or not long" tests/engines/test_azurite.py
+	$(BIN)/python -m pytest -n0 -m "long or not long" -k 'azfs or azure' tests/unit/test_stores.py
 
 # Killed workers and task managers, demos, several clusters: an hour.
 test-engines-long: $(INSTALLED) engines

@@ -136,8 +136,9 @@ def run(arguments: Sequence[str]) -> None:
         sys.exit(f"live_stream: {error}")
     tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
     result = pipeline.run()
+    reports = sink_of(ours).follow(ours.run_id)
     while not PipelineState.is_terminal(result.state):
-        if sink_of(ours).ended(ours.run_id) is not None:
+        if reports.read_new().ended is not None:
             result.cancel()  # some runners never end a job by themselves
             return
         time.sleep(2)

@@ -34,7 +34,7 @@ from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowRep
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
 from dp_transforms.runs.state_header import StateError
-from dp_transforms.stores.remote_files.stored_file import SCHEMES
+from dp_transforms.stores.remote_files import SCHEMES
 
 try:
     from apache_beam.utils.secret import RawSecret

@@ -20,7 +20,7 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from dp_transforms.beam.set_up_workers import register_coders
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader, decode_report, encode_report
-from dp_transforms.reports.report_writer import ReportSink, ReportWriter, end_key, report_key
+from dp_transforms.reports.report_writer import ReportSink, ReportWriter, key_of
 
 register_coders()
 
@@ -139,10 +139,10 @@ class _WriteStreamDoFn(beam.DoFn):
         encoded = element[1]
         if encoded.startswith(_ENDED):
             self._ended.append(RunEnded(*json.loads(encoded[1:])))
-            yield end_key(self._ended[-1].stream)
+            yield key_of(self._ended[-1])
         else:
             self._reports.append(decode_report(encoded[1:]))
-            yield report_key(self._reports[-1])
+            yield key_of(self._reports[-1])
 
     def finish_bundle(self) -> None:
         if not (self._reports or self._ended):

@@ -20,7 +20,7 @@ import pathlib
 import re
 import time
 import uuid
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from dp_transforms.errors import StreamError
@@ -29,9 +29,12 @@ from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import new_on_disk, read_report_file, report_file_bytes
 from dp_transforms.reports.records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
 from dp_transforms.reports.report_writer import (
+    Answer,
     NewWindows,
+    Place,
+    ReportSink,
     ReportWriter,
-    WindowSink,
+    WindowFollower,
     check_same_run,
     ended_fields,
     parse_ended,
@@ -48,7 +51,7 @@ _MAX_FIELDS_BYTES = MAX_HEADER_BYTES + 64
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportFolder(WindowSink[str]):
+class ReportFolder(ReportSink):
     """A folder that all workers see under one path, on a file system with hard links.
 
     path: created if it is missing; holds one run of one stream.
@@ -65,7 +68,7 @@ class ReportFolder(WindowSink[str]):
             raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {self.file_format!r}.")
         object.__setattr__(self, "path", os.fspath(self.path))
 
-    def open(self, header: ReportHeader) -> ReportFolderWriter:
+    def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it. Raises StreamError if the folder holds another run, or other files."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
@@ -82,15 +85,18 @@ class ReportFolder(WindowSink[str]):
                 f"the folder {self.path!r} holds {file_format} files, not {self.file_format}. Use the same format."
             )
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
-        return ReportFolderWriter(folder, found, file_format)
+        return ReportWriter(FolderPlace(folder, found, file_format), found)
 
     @property
     def is_begun(self) -> bool:
         """Whether a run has begun to write into it."""
         return (pathlib.Path(self.path) / _HEADER).exists()
 
-    def read_new(self, known: Container[str], run_id: str | None = None) -> NewWindows[str]:
-        """See `WindowSink`. The name of a window is that of its file."""
+    def follow(self, run_id: str | None = None) -> WindowFollower[str]:
+        return WindowFollower(lambda known: self._read_new(known, run_id))
+
+    def _read_new(self, known: Set[str], run_id: str | None) -> NewWindows[str]:
+        """The name of a window is that of its file."""
         folder = pathlib.Path(self.path)
         with _folder_errors(folder):
             if not self.is_begun:
@@ -101,14 +107,6 @@ class ReportFolder(WindowSink[str]):
             names = [name for name in _window_names(folder) if name not in known]
             return header, {name: _read_window(folder / name, header) for name in names}, ended
 
-    def ended(self, run_id: str | None = None) -> RunEnded | None:
-        folder = pathlib.Path(self.path)
-        with _folder_errors(folder):
-            ended = _read_ended(folder)
-            if ended is not None:
-                _check_run_id(folder, _read_header(folder)[0], run_id)
-            return ended
-
 
 def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
     """The run of a folder, whichever it is. Raises StreamError if there is none."""
@@ -118,40 +116,38 @@ def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list
     return header, reports, ended
 
 
-class ReportFolderWriter(ReportWriter):
-    """Every file is on the disk when `write` returns, so there is nothing to commit."""
+class FolderPlace(Place):
+    """Every file is on the disk when it is put, so there is nothing to commit."""
 
     def __init__(self, folder: pathlib.Path, header: ReportHeader, file_format: str) -> None:
-        super().__init__(f"the folder {str(folder)!r}", header)
+        self.name = f"the folder {str(folder)!r}"
         self._folder = folder
+        self._header = header
         self._file_format = file_format
 
-    def commit(self) -> None: ...
+    def get(self, record: Answer) -> bool | None:
+        return self.put_first(record) if self._path(record).exists() else None
 
-    def close(self) -> None: ...
-
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return _folder_errors(self._folder)
-
-    def _find(self, report: WindowReport, key: str) -> bool | None:
-        path = self._folder / _window_name(report, self._file_format)
-        return self._put(report, key) if path.exists() else None
-
-    def _put(self, report: WindowReport, key: str) -> bool:
-        path = self._folder / _window_name(report, self._file_format)
-        content = report_file_bytes(self._header, [report], file_format=FILE_FORMATS[self._file_format])
+    def put_first(self, record: Answer) -> bool:
+        path = self._path(record)
+        if isinstance(record, RunEnded):
+            _put_first(path, _line({"ended": ended_fields(record)}))
+            return self.ended() == record
+        content = report_file_bytes(self._header, [record], file_format=FILE_FORMATS[self._file_format])
         # Other bytes can be the same report, encoded by another release of a library.
-        return _put_first(path, content) == content or _read_window(path, self._header) == report
+        return _put_first(path, content) == content or _read_window(path, self._header) == record
 
-    def _count(self) -> int:
+    def count(self) -> int:
         return len(_window_names(self._folder))
 
-    def _ended(self) -> RunEnded | None:
+    def ended(self) -> RunEnded | None:
         return _read_ended(self._folder)
 
-    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
-        _put_first(self._folder / _ENDED, _line({"ended": ended_fields(ended)}))
-        return _read_ended(self._folder) or ended
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        return _folder_errors(self._folder)
+
+    def _path(self, record: Answer) -> pathlib.Path:
+        return self._folder / (_ENDED if isinstance(record, RunEnded) else _window_name(record, self._file_format))
 
 
 def _put_first(path: pathlib.Path, content: bytes) -> bytes:

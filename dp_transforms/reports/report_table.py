@@ -24,19 +24,17 @@ from typing import TYPE_CHECKING
 from dp_transforms.checks import shown
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.records import ReportHeader, checked_report
+from dp_transforms.reports.records import ReportHeader
 from dp_transforms.reports.report_writer import (
+    Answer,
+    HeldRun,
     NewWindows,
+    Place,
+    ReportSink,
     ReportWriter,
-    WindowSink,
-    check_end,
+    WindowFollower,
     check_same_run,
-    check_stream,
-    ended_fields,
     only_run,
-    parse_ended,
-    report_key,
-    second_answer,
 )
 from dp_transforms.stores.databases import POSTGRESQL, database_of, has_password, shown_url
 
@@ -51,7 +49,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")  # with what is appended PostgreSQL
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportTable(WindowSink[int]):
+class ReportTable(ReportSink):
     """A table, made with its view if it is missing. Several runs can share it.
 
     url: ``postgresql://user@host/database`` or ``sqlite:///FILE``; ``sqlite:////FILE`` from the root. It
@@ -108,17 +106,22 @@ class ReportTable(WindowSink[int]):
 
         return TableRows(self, writes=writes)
 
-    def open(self, header: ReportHeader) -> ReportTableWriter:
+    def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it. Raises StreamError if the table has another run of this id."""
         rows = self.rows(writes=True)
         rows.check_names(header)
         with rows.errors():
-            found = rows.prepare(header.run_id) or rows.begin_first(header)
-        check_same_run(self.place, found.header, header)
-        return ReportTableWriter(rows, found.header)
+            rows.make()
+            with rows.transaction() as connection:
+                found = rows.put_first(connection, header)
+        check_same_run(self.place, found, header)
+        return ReportWriter(TablePlace(rows, found), found)
 
-    def read_new(self, known: Set[int], run_id: str | None = None) -> NewWindows[int]:
-        """See `WindowSink`. The name of a window is its start. All of it is as it is at one moment."""
+    def follow(self, run_id: str | None = None) -> WindowFollower[int]:
+        return WindowFollower(lambda known: self._read_new(known, run_id))
+
+    def _read_new(self, known: Set[int], run_id: str | None) -> NewWindows[int]:
+        """The name of a window is its start. All of it is as it is at one moment."""
         with self._reading() as found:
             if found is None:
                 return None, {}, None
@@ -135,12 +138,6 @@ class ReportTable(WindowSink[int]):
                 reports = rows.reports(connection, run_id, rows.window_starts(connection, run_id) - known)
             return run.header, {report.window_start: report for report in reports}, run.ended
 
-    def ended(self, run_id: str) -> RunEnded | None:
-        """The end of the run, once it is written. Raises StreamError."""
-        with self._reading() as found:
-            run = None if found is None else found[0].run(found[1], run_id)
-            return None if run is None else run.ended
-
     def run_ids(self) -> list[str]:
         """The runs that the table has, in alphabetical order. Raises StreamError."""
         with self._reading() as found:
@@ -151,24 +148,20 @@ class ReportTable(WindowSink[int]):
         has the run already."""
         rows = self.rows(writes=True)
         rows.check_names(header)
-        checked: dict[int, WindowReport] = {}
-        for report in map(checked_report, reports):
-            check_stream(report.stream, header)
-            if checked.setdefault(report.window_start, report) != report:
-                raise second_answer(self.place, report_key(report))
-        check_stream(ended.stream, header)
-        ended = parse_ended(ended_fields(ended))
-        check_end(self.place, ended, len(checked))
+        held = HeldRun(self.place, keeps=True)
+        writer = ReportWriter(held, header)
+        for report in reports:
+            writer.write(report)
+        writer.end(ended)
         with rows.errors():
-            rows.prepare(header.run_id)
+            rows.make()
             with rows.transaction() as connection:
-                if rows.run(connection, header.run_id) is not None:
+                if rows.put_first(connection, header) is not header:
                     raise StreamError(
                         f"{self.place} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was"
                         " written."
                     )
-                rows.begin_run(connection, header)
-                rows.insert(connection, header.run_id, list(checked.values()))
+                rows.insert(connection, header.run_id, held.reports)
                 rows.end_run(connection, header.run_id, ended)
 
     @contextlib.contextmanager
@@ -183,62 +176,61 @@ class ReportTable(WindowSink[int]):
                 yield (rows, connection) if rows.exist(connection) else None
 
 
-class ReportTableWriter(ReportWriter):
+class TablePlace(Place):
     """Collects reports in a transaction; nobody reads them before `commit`."""
 
     def __init__(self, rows: TableRows, header: ReportHeader) -> None:
-        super().__init__(rows.sink.place, header)
+        self.name = rows.sink.place
         self._rows = rows
+        self._header = header
         self._begun: contextlib.ExitStack | None = None
         self._connection: sa.Connection
-        self._run_ended: RunEnded | None
+        self._ended: RunEnded | None
+
+    def get(self, record: Answer) -> bool | None:
+        self._begin()
+        known: Answer | None = self._ended
+        if isinstance(record, WindowReport):
+            known = self._rows.report(self._connection, self._header.run_id, record.window_start)
+        return None if known is None else known == record
+
+    def put_first(self, record: Answer) -> bool:
+        if isinstance(record, RunEnded):
+            self._rows.end_run(self._connection, self._header.run_id, record)
+            self._ended = record
+        else:
+            self._rows.insert(self._connection, self._header.run_id, [record])
+        return True
+
+    def count(self) -> int:
+        return self._rows.count(self._connection, self._header.run_id)
+
+    def ended(self) -> RunEnded | None:
+        return self._ended
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        return self._rows.errors()
 
     def commit(self) -> None:
-        """Raises StreamError; then nobody knows whether the reports were written. Open the sink again to find out."""
         begun, self._begun = self._begun, None
         if begun is not None:
-            with self._errors():
-                begun.close()
+            begun.close()
 
     def close(self) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
             dropped = _DroppedError()
-            with contextlib.suppress(_DroppedError, StreamError), self._errors():
+            with contextlib.suppress(_DroppedError, StreamError), self.errors():
                 begun.__exit__(_DroppedError, dropped, None)
 
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return self._rows.errors()
-
-    def _find(self, report: WindowReport, key: str) -> bool | None:
-        self._begin()
-        known = self._rows.report(self._connection, self._header.run_id, report.window_start)
-        return None if known is None else known == report
-
-    def _put(self, report: WindowReport, key: str) -> bool:
-        self._rows.insert(self._connection, self._header.run_id, [report])
-        return True
-
-    def _count(self) -> int:
-        return self._rows.count(self._connection, self._header.run_id)
-
-    def _ended(self) -> RunEnded | None:
-        self._begin()
-        return self._run_ended
-
-    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
-        if self._run_ended is None:
-            self._rows.end_run(self._connection, self._header.run_id, ended)
-            self._run_ended = ended
-        return self._run_ended
-
     def _begin(self) -> None:
-        """Locks the run until `commit`, unless this has been done. Its end is then what this transaction says it is."""
+        """Locks the run until `commit`, unless this has been done: so what `get` does not find nobody else puts there.
+        Its end is then what this transaction says it is."""
         if self._begun is not None:
             return
         with contextlib.ExitStack() as stack:
             self._connection = stack.enter_context(self._rows.transaction())
-            self._run_ended = self._rows.locked_run(self._connection, self._header).ended
+            self._ended = self._rows.locked_run(self._connection, self._header).ended
             self._begun = stack.pop_all()
 
 

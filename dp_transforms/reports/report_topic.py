@@ -19,9 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.records import ReportHeader, in_file_order
-from dp_transforms.reports.report_writer import ReportWriter, StreamContents, TopicRecord, check_same_run
+from dp_transforms.monitor.window_report import RunEnded
+from dp_transforms.reports.records import ReportHeader
+from dp_transforms.reports.report_writer import (
+    Answer,
+    HeldRun,
+    Place,
+    ReportSink,
+    ReportWriter,
+    TopicRecord,
+    check_same_run,
+    key_of,
+)
 from dp_transforms.reports.topic_records import (
     CONSUMER,
     RECORD_FORMATS,
@@ -29,7 +38,6 @@ from dp_transforms.reports.topic_records import (
     WAIT_SECONDS,
     TopicFollower,
     TopicRun,
-    answer_of,
     encode_record,
     kafka_errors,
     read_from_beginning,
@@ -56,7 +64,7 @@ _PRODUCER = {
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportTopic:
+class ReportTopic(ReportSink):
     """A topic, which must exist. Several runs and streams can share it.
 
     bootstrap_servers: host:port, several with commas.
@@ -80,7 +88,7 @@ class ReportTopic:
         reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *CONSUMER, "transactional.id"}
         object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
 
-    def open(self, header: ReportHeader) -> ReportTopicWriter:
+    def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it, and shuts out its earlier writers. Raises StreamError."""
         header.to_json()
         with kafka_errors(self.topic):
@@ -88,26 +96,20 @@ class ReportTopic:
             # First, so that an error distinguishes a broker that does not answer from one that refuses.
             self.partitions(producer)
             producer.init_transactions(WAIT_SECONDS)  # before reading: this settles all open transactions of the run
-            held = TopicRun(header.run_id, header.stream)
-            partitions = self._read(held.take, to_last_record=True)
-        if held.header is not None:
-            check_same_run(f"the topic {self.topic!r}", held.header, header)
-        partition = held.partition if held.partition is not None else _partition(header, partitions)
-        return ReportTopicWriter(producer, self, header, held, partition)
+            run = TopicRun(header.run_id, header.stream)
+            partitions = self._read(run.take, to_last_record=True)
+        if run.held.header is not None:
+            check_same_run(f"the topic {self.topic!r}", run.held.header, header)
+        place = TopicPlace(producer, self, header, run.held, _partition(header, partitions, run.partition))
+        if run.held.header is None:
+            with place.errors():
+                place.produce(header)
+                place.commit()
+        return ReportWriter(place, header)
 
     def follow(self, run_id: str | None = None) -> TopicFollower:
-        """Reads what is new, again and again, over one connection. run_id: None for the only run of the topic."""
+        """Over one connection."""
         return TopicFollower(self, run_id)
-
-    def read(self, run_id: str) -> StreamContents:
-        """What is committed of this run, in order. Records of other runs in the topic are skipped."""
-        held = TopicRun(run_id, keep=True)
-        with kafka_errors(self.topic):
-            self._read(held.take)
-        return held.header, in_file_order(held.reports), held.ended
-
-    def ended(self, run_id: str) -> RunEnded | None:
-        return self.read(run_id)[2]
 
     def run_ids(self) -> list[str]:
         """The runs of which the topic has committed records, in alphabetical order. Raises StreamError."""
@@ -170,81 +172,68 @@ class ReportTopic:
             raise refused_settings(settings, error) from None
 
 
-class ReportTopicWriter(ReportWriter):
+class TopicPlace(Place):
     """Collects records in a transaction; nobody reads them before `commit`. held: all that is committed of the run."""
 
-    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: TopicRun, partition: int) -> None:
-        super().__init__(f"the topic {sink.topic!r}", header)
-        self._producer = producer
+    def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: HeldRun, partition: int) -> None:
+        self.name = f"the topic {sink.topic!r}"
+        self.producer = producer
         self._sink = sink
+        self._run_id = header.run_id
         self._held = held
         self._partition = partition
         self._in_transaction = False
-        if held.header is None:
-            with self._errors():
-                self._produce(f"{header.stream}|header", header)
-            self.commit()
+
+    def get(self, record: Answer) -> bool | None:
+        return self._held.get(record)
+
+    def put_first(self, record: Answer) -> bool:
+        self.produce(record)
+        return self._held.put_first(record)
+
+    def count(self) -> int:
+        return self._held.count()
+
+    def ended(self) -> RunEnded | None:
+        return self._held.ended()
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        return kafka_errors(self._sink.topic)
 
     def commit(self) -> None:
-        """Raises StreamError; then nobody knows whether the records were written. Open the sink again to find out."""
         if self._in_transaction:
-            with self._errors():
-                self._producer.commit_transaction(WAIT_SECONDS)
+            self.producer.commit_transaction(WAIT_SECONDS)
             self._in_transaction = False
 
     def close(self) -> None:
         if self._in_transaction:
             self._in_transaction = False
             with contextlib.suppress(import_confluent_kafka().KafkaException):
-                self._producer.abort_transaction(10.0)
-        self._producer.purge()
+                self.producer.abort_transaction(10.0)
+        self.producer.purge()
 
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return kafka_errors(self._sink.topic)
-
-    def _find(self, report: WindowReport, key: str) -> bool | None:
-        known = self._held.answers.get(key)
-        return None if known is None else known == answer_of(report)
-
-    def _put(self, report: WindowReport, key: str) -> bool:
-        self._produce(key, report)
-        self._held.answers[key] = answer_of(report)
-        return True
-
-    def _count(self) -> int:
-        return len(self._held.answers)
-
-    def _ended(self) -> RunEnded | None:
-        return self._held.ended
-
-    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
-        if self._held.ended is None:
-            self._produce(key, ended)
-            self._held.ended = ended
-        return self._held.ended
-
-    def _produce(self, key: str, record: TopicRecord) -> None:
+    def produce(self, record: TopicRecord) -> None:
         kafka = import_confluent_kafka()
-        value = encode_record(record, self._header.run_id, self._sink.record_format)
+        value = encode_record(record, self._run_id, self._sink.record_format)
         if not self._in_transaction:
-            self._producer.begin_transaction()
+            self.producer.begin_transaction()
             self._in_transaction = True
         while True:
             try:
-                self._producer.produce(
+                self.producer.produce(
                     self._sink.topic,
                     value,
-                    f"{self._header.run_id}|{key}".encode(),
+                    f"{self._run_id}|{key_of(record)}".encode(),
                     self._partition,
-                    headers={RUN_ID_FIELD: self._header.run_id.encode()},
+                    headers={RUN_ID_FIELD: self._run_id.encode()},
                 )
                 return
             except BufferError:  # the buffer of the client is full: wait until some records are sent
-                self._producer.poll(0.1)
+                self.producer.poll(0.1)
             except kafka.KafkaException as error:
                 if error.args[0].code() == kafka.KafkaError._STATE:
                     # The transaction has failed. To commit it raises the cause, and commits nothing.
-                    self._producer.commit_transaction(WAIT_SECONDS)
+                    self.producer.commit_transaction(WAIT_SECONDS)
                 raise
 
 
@@ -253,8 +242,9 @@ def _transactional_id(header: ReportHeader) -> str:
     return f"shh-{_digest(header)[:32]}"
 
 
-def _partition(header: ReportHeader, partitions: int) -> int:
-    return int(_digest(header)[32:48], 16) % partitions
+def _partition(header: ReportHeader, partitions: int, begun_in: int | None = None) -> int:
+    """A run stays where it began, also if the topic has more partitions now."""
+    return begun_in if begun_in is not None else int(_digest(header)[32:48], 16) % partitions
 
 
 def _digest(header: ReportHeader) -> str:

@@ -3,25 +3,30 @@
 The same answer again, as after the death of a worker, changes nothing. Another answer for the same window would be a
 second release that is not accounted for: it raises StreamError and is not written (docs/guarantee.md, "Retry and
 replay").
+
+The rule is `ReportWriter`, over what any place can do (`Place`): get, put first, count. A reader is a follower.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports.json_lines import encode_report
 from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order, is_unicode
 
 _MOST_NAMED = 5
 Name = TypeVar("Name", bound=Hashable)
 # Header, reports and end of a run, as a sink returns them. None: the run has not started, or has not ended.
 StreamContents: TypeAlias = "tuple[ReportHeader | None, list[WindowReport], RunEnded | None]"
+Answer: TypeAlias = "WindowReport | RunEnded"
 TopicRecord: TypeAlias = "ReportHeader | WindowReport | RunEnded"
 NewWindows: TypeAlias = "tuple[ReportHeader | None, dict[Name, WindowReport], RunEnded | None]"
 
@@ -36,49 +41,85 @@ class ReportNews(NamedTuple):
     is_new: bool
 
 
-class ReportFollower(Protocol):
+class ReportFollower(abc.ABC):
     """Reads a run as it grows, each report once. For one thread at a time."""
 
+    @abc.abstractmethod
     def read_new(self) -> ReportNews:
         """What is new, windows in order. It is a first reading again once another run is there, or what was read is
         there no more. Raises StreamError, and loses nothing by it: the next reading goes on."""
-        ...
 
     def close(self) -> None:
         """Ends a connection, if there is one."""
-        ...
+        return
 
 
-class ReportSink(Protocol):
-    """Names a sink; small, and can be pickled into a job graph."""
+class ReportSink(abc.ABC):
+    """Names a sink; small, and can be pickled into a job graph. run_id: None for whichever run is there, if it is the
+    only one."""
 
+    @abc.abstractmethod
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run of the header, or continues it. Raises StreamError, and writes nothing, if the sink belongs to
         another run, or to the same run with another plan."""
-        ...
 
-    def read(self, run_id: str) -> StreamContents:
-        """What can be read of the run so far, windows in order. Raises StreamError."""
-        ...
-
-    def follow(self, run_id: str) -> ReportFollower:
+    @abc.abstractmethod
+    def follow(self, run_id: str | None = None) -> ReportFollower:
         """For who looks again and again: a look costs what is new, not what is there. Reads nothing yet."""
-        ...
 
-    def ended(self, run_id: str) -> RunEnded | None:
-        """The end of the run, once it is written: cheaper than `read`. Raises StreamError."""
-        ...
+    def read(self, run_id: str | None = None) -> StreamContents:
+        """What can be read of the run so far, windows in order. Raises StreamError, also for what is damaged."""
+        with contextlib.closing(self.follow(run_id)) as follower:
+            return follower.read_new()[:3]
 
 
-class ReportWriter(abc.ABC):
-    """A sink that is open for one run, in one process: the rule, over what a place must be able to do.
+class Place(abc.ABC):
+    """Where the answers of one run lie, for one process: what a sink must be able to do for `ReportWriter`.
 
-    After an error it cannot be used any longer: close it, and open the sink again.
-    place: how errors name the sink. header: of the run, as the sink holds it.
+    A record is a report or the end of the run; its key is `key_of`. After an error a place cannot be used any longer.
+    name: how errors name it.
     """
 
-    def __init__(self, place: str, header: ReportHeader) -> None:
-        self._place = place
+    name: str
+
+    @abc.abstractmethod
+    def get(self, record: Answer) -> bool | None:
+        """Whether what is there under the key of this record is the same; None if there is nothing."""
+
+    @abc.abstractmethod
+    def put_first(self, record: Answer) -> bool:
+        """Puts the record there, unless another worker was first. Whether what is there now is the same."""
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How many reports there are."""
+
+    @abc.abstractmethod
+    def ended(self) -> RunEnded | None:
+        """The end that is there."""
+
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        """Turns what the place raises into a StreamError of one line."""
+        return contextlib.nullcontext()
+
+    def commit(self) -> None:
+        """Returns when all that was put can be read and is durable, as it is at once where nothing else is said."""
+        return
+
+    def close(self) -> None:
+        """Drops what was not committed. May be called again."""
+        return
+
+
+class ReportWriter:
+    """A sink that is open for one run, in one process: the rule, over any `Place`.
+
+    After an error it cannot be used any longer: close it, and open the sink again.
+    place: for this run alone. header: of the run, as the sink holds it.
+    """
+
+    def __init__(self, place: Place, header: ReportHeader) -> None:
+        self.place = place
         self._header = header
 
     def write(self, report: WindowReport) -> str:
@@ -88,91 +129,99 @@ class ReportWriter(abc.ABC):
         ReportFileError for a report that must not be published.
         """
         check_stream(report.stream, self._header)
-        report = checked_report(report)
-        key = report_key(report)
-        with self._errors():
-            is_same = self._find(report, key)
-            if is_same is None:
-                ended = self._ended()
-                if ended is not None and self._count() >= ended.reports:
-                    raise StreamError(
-                        f"{self._place}: the run has ended with {ended.reports} reports, and all are there; nothing was"
-                        " written. Start a new run."
-                    )
-                is_same = self._put(report, key)
-        if not is_same:
-            raise second_answer(self._place, key)
-        return key
+        return self._keep(checked_report(report))
 
     def end(self, ended: RunEnded) -> str:
         """Writes that the run has ended; some of its reports may still come. Returns the key. Raises StreamError if
         there are more reports than the end says, or another end."""
         check_stream(ended.stream, self._header)
-        ended = parse_ended(ended_fields(ended))
-        with self._errors():
-            if self._ended() is None:
-                check_end(self._place, ended, self._count())
-            is_same = self._put_end(ended, end_key(ended.stream)) == ended
+        return self._keep(parse_ended(ended_fields(ended)))
+
+    def _keep(self, record: Answer) -> str:
+        with self.place.errors():
+            is_same = self.place.get(record)
+            if is_same is None:
+                self._check_count(record)
+                is_same = self.place.put_first(record)
         if not is_same:
+            raise StreamError(f"{self.place.name}: {_second(record)}")
+        return key_of(record)
+
+    def _check_count(self, record: Answer) -> None:
+        """Raises StreamError if the reports would be more than the run has given by its end."""
+        ended = record if isinstance(record, RunEnded) else self.place.ended()
+        if ended is None:
+            return
+        held = self.place.count()
+        if ended is not record and held >= ended.reports:
             raise StreamError(
-                f"{self._place}: the run has already ended, after another number of windows; nothing was written. Start"
-                " a new run."
+                f"{self.place.name}: the run has ended with {ended.reports} reports, and all are there; nothing was"
+                " written. Start a new run."
             )
-        return end_key(ended.stream)
+        if held > ended.reports:
+            # Another attempt at the run gave answers that this one does not give: the two have read other records.
+            raise StreamError(
+                f"{self.place.name}: it holds {held} reports, and the run ends with {ended.reports}; its end was not"
+                " written. The log has lost or changed records since an earlier attempt, or a clock was set back. Bring"
+                " the log back as it was; if that cannot be, this run ends here."
+            )
 
-    @abc.abstractmethod
     def commit(self) -> None:
-        """Returns when everything written can be read and is durable."""
+        """Returns when everything written can be read and is durable. Raises StreamError; then nobody knows whether it
+        was written: open the sink again to find out."""
+        with self.place.errors():
+            self.place.commit()
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Drops what was not committed. May be called again."""
-
-    @abc.abstractmethod
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        """Turns what the place raises into a StreamError of one line."""
-
-    @abc.abstractmethod
-    def _find(self, report: WindowReport, key: str) -> bool | None:
-        """Whether the answer that is there for this window is this report; None if there is none."""
-
-    @abc.abstractmethod
-    def _put(self, report: WindowReport, key: str) -> bool:
-        """Puts the report in its place, unless another worker was first. Whether the one that is there is the same."""
-
-    @abc.abstractmethod
-    def _count(self) -> int:
-        """How many reports of the run there are."""
-
-    @abc.abstractmethod
-    def _ended(self) -> RunEnded | None:
-        """The end of the run that is there."""
-
-    @abc.abstractmethod
-    def _put_end(self, ended: RunEnded, key: str) -> RunEnded:
-        """Puts the end in its place, unless there is one. Returns the one that is there."""
+        self.place.close()
 
 
-class WindowSink(Generic[Name]):
-    """The readings of a sink whose windows have names, as files or keys."""
+class HeldRun(Place):
+    """A run in memory: what a topic tells of it, or what is to be written at once. keeps: the reports too, and not
+    their digests alone."""
 
-    def read_new(self, known: Set[Name], run_id: str | None = None) -> NewWindows[Name]:
-        """Header, end, and by name the windows that are not `known`, in the order of time; run_id: None for whichever
-        run is there. No window is ever replaced, so one that was read need not be read again."""
-        raise NotImplementedError
+    def __init__(self, name: str, *, keeps: bool = False) -> None:
+        self.name = name
+        self.header: ReportHeader | None = None
+        self.reports: list[WindowReport] = []
+        self._answers: dict[str, bytes] = {}
+        self._ended: RunEnded | None = None
+        self._keeps = keeps
 
-    def read(self, run_id: str | None = None) -> StreamContents:
-        """All that can be read. Raises StreamError if it is another run than ``run_id``, or damaged."""
-        header, found, ended = self.read_new(frozenset(), run_id)
-        return header, in_file_order(found.values()), ended
+    def get(self, record: Answer) -> bool | None:
+        if isinstance(record, RunEnded):
+            return None if self._ended is None else self._ended == record
+        known = self._answers.get(key_of(record))
+        return None if known is None else known == _digest(record)
 
-    def follow(self, run_id: str | None = None) -> WindowFollower[Name]:
-        """Reads what is new, again and again."""
-        return WindowFollower(lambda known: self.read_new(known, run_id))
+    def put_first(self, record: Answer) -> bool:
+        if (is_same := self.get(record)) is not None:
+            return is_same
+        if isinstance(record, RunEnded):
+            self._ended = record
+        else:
+            self._answers[key_of(record)] = _digest(record)
+            self.reports += [record] if self._keeps else []
+        return True
+
+    def count(self) -> int:
+        return len(self._answers)
+
+    def ended(self) -> RunEnded | None:
+        return self._ended
 
 
-class WindowFollower(Generic[Name]):
-    """A `ReportFollower` that reads each window of such a sink once. read_new: as of `WindowSink`, for one run."""
+def _digest(report: WindowReport) -> bytes:
+    """Of the whole content of a report, whatever its format."""
+    return hashlib.sha256(encode_report(report).encode()).digest()
+
+
+class WindowFollower(ReportFollower, Generic[Name]):
+    """Of a sink whose windows have names, as files or keys. No window is ever replaced, so each is read once.
+
+    read_new: header, end, and by name the windows that are not among those that are known.
+    """
 
     def __init__(self, read_new: Callable[[Set[Name]], NewWindows[Name]]) -> None:
         self._read_new = read_new
@@ -181,25 +230,20 @@ class WindowFollower(Generic[Name]):
 
     def read_new(self) -> ReportNews:
         header, found, ended = self._read_new(self._known)
-        is_new = self._header is None or header != self._header
+        is_new = self._header is None or header not in (None, self._header)  # a run may be away for a while
         if is_new and self._known:  # another run has taken its place
             self._known = set()
             header, found, ended = self._read_new(self._known)
-        self._header = header
+        self._header = header or self._header
         self._known.update(found)
         return ReportNews(header, in_file_order(found.values()), ended, is_new)
 
-    def close(self) -> None: ...
 
-
-def report_key(report: WindowReport) -> str:
-    """Stream and window, which identify a report of a run."""
-    return f"{report.stream}|{format_utc(report.window_start)}"
-
-
-def end_key(stream: str) -> str:
-    """The key of the end of a run. It is not a time, so no report has it."""
-    return f"{stream}|end"
+def key_of(record: TopicRecord) -> str:
+    """What identifies a record of a run, all of it public: the stream, and a time for a report alone."""
+    if isinstance(record, WindowReport):
+        return f"{record.stream}|{format_utc(record.window_start)}"
+    return f"{record.stream}|{'end' if isinstance(record, RunEnded) else 'header'}"
 
 
 def check_stream(stream: str, header: ReportHeader) -> None:
@@ -207,25 +251,13 @@ def check_stream(stream: str, header: ReportHeader) -> None:
         raise StreamError("the report and the sink belong to different streams. Give each stream a sink of its own.")
 
 
-def second_answer(place: str, key: str) -> StreamError:
-    """key: stream and window, both public."""
-    return StreamError(
-        f"{place}: the window {key!r} already has another answer; nothing was written. Two runs share the run id, or"
+def _second(record: Answer) -> str:
+    if isinstance(record, RunEnded):
+        return "the run has already ended, after another number of windows; nothing was written. Start a new run."
+    return (
+        f"the window {key_of(record)!r} already has another answer; nothing was written. Two runs share the run id, or"
         " the noise key or the log has changed. Start a new run, with a budget of its own."
     )
-
-
-def check_end(place: str, ended: RunEnded, held: int) -> None:
-    """held: how many reports the sink has. Raises StreamError if they are more than the run has given by its end.
-
-    Then another attempt at the run gave answers that this one does not give, so the two have read different records.
-    """
-    if held > ended.reports:
-        raise StreamError(
-            f"{place}: it holds {held} reports, and the run ends with {ended.reports}; its end was not written. The log"
-            " has lost or changed records since an earlier attempt, or a clock was set back. Bring the log back as it"
-            " was; if that cannot be, this run ends here."
-        )
 
 
 def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:

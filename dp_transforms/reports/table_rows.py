@@ -24,6 +24,7 @@ from dp_transforms.reports.report_writer import parse_ended
 from dp_transforms.stores.databases import (
     POSTGRESQL,
     READS,
+    SQLITE,
     NoDriverError,
     postgres_engine,
     reason_of,
@@ -33,6 +34,7 @@ from dp_transforms.stores.local_files import create_new
 
 try:
     import sqlalchemy as sa
+    from sqlalchemy.dialects import postgresql, sqlite
 except ImportError as error:
     raise MissingLibraryError(f"A table of reports needs SQLAlchemy. {how_to_install('sql')}") from error
 
@@ -141,8 +143,8 @@ class TableRows:
             raise StreamError(f"{str(self._file)!r} is not a regular file. Name another one.")
         return True
 
-    def prepare(self, run_id: str) -> StoredRun | None:
-        """Makes what is missing of the database. Returns the run, None if it has not begun."""
+    def make(self) -> None:
+        """Makes what is missing of the database."""
         if self._file is not None and not self.find_file():
             with contextlib.suppress(FileExistsError):  # another worker was first
                 create_new(self._file, _FILE_MODE).close()
@@ -150,11 +152,8 @@ class TableRows:
             asked = "SHOW server_encoding"
             if self._file is None and (name := connection.exec_driver_sql(asked).scalar_one()) != "UTF8":
                 raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
-            if self.exist(connection):
-                return self.run(connection, run_id)
-        with self.transaction() as connection:
-            self.create(connection)
-            return self.run(connection, run_id)
+            if not self.exist(connection):
+                self.create(connection)
 
     def exist(self, connection: sa.Connection) -> bool:
         """Whether they are there. Raises StreamError for tables of these names that are others."""
@@ -227,20 +226,14 @@ class TableRows:
             raise StreamError(f"{self.sink.place} {DAMAGED}.")
         return found
 
-    def begin_first(self, header: ReportHeader) -> StoredRun:
-        """Begins the run, unless another worker was first. Returns the one that is there."""
-        try:
-            with self.transaction() as connection:
-                self.begin_run(connection, header)
-            return StoredRun(header, None)
-        except sa.exc.IntegrityError:
-            if found := self.prepare(header.run_id):
-                return found
-        raise StreamError(f"{self.sink.place} {DAMAGED}.")
-
-    def begin_run(self, connection: sa.Connection, header: ReportHeader) -> None:
+    def put_first(self, connection: sa.Connection, header: ReportHeader) -> ReportHeader:
+        """Begins the run, unless another worker was first. The header that is there; the same object if this was."""
+        insert: Any = {POSTGRESQL: postgresql.insert, SQLITE: sqlite.insert}[self.sink.database](self._runs)
         values = {"run_id": header.run_id, "stream": header.stream, "header": header.to_json()}
-        connection.execute(sa.insert(self._runs).values(**values))
+        statement = insert.values(**values).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
+        is_first = connection.execute(statement).rowcount == 1
+        found = None if is_first else self.run(connection, header.run_id)
+        return header if found is None else found.header
 
     def run_ids(self, connection: sa.Connection) -> list[str]:
         return sorted(connection.execute(sa.select(self._runs.c.run_id)).scalars())
@@ -285,11 +278,10 @@ class TableRows:
 
     def reports(self, connection: sa.Connection, run_id: str, starts: Set[int] | None = None) -> list[WindowReport]:
         """All of a run in order, or those of some windows. Raises ReportFileError for what shh did not write."""
-        if starts is None:
-            return self._reports(connection, run_id, None)
-        asked = sorted(starts)
-        parts = (asked[place : place + _WINDOWS_AT_ONCE] for place in range(0, len(asked), _WINDOWS_AT_ONCE))
-        return [report for part in parts for report in self._reports(connection, run_id, part)]
+        asked = sorted(starts or ())
+        parts = [asked[place : place + _WINDOWS_AT_ONCE] for place in range(0, len(asked), _WINDOWS_AT_ONCE)]
+        every = [None] if starts is None else parts
+        return [report for part in every for report in self._reports(connection, run_id, part)]
 
     def _reports(self, connection: sa.Connection, run_id: str, starts: list[int] | None) -> list[WindowReport]:
         windows, items = self._windows, self._items

@@ -9,24 +9,24 @@ and the datum. The schemas are in docs/report_topic.avsc; consumers find theirs 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.json_lines import encode_report, report_of_json
 from dp_transforms.reports.records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
 from dp_transforms.reports.report_writer import (
+    HeldRun,
+    ReportFollower,
     ReportNews,
     TopicRecord,
     check_same_run,
     ended_fields,
     only_run,
     parse_ended,
-    report_key,
 )
 from dp_transforms.stores.kafka_client import error_name, import_confluent_kafka
 
@@ -89,17 +89,13 @@ def decode_record(value: bytes) -> tuple[str, TopicRecord]:
 class TopicRun:
     """What a topic holds of one run.
 
-    stream: skip other streams of the run; None: take all. keep: keep the reports too, not only their digests.
+    stream: skip other streams of the run; None: take all. keeps: as of `HeldRun`.
     """
 
-    def __init__(self, run_id: str, stream: str | None = None, *, keep: bool = False) -> None:
+    def __init__(self, run_id: str, stream: str | None = None, *, keeps: bool = False) -> None:
         self._run_id = run_id
         self._stream = stream
-        self._keep = keep
-        self.header: ReportHeader | None = None
-        self.answers: dict[str, bytes] = {}
-        self.reports: list[WindowReport] = []
-        self.ended: RunEnded | None = None
+        self.held = HeldRun("the topic", keeps=keeps)
         self.partition: int | None = None
 
     def take(self, message: Any) -> None:
@@ -112,28 +108,12 @@ class TopicRun:
         if self._stream not in (None, record.stream):
             return
         if isinstance(record, ReportHeader):
-            if self.header is not None:
-                check_same_run("the topic", self.header, record)
-            self.header, self.partition = record, message.partition()
-        elif isinstance(record, RunEnded):
-            if self.ended not in (None, record):
-                raise ReportFileError(f"the run has two ends. {_START_ANEW}")
-            self.ended = record
-        else:
-            self._take_report(record)
-
-    def _take_report(self, report: WindowReport) -> None:
-        key, answer = report_key(report), answer_of(report)
-        is_new = key not in self.answers
-        if self.answers.setdefault(key, answer) != answer:
-            raise ReportFileError(f"a window of the run has two answers. {_START_ANEW}")
-        elif self._keep and is_new:
-            self.reports.append(report)
-
-
-def answer_of(report: WindowReport) -> bytes:
-    """A digest of the whole content of a report, whatever its format."""
-    return hashlib.sha256(encode_report(report).encode()).digest()
+            if self.held.header is not None:
+                check_same_run("the topic", self.held.header, record)
+            self.held.header, self.partition = record, message.partition()
+        elif not self.held.put_first(record):
+            twice = "the run has two ends" if isinstance(record, RunEnded) else "a window of the run has two answers"
+            raise ReportFileError(f"{twice}. {_START_ANEW}")
 
 
 def run_id_of(message: Any) -> bytes | None:
@@ -191,8 +171,8 @@ def kafka_errors(topic: str) -> Iterator[None]:
         raise StreamError(f"the topic {topic!r} cannot be used ({error_name(error)}). Check the brokers.") from error
 
 
-class TopicFollower:
-    """Keeps a connection; for one thread at a time. Reads what `ReportTopic.read` reads, and nothing twice.
+class TopicFollower(ReportFollower):
+    """Keeps a connection.
 
     run_id: None for the only run of the topic.
     """
@@ -201,7 +181,7 @@ class TopicFollower:
         self._topic = topic
         self._run_id = run_id
         self._consumer: Any = None
-        self._held: TopicRun
+        self._run: TopicRun
 
     def read_new(self) -> ReportNews:
         """After records that do not belong together, and once the topic is another one, it is a first reading again."""
@@ -211,8 +191,9 @@ class TopicFollower:
                 self._begin()
             else:
                 self._go_on()
-        reports, self._held.reports = in_file_order(self._held.reports), []
-        return ReportNews(self._held.header, reports, self._held.ended, is_new)
+        held = self._run.held
+        reports, held.reports = in_file_order(held.reports), []
+        return ReportNews(held.header, reports, held.ended(), is_new)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -220,10 +201,10 @@ class TopicFollower:
             consumer.close()
 
     def _begin(self) -> None:
-        self._held = TopicRun(self._run_id or self._only_run(), keep=True)
+        self._run = TopicRun(self._run_id or self._only_run(), keeps=True)
         self._consumer, places = self._topic.consumer(_FOLLOWING)
         try:
-            read_from_beginning(self._consumer, places, self._held.take, {})
+            read_from_beginning(self._consumer, places, self._run.take, {})
         except BaseException:
             self.close()
             raise
@@ -245,7 +226,7 @@ class TopicFollower:
         messages, failed = self._consumer.consume(CONSUME, timeout=0.1), None
         for message in messages:
             if (error := message.error()) is None:
-                self._held.take(message)
+                self._run.take(message)
             elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
                 raise StreamError(
                     f"the topic {self._topic.topic!r} was made anew, or has lost records. It is read again from its"

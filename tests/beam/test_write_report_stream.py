@@ -26,7 +26,7 @@ from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.beam_pipelines import Collected, local_pipeline
-from tests.helpers.report_table_contract import rows_of
+from tests.helpers.sinks import rows_of
 
 HOUR = 3_600_000_000
 HEADER = ReportHeader("run-1", "news", "Each user's log is protected with ε = 2.", {"epsilon": 2.0})

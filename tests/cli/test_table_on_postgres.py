@@ -39,6 +39,6 @@ def test_a_stream_and_a_replay_write_to_one_table_and_both_are_shown(
         table = ReportTable(url, "news")
         assert table.run_ids() == ["live", "past"]
         for run_id in table.run_ids():
-            assert table.ended(run_id) == RunEnded("events", HOURS, 1)
+            assert table.read(run_id)[2] == RunEnded("events", HOURS, 1)
             code, out, err = run([url, "--table", "news", "--run-id", run_id], capsys, "show")
             assert (code, "heavy~" in out, "all of its 6 windows" in out) == (0, True, True), err

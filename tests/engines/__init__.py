@@ -6,8 +6,8 @@ from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import EngineError, engine_file, java
 from dp_transforms.engines.flink_cluster import FLINK_LIBRARIES
 from dp_transforms.engines.kafka_server import KAFKA_LIBRARIES
-from tests.engines.azurite_server import AZURITE, node
 from tests.engines.language_examples import GO_EXAMPLE, JAVA_EXAMPLE
+from tests.helpers.azurite_server import AZURITE, node
 
 
 def skip_reason(name: str) -> str | None:

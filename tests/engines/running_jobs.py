@@ -56,7 +56,7 @@ class Run:
             self.cluster.kill_task_manager()
         deadline = time.monotonic() + 180
         while self.cluster.restarts(self.job) <= before or self.cluster.flink.rest.job_state(self.job) != "RUNNING":
-            if self.sink.ended(RUN_ID) is not None:
+            if self.sink.read(RUN_ID)[2] is not None:
                 return
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the job was not restarted in 180 s after the {what} was killed.")

@@ -331,7 +331,7 @@ def submit(
 def wait_for_end(sink: Any, seconds: float = 240) -> float:
     """Seconds until the sink says that the run has ended. Raises TimeoutError naming how far it came."""
     begin = time.monotonic()
-    while sink.ended(RUN_ID) is None:
+    while sink.read(RUN_ID)[2] is None:
         if time.monotonic() - begin > seconds:
             raise TimeoutError(f"no end in {seconds:g} s; {len(sink.read(RUN_ID)[1])} reports so far.")
         time.sleep(0.5)

@@ -150,7 +150,7 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, 
             time.sleep(1)
         print(numbers)
         assert gauges <= set(numbers)
-        assert run.sink.ended(RUN_ID) is None
+        assert run.sink.read(RUN_ID)[2] is None
         stop_file.touch()
         print(f"drained in {wait_for_end(run.sink):.1f} s")
         run.assert_answers()
@@ -175,7 +175,7 @@ def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, mode, 
     ) as run:
         run.feeder.join()
         wait_for_reports(run.sink, case.plan.schedule.horizon - _OPEN_AT_THE_END)
-        assert run.sink.ended(RUN_ID) is None
+        assert run.sink.read(RUN_ID)[2] is None
         stop_file.touch()
         time.sleep(wait)
         run.kill(what)
@@ -191,7 +191,7 @@ def test_kills_while_a_run_is_drained_in_the_middle(kafka, cluster, key_path, tm
     arguments = {"rows": case.open_rows, "seconds": 50, "checkpoint_seconds": 3, "stop_file": str(stop_file)}
     with running(kafka, cluster, key_path, case, **arguments) as run:
         wait_for_reports(run.sink, 8)
-        assert run.sink.ended(RUN_ID) is None
+        assert run.sink.read(RUN_ID)[2] is None
         stop_file.touch()
         stop_micros = CLOCK.stop_micros(stop_file.stat().st_ctime_ns // 1000)
         time.sleep(2)

@@ -117,7 +117,7 @@ def test_what_is_written_is_read_back_and_what_is_written_again_changes_nothing(
     keys = write_all(sink, REPORTS[::-1], ended=None)
     assert keys == ["news|2017-10-02T09:00:00Z", "news|2017-10-01T05:00:00Z", "news|2017-10-01T03:00:00Z"]
     eventually(lambda: sink.read("run-1"), (header(), REPORTS, None))
-    assert sink.ended("run-1") is None
+    assert sink.read("run-1")[2] is None
     assert write_all(sink, REPORTS) == [*keys[::-1], "news|end"]
     eventually(lambda: sink.read("run-1"), (header(), REPORTS, ENDED))
     before = records(sink, "read_uncommitted")
@@ -175,7 +175,7 @@ def rabin(data: bytes) -> int:
 
 def test_a_second_answer_and_another_run_under_the_name_are_refused_and_written_nowhere(sink):
     write_all(sink)
-    eventually(lambda: sink.ended("run-1"), ENDED)
+    eventually(lambda: sink.read("run-1")[2], ENDED)
     before = records(sink, "read_uncommitted")
     writer = sink.open(header())
     with pytest.raises(StreamError, match="T05:00:00Z' already has another answer"):
@@ -209,9 +209,9 @@ def test_runs_and_streams_share_a_topic(sink):
         reports = [window._replace(stream=stream, epsilon_spent=len(run_id + stream) / 10) for window in REPORTS]
         write_all(sink, reports, None, header(run_id, stream))
     write_all(sink, [], ENDED, header("run-2"))
-    eventually(lambda: sink.ended("run-2"), ENDED)
+    eventually(lambda: sink.read("run-2")[2], ENDED)
     assert len(sink.read("run-2")[1]) == 3
-    assert sink.ended("run-2") == ENDED
+    assert sink.read("run-2")[2] == ENDED
 
 
 def test_a_writer_that_was_replaced_writes_no_more(sink):
@@ -220,7 +220,7 @@ def test_a_writer_that_was_replaced_writes_no_more(sink):
     zombie.write(REPORTS[0])
     zombie.commit()
     zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
-    zombie._producer.flush(60.0)  # on the broker, and not committed
+    zombie.place.producer.flush(60.0)  # on the broker, and not committed
     successor = sink.open(header())
     with pytest.raises(StreamError, match="another worker has taken over this run"):
         zombie.commit()
@@ -251,7 +251,7 @@ def test_a_writer_waits_behind_the_open_transaction_of_another_run(sink):
     runs = (header(f"run-{number}") for number in range(2, 100))
     other = sink.open(next(run for run in runs if _partition(run, 3) == _partition(header(), 3)))
     other.write(report(0))
-    other._producer.flush(60.0)
+    other.place.producer.flush(60.0)
     for window in REPORTS:
         writer.write(window)
     writer.commit()
@@ -313,7 +313,7 @@ def test_a_topic_that_takes_no_large_report_is_told_with_its_remedy(sink, server
     assert len(str(caught.value)) < 300, "it holds nothing of the report"
     writer = sink.open(header())
     writer.write(large_report(3, 140))
-    writer._producer.flush(10.0)  # it is refused before the next one is written
+    writer.place.producer.flush(10.0)  # it is refused before the next one is written
     with pytest.raises(StreamError, match=r"Raise its max\.message\.bytes"):
         writer.write(REPORTS[2])
     writer.close()
@@ -345,13 +345,13 @@ def test_a_live_page_follows_what_is_committed_and_survives_a_restart(server, si
         listener = Listener(port, shown.data["live"]["after"])
         zombie = sink.open(header())
         zombie.write(report(1, HeavyHitter("of the zombie", None, 1)))
-        zombie._producer.flush(60.0)  # on the broker, and not committed
+        zombie.place.producer.flush(60.0)  # on the broker, and not committed
         write_all(sink, [report(1, HeavyHitter("of the successor", None, 1))], ended=None)
         zombie.close()
         assert [entry[0] for entry in listener.next("window").data["entries"]] == ["of the successor"]
         page.end()
     write_all(sink, REPORTS[1:])
-    eventually(lambda: sink.ended("run-1"), ENDED)
+    eventually(lambda: sink.read("run-1")[2], ENDED)
     with served(address, "--run-id", "run-1", port=port) as page:
         assert Listener(port, shown.data["live"]["after"]).next().kind == "reload"
         shown = Page(page.get().text)

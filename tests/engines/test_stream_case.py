@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports.report_writer import report_key
+from dp_transforms.reports.report_writer import key_of
 from dp_transforms.reports.topic_records import encode_record
 from tests.engines.answers import RawRecord, faults, repeats
 from tests.engines.stream_case import STREAM, counted_events, history_case, names_transcript
@@ -69,7 +69,7 @@ def _records(case) -> list[RawRecord]:
     """What a run without faults writes."""
     end = RunEnded(STREAM, case.plan.schedule.horizon, reports=len(case.expected.reports))
     records: list = [case.header, *case.expected.reports, end]
-    keys = ["header", *map(report_key, case.expected.reports), "end"]
+    keys = ["header", *map(key_of, case.expected.reports), "end"]
     return [
         RawRecord(key.encode(), encode_record(record, RUN_ID, "json"))
         for key, record in zip(keys, records, strict=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import pathlib
 import shutil
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -55,3 +57,11 @@ def gcs_server() -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+def make_bucket(where: str, name: str) -> str:
+    """Returns its URL."""
+    asked = urllib.request.Request(f"{where}/storage/v1/b?project=emulator", json.dumps({"name": name}).encode())
+    asked.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(asked):
+        return f"gs://{name}"

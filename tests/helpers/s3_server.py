@@ -32,8 +32,7 @@ class Request:
 class S3Server:
     """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
     bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read.
-    refuse_writes_with: the status of the answer to each conditional write, such as "501 NotImplemented". lost_answers:
-    so many writes succeed, and the connection is closed before the client hears of it."""
+    lost_answers: so many writes succeed, and the connection is closed before the client hears of it."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -41,7 +40,6 @@ class S3Server:
         self.requests: list[Request] = []
         self.cut_after: list[int] = []
         self.before_read: Callable[[], None] | None = None
-        self.refuse_writes_with = ""
         self.lost_answers = 0
         self._writing = threading.Lock()
 
@@ -49,7 +47,7 @@ class S3Server:
         """Forgets the requests, and is a good server again."""
         self.requests.clear()
         self.cut_after.clear()
-        self.before_read, self.refuse_writes_with, self.lost_answers = None, "", 0
+        self.before_read, self.lost_answers = None, 0
 
     def forget(self) -> None:
         self.requests.clear()
@@ -72,10 +70,6 @@ class S3Server:
             if self.cut_after:
                 yield from self._cut(self.cut_after.pop(0), environ, start_response)
                 return
-        if request.method == "PUT" and self.refuse_writes_with and request.condition:
-            start_response(self.refuse_writes_with, [("Content-Type", "application/xml")])
-            yield f"<Error><Code>{self.refuse_writes_with.split()[1]}</Code></Error>".encode()
-            return
         # A store settles which of two conditional writes comes first; moto alone does not.
         with self._writing if request.method == "PUT" else contextlib.nullcontext():
             answer = list(self._application(environ, start_response))

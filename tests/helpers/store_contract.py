@@ -117,6 +117,11 @@ def an_empty_file_is_read_as_nothing(root: str) -> None:
     assert remote_files.open_stored(found).read() == b""
 
 
+def a_bucket_that_is_missing_is_said(root: str) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such bucket: check its name"):
+        list(remote_files.find_files(f"{root}-absent/*.csv"))
+
+
 CONTRACT = [
     a_file_appears_whole_and_replaces_none,
     one_of_many_writers_wins,
@@ -124,4 +129,5 @@ CONTRACT = [
     files_are_found_by_name_folder_and_glob,
     only_what_is_asked_for_is_read_of_one_version,
     an_empty_file_is_read_as_nothing,
+    a_bucket_that_is_missing_is_said,
 ]

@@ -16,7 +16,7 @@ from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page.report_columns import plan_of, report_columns
 from dp_transforms.views.serving.live_report import LiveReport
-from dp_transforms.views.serving.report_source import FileSource, FolderSource, Found
+from dp_transforms.views.serving.report_source import FileSource, Found, source_of
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, told
 
@@ -216,7 +216,7 @@ def test_a_folder_is_read_file_by_file_and_each_file_once(tmp_path: pathlib.Path
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(HEADER)
     writer.write(MANY[0])
-    source = FolderSource(str(folder))
+    source = source_of([str(folder)])
     assert source.poll() == Found(HEADER, MANY[:1], None, True)
     assert source.poll() is None
     (name,) = (path for path in folder.iterdir() if path.name != "header.json")
@@ -234,7 +234,7 @@ def test_a_folder_is_read_file_by_file_and_each_file_once(tmp_path: pathlib.Path
 def test_a_folder_with_a_file_that_is_no_report_is_read_again_once_it_is_mended(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(HEADER)
-    source = FolderSource(str(folder))
+    source = source_of([str(folder)])
     source.poll()
     for each in MANY[:2]:
         writer.write(each)
@@ -251,7 +251,7 @@ def test_another_run_in_the_folder_is_read_as_a_whole(tmp_path: pathlib.Path) ->
     folder = tmp_path / "reports"
     writer = ReportFolder(str(folder)).open(HEADER)
     writer.write(MANY[0])
-    source = FolderSource(str(folder))
+    source = source_of([str(folder)])
     source.poll()
     folder.rename(tmp_path / "old")
     with pytest.raises(UserError, match="holds no reports yet"):

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,13 +20,8 @@ from dp_transforms.logs.streams.partition_progress import PartitionProgress, Str
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import ReportFileError, ReportHeader
-from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_topic import ReportTopic, _partition
 from dp_transforms.reports.report_writer import check_same_run, ended_fields, parse_ended
-from dp_transforms.reports.topic_records import encode_record, kafka_errors
-from tests.helpers.mock_topic import mock_topic
 
-confluent_kafka = pytest.importorskip("confluent_kafka")
 START = 1_506_826_800_000_000
 REPORT = WindowReport("news", START, START + 3_600_000_000, [HeavyHitter("a", None, 3)], 2.0, 1e-9, 0.5)
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
@@ -208,92 +202,8 @@ def header_rest() -> tuple[Any, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Errors name the place
+# What is stored of a partition
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_an_error_of_a_folder_of_reports_names_the_folder(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "reports"
-    sink = ReportFolder(str(path))
-    said = rf"^the folder '{path}' cannot be used: "
-    writer = sink.open(HEADER)
-    (path / "header.json").unlink()
-    (path / "header.json").symlink_to("header.json")
-    (path / "ended.json").mkdir()
-    for fails in (lambda: writer.end(RunEnded("news", 1)), sink.ended):
-        with pytest.raises(StreamError, match=said):
-            fails()
-    (path / "ended.json").rmdir()
-    path.rename(tmp_path / "away")
-    with pytest.raises(StreamError, match=said):
-        writer.write(REPORT)
-    path.write_text("a file")
-    with pytest.raises(StreamError, match=said):
-        sink.open(HEADER)
-    path.unlink()
-    path.mkdir()
-    (path / "header.json").write_text("{}")
-    for fails in (sink.read, lambda: sink.open(HEADER)):
-        with pytest.raises(StreamError, match=said):
-            fails()
-
-
-def test_a_folder_of_reports_is_made_with_its_parents(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "a" / "b"
-    ReportFolder(str(path)).open(HEADER)
-    ReportFolder(str(path)).open(HEADER)
-    assert path.stat().st_mode & 0o755 == 0o755, "others may read it"
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("_FENCED", "the topic 'reports': another worker has taken over this run"),
-        ("PRODUCER_FENCED", "the topic 'reports': another worker has taken over this run"),
-        ("MSG_SIZE_TOO_LARGE", "the topic 'reports' does not take a record as large"),
-        ("_TRANSPORT", r"the topic 'reports' cannot be used \(_TRANSPORT\)"),
-    ],
-)
-def test_an_error_of_a_topic_of_reports_names_the_topic(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
-    error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
-
-    def fail(*given: object, **more: object) -> None:
-        raise error
-
-    with pytest.raises(StreamError, match=f"^{said}"), kafka_errors("reports"):
-        fail()
-    monkeypatch.setattr(ReportTopic, "_client", fail)
-    sink = ReportTopic("b:1", "reports")
-    for ask in (lambda: sink.open(HEADER), lambda: sink.read("run-1"), lambda: sink.ended("run-1")):
-        with pytest.raises(StreamError, match=f"^{said}"):
-            ask()
-
-
-def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -> None:
-    given = {"retries": "3"}
-    sink = ReportTopic("b:1", "reports", client_config=given)
-    given["acks"] = "0"
-    assert sink.client_config == {"retries": "3"}
-
-
-@pytest.fixture
-def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportTopic]:
-    with mock_topic(monkeypatch) as made:
-        yield made
-
-
-def test_a_run_stays_in_the_partition_where_it_began(topic: ReportTopic) -> None:
-    """A topic may be given more partitions meanwhile, and a run's own number then comes out as another one."""
-    elsewhere = (_partition(HEADER, 4) + 1) % 4
-    producer = confluent_kafka.Producer({"bootstrap.servers": topic.bootstrap_servers})
-    value, key = encode_record(HEADER, "run-1", "json"), b"run-1|news|header"
-    producer.produce("reports", value, key, elsewhere, headers={"shh.run_id": b"run-1"})
-    assert producer.flush(60) == 0
-    writer = topic.open(HEADER)
-    assert writer._partition == elsewhere
-    writer.close()
-    with pytest.raises(StreamError, match=r"^the topic 'reports' belongs to run 'run-1' with another plan"):
-        topic.open(ReportHeader("run-1", *header_rest()[:2], {"epsilon": 3.0}))
 
 
 def test_a_partition_begins_with_nothing() -> None:

@@ -14,7 +14,7 @@ from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_files, report_files_in, report_format
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_topic import ReportTopic
-from dp_transforms.reports.topic_records import TopicFollower
+from dp_transforms.reports.report_writer import ReportFollower
 
 _TOPIC = "kafka://"
 _TOPIC_PARTS = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
@@ -45,37 +45,36 @@ class ReportSource(Protocol):
         ...
 
 
-class FolderSource:
-    """A folder of reports. Files that workers still write have hidden names, and are not read.
+class SinkSource:
+    """A run of a stream, as its sink is followed: a folder, whose names are listed each time because no file system
+    tells reliably what is new, or what is committed in a topic of Kafka.
 
-    Each window is read once. The names of all files are listed each time: no file system tells reliably what is new.
+    missing: the error as long as there is no run.
     """
 
-    def __init__(self, path: str) -> None:
-        self._folder = ReportFolder(path)
+    def __init__(self, follower: ReportFollower, missing: Callable[[], UserError]) -> None:
+        self._follower = follower
+        self._missing = missing
         self._header: ReportHeader | None = None
-        self._known: set[str] = set()
         self._ended: RunEnded | None = None
 
     def poll(self) -> Found | None:
         try:
-            header, found, ended = self._folder.read_new(self._known)
-            is_other = header is not None and header != self._header
-            if is_other and self._known:
-                header, found, ended = self._folder.read_new(())
+            header, reports, ended, is_new = self._follower.read_new()
         except StreamError as error:
             raise UserError(str(error)) from error
         if header is None:
-            raise NotBegunError(
-                f"{self._folder.path!r} holds no reports yet: neither header.json of a stream nor report files."
-            )
-        if not is_other and not found and ended == self._ended:
-            return None
-        if is_other:
-            self._known.clear()
+            self._header = None if is_new else self._header
+            raise self._missing()
+        is_other = is_new or self._header is None
+        has_changed = is_other or reports or ended != self._ended
         self._header, self._ended = header, ended
-        self._known.update(found)
-        return Found(header, list(found.values()), ended, is_other)
+        return Found(header, reports, ended, is_other) if has_changed else None
+
+
+def _folder_source(path: str) -> SinkSource:
+    missing = f"{path!r} holds no reports yet: neither header.json of a stream nor report files."
+    return SinkSource(ReportFolder(path).follow(), lambda: NotBegunError(missing))
 
 
 class FileSource:
@@ -107,33 +106,6 @@ class FileSource:
         return Found(header, found, None, True, goes_on=False)
 
 
-class TopicSource:
-    """A run of a topic of Kafka: what is committed, from the beginning of the topic on."""
-
-    def __init__(self, topic: ReportTopic, run_id: str | None) -> None:
-        self._topic = topic
-        self._follower = TopicFollower(topic, run_id)
-        self._header: ReportHeader | None = None
-        self._ended: RunEnded | None = None
-
-    def poll(self) -> Found | None:
-        try:
-            header, reports, ended, is_new = self._follower.read_new()
-        except StreamError as error:
-            raise UserError(str(error)) from error
-        if header is None:
-            self._header = None
-            raise UserError(
-                f"the topic {self._topic.topic!r} does not have the run yet, or no longer its first record. Name the"
-                " run, once the stream has begun."
-            )
-        is_other = is_new or self._header is None
-        if not is_other and not reports and ended == self._ended:
-            return None
-        self._header, self._ended = header, ended
-        return Found(header, reports, ended, is_other)
-
-
 def is_topic(report: str) -> bool:
     return report.startswith(_TOPIC)
 
@@ -160,12 +132,16 @@ def source_of(reports: Sequence[str], run_id: str | None = None, kafka_config: s
     if not is_topic(report):
         if os.path.isdir(report):
             is_of_stream = ReportFolder(report).is_begun or not report_files_in(report)
-            return FolderSource(report) if is_of_stream else FileSource(lambda: report_files_in(report))
-        return FileSource(lambda: reports) if os.path.lexists(report) or not may_begin(report) else FolderSource(report)
+            return _folder_source(report) if is_of_stream else FileSource(lambda: report_files_in(report))
+        return (
+            FileSource(lambda: reports) if os.path.lexists(report) or not may_begin(report) else _folder_source(report)
+        )
     parts = _TOPIC_PARTS.fullmatch(report.removeprefix(_TOPIC))
     if parts is None:
         raise UserError(
             "REPORT as a topic must be kafka://HOST:PORT/TOPIC, with several HOST:PORT by commas. Names and passwords"
             " go into a file: --kafka-config."
         )
-    return TopicSource(ReportTopic(parts[1], parts[2], client_config_file=kafka_config), run_id)
+    missing = f"the topic {parts[2]!r} does not have the run yet, or no longer its first record."
+    topic = ReportTopic(parts[1], parts[2], client_config_file=kafka_config)
+    return SinkSource(topic.follow(run_id), lambda: UserError(f"{missing} Name the run, once the stream has begun."))

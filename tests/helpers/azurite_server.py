@@ -23,7 +23,7 @@ def node() -> str:
 
 
 class AzuriteServer(Engine):
-    """connection_string: as AZURE_STORAGE_CONNECTION_STRING has it."""
+    """connection_string: as AZURE_STORAGE_CONNECTION_STRING has it. Raises EngineError where it is not installed."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         port = free_port()
@@ -33,3 +33,10 @@ class AzuriteServer(Engine):
         self._start(command, folder / "azurite.log", lambda: is_port_open(port), _START_SECONDS)
         where = f"BlobEndpoint=http://127.0.0.1:{port}/{ACCOUNT};"
         self.connection_string = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={_KEY};{where}"
+
+    def make_container(self, name: str) -> str:
+        """Returns its URL."""
+        from azure.storage.blob import BlobServiceClient
+
+        BlobServiceClient.from_connection_string(self.connection_string).create_container(name)
+        return f"azfs://{ACCOUNT}/{name}"

@@ -1,0 +1,310 @@
+"""A folder of reports: its files, files of others in it, and workers that meet at one window or die in between."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import random
+import shutil
+import signal
+import stat
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports import ReportHeader, read_report_file, report_file_bytes
+from dp_transforms.reports.records import MAX_HEADER_BYTES
+from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder, read_report_folder
+from tests.helpers.sinks import ENDED, HEADER, MANY, REPORTS, files_of, header, one_item, write_all
+
+
+@pytest.fixture(params=FILE_FORMATS)
+def sink(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> ReportFolder:
+    return ReportFolder(str(tmp_path / "deep" / "reports"), request.param)
+
+
+def folder_of(sink: ReportFolder) -> pathlib.Path:
+    return pathlib.Path(sink.path)
+
+
+def windows_of(sink: ReportFolder) -> list[pathlib.Path]:
+    return sorted(folder_of(sink).glob("2017*"))
+
+
+def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_elsewhere(
+    sink: ReportFolder, tmp_path: pathlib.Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        write_all(sink)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder_of(sink).iterdir()} == {0o644}
+    times = ["2017-10-01T030000Z", "2017-10-01T050000Z", "2017-10-01T100000Z", "2017-10-02T090000Z"]
+    assert [path.name[:18] for path in windows_of(sink)] == times
+    assert {*files_of(sink.path)} - {path.name for path in windows_of(sink)} == {"header.json", "ended.json"}
+    found, reports = read_report_file(windows_of(sink)[1])
+    assert (found, list(reports)) == (HEADER, [REPORTS[1]])
+    write_all(ReportFolder(str(tmp_path / "again"), sink.file_format), REPORTS[::-1])
+    assert files_of(tmp_path / "again") == files_of(sink.path)
+    assert read_report_folder(sink.path) == (HEADER, REPORTS, ENDED)
+    assert (tmp_path / "again").stat().st_mode & 0o755 == 0o755, "others may read it"
+
+
+def test_the_same_answer_in_other_bytes_is_no_second_answer(sink: ReportFolder) -> None:
+    """As another release of a library may pack it."""
+    writer = sink.open(HEADER)
+    writer.write(REPORTS[0])
+    (path,) = windows_of(sink)
+    content = path.read_bytes()
+    packed = (
+        content.replace(content[-16:], b"0123456789abcdef")
+        if path.suffix == ".avro"
+        else content.replace(b", ", b",  ")
+    )
+    path.write_bytes(packed)
+    writer.write(REPORTS[0])
+    assert path.read_bytes() == packed != content
+
+
+def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink: ReportFolder) -> None:
+    write_all(sink)
+    with pytest.raises(StreamError, match="Use the same format"):
+        ReportFolder(sink.path, *({*FILE_FORMATS} - {sink.file_format})).open(HEADER)
+    with pytest.raises(StreamError, match="'run-1', and this run has 'run-2'"):
+        sink.read("run-2")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of others
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_files_of_others_are_not_touched(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(StreamError, match="holds other files"):
+        ReportFolder(str(tmp_path)).open(HEADER)
+    with pytest.raises(StreamError, match="cannot be used"):
+        ReportFolder(str(tmp_path / "thesis.tex")).open(HEADER)
+    with pytest.raises(StreamError, match="no reports of a stream"):
+        read_report_folder(tmp_path)
+    assert files_of(tmp_path) == {"thesis.tex": b"mine"}
+
+
+def test_damage_is_told_in_one_line(sink: ReportFolder) -> None:
+    write_all(sink)
+    for name, content in itertools.product(files_of(sink.path), (b"", b"{}\n", b"[1]\n", b"\xff\x00")):
+        good = (folder_of(sink) / name).read_bytes()
+        (folder_of(sink) / name).write_bytes(content)
+        with pytest.raises(StreamError) as caught:
+            sink.read("run-1")
+        assert "\n" not in str(caught.value)
+        (folder_of(sink) / name).write_bytes(good)
+
+
+def test_an_error_names_the_folder(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "reports"
+    sink = ReportFolder(str(path))
+    writer = sink.open(HEADER)
+
+    def fails(asked: Callable[[], Any]) -> None:
+        with pytest.raises(StreamError, match=rf"^the folder '{path}' cannot be used: "):
+            asked()
+
+    (path / "ended.json").mkdir()
+    for asked in (lambda: writer.end(ENDED), sink.read):
+        fails(asked)
+    (path / "ended.json").rmdir()
+    path.rename(tmp_path / "away")
+    fails(lambda: writer.write(REPORTS[0]))
+    path.write_text("a file")
+    fails(lambda: sink.open(HEADER))
+    path.unlink()
+    path.mkdir()
+    (path / "header.json").write_text("{}")
+    for asked in (sink.read, lambda: sink.open(HEADER)):
+        fails(asked)
+
+
+NEWS, OLDS = one_item(3), one_item(3)._replace(stream="olds")
+
+
+@pytest.mark.parametrize(
+    ("run", "reports"),
+    [
+        (header("run-2"), [NEWS]),
+        (header(epsilon=9.0), [NEWS]),
+        (HEADER, []),
+        (HEADER, [NEWS, one_item(4)]),
+        (HEADER, [one_item(4)]),
+        (HEADER, [OLDS]),
+    ],
+    ids=["run", "plan", "none", "two", "window", "stream"],
+)
+def test_a_file_under_the_name_of_a_window_that_is_not_of_this_run_is_refused(
+    sink: ReportFolder, run: ReportHeader, reports: list[WindowReport]
+) -> None:
+    """By a reader, and by a writer that finds it there: it is not the answer, and is not replaced."""
+    writer = sink.open(HEADER)
+    writer.write(NEWS)
+    windows_of(sink)[0].write_bytes(report_file_bytes(run, reports, file_format=FILE_FORMATS[sink.file_format]))
+    before = files_of(sink.path)
+    for asked in (lambda: sink.read("run-1"), lambda: writer.write(NEWS)):
+        with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
+            asked()
+    assert files_of(sink.path) == before
+
+
+def test_a_window_of_another_stream_under_its_own_name_is_refused(sink: ReportFolder, tmp_path: pathlib.Path) -> None:
+    """The name alone says nothing: this one fits what is in the file."""
+    olds = ReportFolder(str(tmp_path / "olds"), sink.file_format)
+    olds.open(header(stream="olds")).write(OLDS)
+    sink.open(HEADER).write(NEWS)
+    copy = pathlib.Path(shutil.copy(windows_of(olds)[0], sink.path))
+    for content in (
+        copy.read_bytes(),
+        report_file_bytes(HEADER, [OLDS], file_format=FILE_FORMATS[sink.file_format]),
+    ):
+        copy.write_bytes(content)
+        with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
+            sink.read("run-1")
+
+
+def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink: ReportFolder) -> None:
+    sink.open(HEADER)
+    path = folder_of(sink) / "header.json"
+    path.write_bytes(path.read_bytes().ljust(MAX_HEADER_BYTES + 64))
+    assert sink.read("run-1") == (HEADER, [], None)
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(StreamError, match=r"was not written by shh\. Start a new run in another folder\.$"):
+        sink.read("run-1")
+
+
+def test_what_the_dead_left_is_removed_when_it_is_old(sink: ReportFolder) -> None:
+    write_all(sink)
+    before = files_of(sink.path)
+    names = [f".2017-10-01T030000Z-00000000.jsonl.{number:032x}.tmp" for number in range(2)]
+    for name in names:
+        (folder_of(sink) / name).write_bytes(b"half")
+    os.utime(folder_of(sink) / names[0], times=(time.time() - 4000,) * 2)
+    sink.open(HEADER)
+    assert files_of(sink.path) == {**before, names[1]: b"half"}
+    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Two workers at one window, whichever of their steps come between
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def interrupted_at(monkeypatch: pytest.MonkeyPatch, step: str, other: Callable[[], object]) -> None:
+    """Before the next call of this function of `os`, another worker does its work."""
+    original = getattr(os, step)
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        monkeypatch.setattr(os, step, original)
+        other()
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(os, step, interrupted)
+
+
+@pytest.mark.parametrize("step", ["fchmod", "fsync", "link"])  # of the second one, behind its look for an answer
+def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(
+    sink: ReportFolder, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Two answers for a window would be two outputs, of which the budget pays one. With the same answer it goes on; of
+    two runs that begin in one folder one is refused."""
+    interrupted_at(monkeypatch, step, lambda: sink.open(HEADER))
+    with pytest.raises(StreamError, match="its run_id is 'run-1', and this run has 'run-2'"):
+        sink.open(header("run-2"))
+    loser, winner = sink.open(HEADER), sink.open(HEADER)
+    interrupted_at(monkeypatch, step, lambda: winner.write(one_item(3, 40)))
+    with pytest.raises(StreamError, match="already has another answer"):
+        loser.write(one_item(3, 41))
+    interrupted_at(monkeypatch, step, lambda: winner.write(one_item(4, 40)))
+    assert loser.write(one_item(4, 40)) == "news|2017-10-01T07:00:00Z"
+    interrupted_at(monkeypatch, step, lambda: winner.end(ENDED))
+    with pytest.raises(StreamError, match="has already ended"):
+        loser.end(ENDED._replace(windows=47))
+    assert sink.read("run-1") == (HEADER, [one_item(3, 40), one_item(4, 40)], ENDED)
+    assert not [name for name in files_of(sink.path) if name.endswith(".tmp")], "and what it had begun is tidied up"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Workers that die
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def in_another_process(work: Callable[[], object]) -> int:
+    """Starts it; it ends with 0 when the work is done."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+@pytest.mark.long
+def test_workers_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(
+    sink: ReportFolder, tmp_path: pathlib.Path
+) -> None:
+    """30 deaths, two workers at a time for half of them; each starts anew from the beginning and gets a bit further."""
+    source, ended, killed = random.Random(5), RunEnded("news", 60, 60), 0
+
+    def work() -> None:
+        write_all(sink, MANY, ended)
+
+    for death in range(30):
+        children = [in_another_process(work) for _ in range(1 + death % 2)]
+        deadline = time.monotonic() + 60
+        while len(windows_of(sink)) < 2 * death and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        time.sleep(source.uniform(0, 0.005))  # so that it meets any step of a file
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        statuses = [os.waitpid(child, 0)[1] for child in children]
+        assert all(os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0 for status in statuses)
+        killed += sum(map(os.WIFSIGNALED, statuses))
+        found, reports, end = sink.read("run-1")
+        assert found in (HEADER, None)
+        assert 2 * death <= len(reports)
+        assert reports == MANY[: len(reports)]
+        assert end is None or len(reports) == len(MANY)
+    assert killed >= 10, "the test kills while they write"
+    assert os.waitstatus_to_exitcode(os.waitpid(in_another_process(work), 0)[1]) == 0
+    write_all(ReportFolder(str(tmp_path / "calm"), sink.file_format), MANY, ended)
+    visible = {name: data for name, data in files_of(sink.path).items() if not name.startswith(".")}
+    assert visible == files_of(tmp_path / "calm")
+
+
+@pytest.mark.parametrize("step", ["fchmod", "fsync", "link", "unlink"])
+def test_a_worker_that_dies_between_two_steps_is_made_good(sink: ReportFolder, step: str) -> None:
+    """Before and after each step of a file, as a process would stop there: nothing is tidied up."""
+    writer = sink.open(HEADER)
+    for window, dies_after in enumerate((False, True)):
+
+        def write_and_die(window: int = window, dies_after: bool = dies_after) -> None:
+            original = getattr(os, step)
+
+            def die(*arguments: object, **options: object) -> None:
+                if dies_after:
+                    original(*arguments, **options)
+                os._exit(7)
+
+            setattr(os, step, die)
+            writer.write(MANY[window])
+
+        assert os.waitstatus_to_exitcode(os.waitpid(in_another_process(write_and_die), 0)[1]) == 7
+        assert sink.read("run-1")[1] in (MANY[:window], MANY[: window + 1])
+        writer.write(MANY[window])
+        assert sink.read("run-1")[1] == MANY[: window + 1]

@@ -1,0 +1,299 @@
+"""What every sink of reports holds, whatever it is: the first answer of a window stays, whatever is written again."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
+from dp_transforms.reports import ReportFileError
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_table import ReportTable
+from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports.report_writer import HeldRun, ReportWriter
+from tests.helpers import postgres_server
+from tests.helpers.sinks import (
+    EDGES,
+    ENDED,
+    HEADER,
+    KINDS,
+    OTHER,
+    REPORTS,
+    change,
+    header,
+    one_item,
+    report,
+    sink_of,
+    skip_reason,
+    stored,
+    write_all,
+)
+
+KEYS = [f"news|2017-10-{time}:00:00Z" for time in ("01T03", "01T05", "01T10", "02T09")]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with postgres_server.server() as url:
+        yield url
+
+
+@pytest.fixture
+def sink(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Any]:
+    kind: str = request.param
+    if reason := skip_reason(kind):
+        pytest.skip(reason)
+    server = request.getfixturevalue("postgres") if kind == "postgresql" else ""
+    with sink_of(kind, tmp_path, server) as made:
+        yield made
+
+
+def what_is_written_is_read_in_order(sink: Any) -> None:
+    assert sink.read("run-1") == (None, [], None)
+    assert write_all(sink, REPORTS[::-1], ended=None) == KEYS[::-1]
+    assert sink.read("run-1") == (HEADER, REPORTS, None)
+    assert write_all(sink, []) == ["news|end"]
+    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
+
+
+def every_value_comes_back_exactly(sink: Any) -> None:
+    write_all(sink, EDGES)
+    assert sink.read("run-1")[1] == EDGES
+
+
+class Row(NamedTuple):
+    """What Beam makes of a report in another process: a type of its own with the same fields."""
+
+    stream: str
+    window_start: int
+    window_end: int
+    heavy_hitters: list[Any]
+    epsilon_total: float
+    delta: float
+    epsilon_spent: float
+
+
+def what_is_written_again_changes_nothing(sink: Any) -> None:
+    """Also in another order, under a guarantee that is worded anew, and as rows of Beam."""
+    write_all(sink)
+    before = stored(sink)
+    write_all(sink, REPORTS[::-1], run=header(words="The same in other words."))
+    write_all(sink, [Row(*window) for window in REPORTS])
+    assert stored(sink) == before
+    assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
+
+
+def a_second_answer_is_refused(sink: Any) -> None:
+    """By the writer that wrote the first one, and by the next; neither it nor anything else is written."""
+    before = None
+    for _ in range(2):
+        with contextlib.closing(sink.open(HEADER)) as writer:
+            assert (writer.write(REPORTS[1]), writer.end(ENDED)) == (KEYS[1], "news|end")
+            for other in (OTHER, report(2), REPORTS[1]._replace(epsilon_spent=0.6)):
+                with pytest.raises(StreamError, match="T05:00:00Z' already has another answer; nothing was written"):
+                    writer.write(other)
+            with pytest.raises(StreamError, match="has already ended"):
+                writer.end(ENDED._replace(windows=47))
+            assert writer.write(REPORTS[1]) == KEYS[1]
+            writer.commit()
+        before = before or stored(sink)
+    assert stored(sink) == before
+    assert sink.read("run-1") == (HEADER, [REPORTS[1]], ENDED)
+
+
+def an_end_and_the_reports_must_agree(sink: Any) -> None:
+    """Reports beyond the end are another attempt's, which has read other records."""
+    write_all(sink, REPORTS[:2], ended=None)
+    before = stored(sink)
+    with pytest.raises(StreamError, match="it holds 2 reports, and the run ends with 1; its end was not written"):
+        write_all(sink, [], ENDED._replace(reports=1))
+    assert stored(sink) == before
+    write_all(sink, [], ENDED._replace(reports=3))
+    write_all(sink, [REPORTS[2], REPORTS[0]], None)  # the last one may still come
+    before = stored(sink)
+    with pytest.raises(StreamError, match="the run has ended with 3 reports, and all are there; nothing was written"):
+        write_all(sink, [REPORTS[3]], None)
+    assert stored(sink) == before
+
+
+def what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(sink: Any) -> None:
+    with contextlib.closing(sink.open(HEADER)) as writer:
+        with pytest.raises(StreamError, match="different streams"):
+            writer.write(report(0, stream="olds"))
+        with pytest.raises(StreamError, match="different streams"):
+            writer.end(RunEnded("olds", 1))
+        with pytest.raises(ReportFileError, match="noisy_count must be null"):
+            writer.write(report(0, HeavyHitter("a", ABOVE, 5)))
+        writer.commit()
+    assert sink.read("run-1") == (HEADER, [], None)
+
+
+def a_run_keeps_its_plan(sink: Any) -> None:
+    """A folder has one run of one stream, a table one stream of each run."""
+    write_all(sink)
+    before = stored(sink)
+    others = {"another plan": header(epsilon=3.0)}
+    if not isinstance(sink, ReportTopic):
+        others["stream is 'news', and this run has 'olds'"] = header(stream="olds")
+    if isinstance(sink, ReportFolder):
+        others["run_id is 'run-1', and this run has 'run-2'"] = header("run-2")
+    for said, other in others.items():
+        with pytest.raises(StreamError, match=said):
+            sink.open(other)
+    assert stored(sink) == before
+
+
+def a_follower_reads_each_report_once(sink: Any) -> None:
+    follower = sink.follow("run-1")
+    assert follower.read_new() == (None, [], None, True)
+    write_all(sink, REPORTS[1:3], None)
+    assert follower.read_new()[:3] == (HEADER, REPORTS[1:3], None)
+    assert follower.read_new() == (HEADER, [], None, False)
+    write_all(sink, [REPORTS[1], REPORTS[3], REPORTS[0]], None)
+    assert follower.read_new() == (HEADER, [REPORTS[0], REPORTS[3]], None, False)
+    write_all(sink, [])
+    assert follower.read_new() == (HEADER, [], ENDED, False)
+    follower.close()
+    second = sink.follow("run-1")
+    assert second.read_new() == (HEADER, REPORTS, ENDED, True)
+    second.close()
+
+
+def it_travels_in_a_job_graph(sink: Any) -> None:
+    assert pickle.loads(pickle.dumps(sink)) == sink  # noqa: S301
+
+
+CONTRACT = (
+    what_is_written_is_read_in_order,
+    every_value_comes_back_exactly,
+    what_is_written_again_changes_nothing,
+    a_second_answer_is_refused,
+    an_end_and_the_reports_must_agree,
+    what_is_not_of_this_run_or_breaks_the_guarantee_is_refused,
+    a_run_keeps_its_plan,
+    a_follower_reads_each_report_once,
+    it_travels_in_a_job_graph,
+)
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("sink", KINDS, indirect=True)
+@pytest.mark.parametrize("holds", CONTRACT, ids=lambda holds: holds.__name__)
+def test_what_every_sink_holds(sink: Any, holds: Callable[[Any], None]) -> None:
+    holds(sink)
+
+
+def test_the_rule_on_a_run_in_memory() -> None:
+    """As it is written at once into a table: with its reports, or with their digests alone."""
+    for keeps in (True, False):
+        held = HeldRun("it", keeps=keeps)
+        writer = ReportWriter(held, HEADER)
+        assert [writer.write(each) for each in (*REPORTS, REPORTS[1])] == [*KEYS, KEYS[1]]
+        with pytest.raises(StreamError, match=r"it: the window .* already has another answer"):
+            writer.write(OTHER)
+        with pytest.raises(StreamError, match="it: it holds 4 reports, and the run ends with 3"):
+            writer.end(ENDED._replace(reports=3))
+        assert (writer.end(ENDED), held.ended(), held.count()) == ("news|end", ENDED, 4)
+        assert held.reports == (REPORTS if keeps else [])
+        assert held.put_first(ENDED)
+        assert not held.put_first(OTHER)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: ReportFolder("reports", "parquet"), "jsonl, avro, got 'parquet'"),
+        (lambda: ReportFolder(""), "must be a path that is not empty, got ''"),
+        *(
+            (lambda url=url: ReportTable(url), "must be postgresql://HOST/DATABASE or sqlite:///FILE")
+            for url in ("reports.db", "mysql://h/d", "sqlite://reports.db", "postgres://h/d", "duckdb:///r.db", "")
+        ),
+        *((lambda url=url: ReportTable(url), "must name a file") for url in ("sqlite:///", "sqlite:///:memory:")),
+        *(
+            (lambda name=name: ReportTable("sqlite:///r.db", name), "small letters, digits and underscores")
+            for name in ("", "News", "7", "a-b", "a" * 49, 'a"; DROP TABLE b', "a\n")
+        ),
+        (lambda: ReportTopic("b:1", ""), "topic of a report topic must be text"),
+        (lambda: ReportTopic("", "reports"), "bootstrap_servers of a report topic must be text"),
+        (lambda: ReportTopic("b:1", 7), "topic of a report topic must be text"),
+        (lambda: ReportTopic("b:1", "reports", "xml"), "json, avro, got 'xml'"),
+        *(
+            (lambda name=name: ReportTopic("b:1", "reports", client_config={name: "x"}), name)
+            for name in ("transactional.id", "isolation.level", "acks", "bootstrap.servers")
+        ),
+    ],
+)
+def test_a_sink_says_what_is_wrong_with_it(made: Callable[[], Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Following a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+WINDOWS = [one_item(window) for window in range(6)]
+
+
+def test_what_was_read_is_not_read_again(tmp_path: pathlib.Path) -> None:
+    """Damage of an old window, which every reading of it refuses, goes unnoticed."""
+    folder, table = ReportFolder(str(tmp_path / "reports")), ReportTable(f"sqlite:///{tmp_path}/reports.db")
+    followers = [folder.follow("run-1"), table.follow("run-1")]
+    for sink, follower in zip((folder, table), followers, strict=True):
+        write_all(sink, WINDOWS[:2], None)
+        assert follower.read_new()[1] == WINDOWS[:2]
+    min((tmp_path / "reports").glob("2017*")).write_bytes(b"damaged")
+    change(table, "UPDATE shh_reports SET zone = 'sky' WHERE window_start < '2017-10-01 03:30'")
+    for sink, follower in zip((folder, table), followers, strict=True):
+        with pytest.raises(StreamError):
+            sink.read("run-1")
+        write_all(sink, WINDOWS[2:3], None)
+        assert follower.read_new() == (HEADER, WINDOWS[2:3], None, False)
+
+
+def test_many_new_windows_come_in_one_reading(tmp_path: pathlib.Path) -> None:
+    """More than a statement asks for; those that came late lie between the others."""
+    table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
+    many = [one_item(window) for window in range(1300)]
+    follower = table.follow("run-1")
+    for written, new in ((many[::13], many[::13]), (many, [each for each in many if each not in many[::13]])):
+        write_all(table, written, None)
+        assert follower.read_new()[1] == new
+    assert follower.read_new()[1] == []
+
+
+def test_another_run_in_its_place_is_a_first_reading(tmp_path: pathlib.Path) -> None:
+    other, theirs = header("run-2"), [one_item(1, 77), WINDOWS[4]]
+    for sink in (ReportFolder(str(tmp_path / "reports")), ReportTable(f"sqlite:///{tmp_path}/r.db")):
+        whichever = sink.follow()
+        write_all(sink, WINDOWS[:3], None)
+        assert whichever.read_new() == (HEADER, WINDOWS[:3], None, True)
+        shutil.rmtree(tmp_path / "reports", ignore_errors=True)
+        (tmp_path / "r.db").unlink(missing_ok=True)
+        write_all(sink, theirs, None, other)
+        assert whichever.read_new() == (other, theirs, None, True)
+        assert whichever.read_new() == (other, [], None, False)
+
+
+def test_an_error_loses_nothing(tmp_path: pathlib.Path) -> None:
+    folder = ReportFolder(str(tmp_path / "reports"))
+    follower = folder.follow("run-1")
+    write_all(folder, WINDOWS[:1], None)
+    follower.read_new()
+    write_all(folder, WINDOWS[1:3], None)
+    name = max((tmp_path / "reports").glob("2017*"))
+    content = name.read_bytes()
+    name.write_bytes(b"half of")
+    with pytest.raises(StreamError):
+        follower.read_new()
+    name.write_bytes(content)
+    assert follower.read_new() == (HEADER, WINDOWS[1:3], None, False)
+    with pytest.raises(StreamError, match="belongs to another run"):
+        folder.follow("run-2").read_new()

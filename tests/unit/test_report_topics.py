@@ -1,0 +1,546 @@
+"""Topics of reports: their records, what a topic tells of a run, following it, and what is asked of Kafka's client.
+
+On the cluster that librdkafka simulates; a real broker is in tests/engines. What topics share with other sinks is in
+test_report_sinks.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports import ReportFileError, report_topic, topic_records
+from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
+from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
+from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter, TopicRecord
+from dp_transforms.reports.topic_records import (
+    RECORD_FORMATS,
+    RUN_ID_FIELD,
+    TopicFollower,
+    TopicRun,
+    decode_record,
+    encode_record,
+    kafka_errors,
+)
+from dp_transforms.stores.kafka_client import silent_logger
+from dp_transforms.views.serving.report_source import Found, source_of
+from tests.helpers import report_samples
+from tests.helpers.sinks import (
+    ENDED,
+    HEADER,
+    PARTITIONS,
+    REPORTS,
+    header,
+    one_item,
+    records_of,
+    report,
+    simulated_topic,
+    write_all,
+)
+
+pytestmark = pytest.mark.waits
+
+confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
+
+
+@pytest.fixture
+def sink() -> Iterator[ReportTopic]:
+    with simulated_topic(client_config={"retries": "7"}) as made:
+        yield made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+RECORDS: tuple[TopicRecord, ...] = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, reports=2))
+
+
+@pytest.mark.parametrize("record_format", RECORD_FORMATS)
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_comes_back_with_the_name_of_its_run(record: TopicRecord, record_format: str) -> None:
+    assert decode_record(encode_record(record, "run-1", record_format)) == ("run-1", record)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_bytes_behind_an_avro_datum_are_refused(record: TopicRecord) -> None:
+    value = encode_record(record, "run-1", "avro")
+    for more in (b"\x00", b"\xc3\x01", value):
+        with pytest.raises(ReportFileError, match="more than its Avro datum"):
+            decode_record(value + more)
+    for length in range(10, len(value)):
+        with pytest.raises(ReportFileError):
+            decode_record(value[:length])
+
+
+def test_a_datum_of_another_schema_is_refused() -> None:
+    value = encode_record(report_samples.LABELS, "run-1", "avro")
+    with pytest.raises(ReportFileError, match="fingerprint"):
+        decode_record(value[:2] + bytes(8) + value[10:])
+
+
+def test_the_published_schemas_are_those_that_are_written() -> None:
+    published = pathlib.Path(__file__).parents[2] / "docs" / "report_topic.avsc"
+    assert json.loads(published.read_text()) == list(TOPIC_AVRO_SCHEMAS)
+
+
+def test_records_are_short_and_readable_whatever_the_letters() -> None:
+    """UTF-8, not escapes of six bytes for each letter."""
+    for record in (header(stream="Ünï ☃"), report(0, HeavyHitter("Ünï ☃", None, 3)), RunEnded("Ünï ☃", 3)):
+        assert "Ünï ☃".encode() in encode_record(record, "run-1", "json")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a topic tells of a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Message:
+    """A record as the client hands it over."""
+
+    def __init__(self, record: TopicRecord, run_id: str = "run-1", in_header: str | None = None, at: int = 0) -> None:
+        self._value = encode_record(record, run_id, "json")
+        self._run_id = in_header or run_id
+        self._at = at
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [("other", b"run-1"), (RUN_ID_FIELD, self._run_id.encode())]
+
+    def value(self) -> bytes:
+        return self._value
+
+    def partition(self) -> int:
+        return self._at
+
+
+def taken(*messages: Any, stream: str | None = "news", keeps: bool = True) -> TopicRun:
+    run = TopicRun("run-1", stream, keeps=keeps)
+    for message in messages:
+        run.take(message)
+    return run
+
+
+def test_what_a_topic_holds_of_a_run() -> None:
+    run = taken(
+        Message(header(), at=3),
+        Message(REPORTS[1]),
+        Message(REPORTS[0]),
+        Message(REPORTS[1]),
+        Message(header("run-2"), "run-2"),
+        Message(report(2, HeavyHitter("", None, -9)), "run-2"),
+        Message(report(2, HeavyHitter("", None, -9), stream="olds")),
+        Message(ENDED),
+        Message(ENDED),
+    )
+    assert (run.held.header, run.partition, run.held.ended()) == (header(), 3, ENDED)
+    assert (run.held.reports, run.held.count()) == ([REPORTS[1], REPORTS[0]], 2)
+    digest = taken(Message(REPORTS[0]), keeps=False).held
+    assert (digest.reports, digest.count(), digest.get(REPORTS[0])) == ([], 1, True)
+    olds = report(2, stream="olds")
+    assert taken(Message(REPORTS[0]), Message(olds), stream=None).held.reports == [REPORTS[0], olds]
+
+
+def test_a_topic_that_contradicts_itself_is_not_read() -> None:
+    for messages, said in (
+        ((Message(REPORTS[1]), Message(report(2, HeavyHitter("", None, -4)))), "two answers"),
+        ((Message(REPORTS[1]), Message(REPORTS[1]), Message(report(2))), "two answers"),
+        ((Message(ENDED), Message(ENDED._replace(windows=47))), "two ends"),
+        ((Message(REPORTS[1], "run-2", in_header="run-1"),), "two run ids"),
+    ):
+        taken(*messages[:-1])
+        with pytest.raises(
+            ReportFileError, match=rf"{said}\. .* wrote to this topic\. Use a new topic and start a new run\.$"
+        ):
+            taken(*messages)
+    with pytest.raises(StreamError, match="with another plan"):
+        taken(Message(header()), Message(header(epsilon=3.0)))
+    with pytest.raises(StreamError, match="its stream is 'news', and this run has 'olds'"):
+        taken(Message(header()), Message(header(stream="olds")), stream=None)
+
+
+def test_one_partition_has_all_of_a_run_once_in_either_format(sink: ReportTopic) -> None:
+    keys = write_all(sink, REPORTS[::-1], None)
+    keys += write_all(sink, [])
+    before = records_of(sink)
+    for record_format in RECORD_FORMATS:
+        write_all(ReportTopic(sink.bootstrap_servers, sink.topic, record_format))
+    assert records_of(sink) == before
+    assert [key for _, key, _ in before] == [b"run-1|news|header", *(b"run-1|" + key.encode() for key in keys)]
+    assert {partition for partition, _, _ in before} == {_partition(HEADER, PARTITIONS)}
+
+
+@pytest.mark.long
+def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink: ReportTopic) -> None:
+    runs = [("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news")]
+    for number, (run_id, stream) in enumerate(runs):
+        reports = [window._replace(stream=stream, epsilon_spent=0.1 * number) for window in REPORTS]
+        write_all(sink, reports, None, header(run_id, stream))
+    before = records_of(sink)
+    for number, (run_id, stream) in enumerate(runs):
+        reports = [window._replace(stream=stream, epsilon_spent=0.1 * number) for window in REPORTS]
+        write_all(sink, reports, None, header(run_id, stream))
+    assert records_of(sink) == before
+    assert len(before) == 4 * (1 + len(REPORTS))
+    assert sink.read("run-2")[1] == [window._replace(epsilon_spent=0.1) for window in REPORTS]
+    assert len({_transactional_id(header(*run)) for run in runs}) == len(runs), "none shuts out another"
+    assert all(_transactional_id(header(*run)).startswith("shh-") for run in runs)
+    assert {_partition(header(f"run-{number}"), 3) for number in range(50)} == {0, 1, 2}
+
+
+def test_a_run_stays_in_the_partition_where_it_began(sink: ReportTopic) -> None:
+    """A topic may be given more partitions meanwhile, and a run's own number then comes out as another one."""
+    elsewhere = (_partition(HEADER, 4) + 1) % 4
+    producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
+    value, key = encode_record(HEADER, "run-1", "json"), b"run-1|news|header"
+    producer.produce("reports", value, key, elsewhere, headers={"shh.run_id": b"run-1"})
+    assert producer.flush(60) == 0
+    write_all(sink)
+    assert {partition for partition, _, _ in records_of(sink)} == {elsewhere}
+    with pytest.raises(StreamError, match=r"^the topic 'reports' belongs to run 'run-1' with another plan"):
+        sink.open(header(epsilon=3.0))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Following a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+WINDOWS = [one_item(window) for window in range(6)]
+SECOND = header("run-2")
+
+
+def forge(sink: ReportTopic, window: WindowReport) -> None:
+    """A record of another program under the name of the run."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": sink.bootstrap_servers})
+    value = encode_record(window, "run-1", "json")
+    producer.produce(sink.topic, value, headers={RUN_ID_FIELD: b"run-1"})
+    assert producer.flush(60) == 0
+
+
+def read_until_it_fails(follower: TopicFollower) -> None:
+    for _ in range(100):
+        assert follower.read_new().reports == []
+
+
+def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named(sink: ReportTopic) -> None:
+    with pytest.raises(StreamError, match="holds no reports yet"):
+        TopicFollower(sink).read_new()
+    follower = TopicFollower(sink, "run-1")
+    assert follower.read_new() == ReportNews(None, [], None, True)
+    write_all(sink, WINDOWS[:1], None)
+    assert follower.read_new() == ReportNews(HEADER, WINDOWS[:1], None, False)
+    follower.close()
+    only = TopicFollower(sink)
+    assert only.read_new().reports == WINDOWS[:1]
+    write_all(sink, WINDOWS[:1], None, SECOND)
+    assert only.read_new().reports == [], "it stays with its run"
+    only.close()
+    assert sink.run_ids() == ["run-1", "run-2"]
+    with pytest.raises(StreamError, match=r"has 2 runs: 'run-1', 'run-2'\. Choose one with --run-id"):
+        TopicFollower(sink).read_new()
+
+
+def test_a_second_answer_is_refused_by_each_reading_as_by_the_reader_of_the_topic(sink: ReportTopic) -> None:
+    write_all(sink, WINDOWS[:1], None)
+    source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
+    assert source.poll() == Found(HEADER, WINDOWS[:1], None, True)
+    forge(sink, one_item(0, 8))
+    for _ in range(3):
+        with pytest.raises(UserError, match="a window of the run has two answers"):
+            source.poll()
+    with pytest.raises(StreamError, match="a window of the run has two answers"):
+        sink.read("run-1")
+
+
+def test_a_source_tells_only_what_is_new(sink: ReportTopic) -> None:
+    source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
+    with pytest.raises(UserError, match="once the stream has begun"):
+        source.poll()
+    write_all(sink, WINDOWS[:2], None)
+    assert source.poll() == Found(HEADER, WINDOWS[:2], None, True)
+    assert source.poll() is None
+    write_all(sink, WINDOWS[:3], RunEnded("news", 6, 3))
+    assert source.poll() == Found(HEADER, WINDOWS[2:3], RunEnded("news", 6, 3), False)
+    assert source.poll() is None
+
+
+def test_records_that_are_gone_make_it_read_all_again(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after the topic was made anew, or retention was faster than the page."""
+    write_all(sink, WINDOWS[:2], None)
+    follower = TopicFollower(sink, "run-1")
+    follower.read_new()
+    places = [confluent_kafka.TopicPartition(sink.topic, number, 1_000_000) for number in range(4)]
+    follower._consumer.assign(places)
+    with pytest.raises(StreamError, match="made anew, or has lost records"):
+        read_until_it_fails(follower)
+    assert follower.read_new() == ReportNews(HEADER, WINDOWS[:2], None, True)
+    follower.close()
+
+
+def test_an_address_names_servers_topic_and_settings(sink: ReportTopic, tmp_path: pathlib.Path) -> None:
+    write_all(sink)
+    address, settings = f"kafka://127.0.0.1:9,{sink.bootstrap_servers}/{sink.topic}", tmp_path / "client.properties"
+    with pytest.raises(UserError, match=r"client\.properties: the file of Kafka client settings cannot be read"):
+        source_of([address], "run-1", str(settings)).poll()
+    settings.write_text("client.id=page")
+    assert source_of([address], "run-1", str(settings)).poll() == Found(HEADER, REPORTS, ENDED, True)
+
+
+def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: ReportTopic) -> None:
+    """`shh stream` pauses ten times as long as a look took: reports would be shown late."""
+    write_all(sink, WINDOWS, None)
+    follower = sink.follow("run-1")
+    assert follower.read_new()[1] == WINDOWS
+    took = []
+    for _ in range(8):
+        begin = time.monotonic()
+        assert follower.read_new()[1] == []
+        took.append(time.monotonic() - begin)
+    follower.close()
+    assert min(took) < 0.35
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is asked of the client, to the letter: settings, timeouts and offsets decide nothing while all goes well
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """Notes each call, and then makes it."""
+
+    calls: list[tuple[Any, ...]]
+
+    def __init__(self, settings: dict[str, object], **more: object) -> None:
+        self.calls.append((type(self).__name__, settings, more))
+        super().__init__(settings, **more)  # type: ignore[call-arg]
+
+    def list_topics(self, *given: Any, **more: Any) -> Any:
+        self.calls.append(("list_topics", given, more))
+        return super().list_topics(*given, **more)  # type: ignore[misc]
+
+
+class Consumer(Client, confluent_kafka.Consumer):
+    def assign(self, places: list[Any]) -> None:
+        self.calls.append(("assign", [(place.topic, place.partition, place.offset) for place in places]))
+        super().assign(places)
+
+    def consume(self, *given: Any, **more: Any) -> Any:
+        self.calls.append(("consume", given, more))
+        return super().consume(*given, **more)
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+        super().close()
+
+
+class Producer(Client, confluent_kafka.Producer):
+    def init_transactions(self, *given: Any) -> None:
+        self.calls.append(("init_transactions", given))
+        super().init_transactions(*given)
+
+    def commit_transaction(self, *given: Any) -> None:
+        self.calls.append(("commit_transaction", given))
+        super().commit_transaction(*given)
+
+    def abort_transaction(self, *given: Any) -> None:
+        self.calls.append(("abort_transaction", given))
+        super().abort_transaction(*given)
+
+    def purge(self, *given: Any) -> None:
+        self.calls.append(("purge", given))
+        super().purge(*given)
+
+    def produce(self, *given: Any, **more: Any) -> None:
+        self.calls.append(("produce", given, more))
+        super().produce(*given, **more)
+
+
+class AdminClient(Client, admin.AdminClient):
+    def list_offsets(self, asked: dict[Any, Any], **more: Any) -> Any:
+        places = [(place.topic, place.partition, type(spec)) for place, spec in asked.items()]
+        self.calls.append(("list_offsets", places, more))
+        return super().list_offsets(asked, **more)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    monkeypatch.setattr(Client, "calls", [], raising=False)
+    for kind in (Consumer, Producer):
+        monkeypatch.setattr(confluent_kafka, kind.__name__, kind)
+    monkeypatch.setattr(confluent_kafka, "admin", types.SimpleNamespace(AdminClient=AdminClient))
+    return Client.calls
+
+
+def settings_of(sink: ReportTopic, own: dict[str, object]) -> dict[str, object]:
+    return {"retries": "7", "bootstrap.servers": sink.bootstrap_servers, "allow.auto.create.topics": False, **own}
+
+
+def test_what_a_run_asks_of_the_client(sink: ReportTopic, calls: list[tuple[Any, ...]]) -> None:
+    writer = sink.open(HEADER)
+    logger = {"logger": silent_logger()}
+    made = {call[0]: call for call in calls if call[0] in ("Consumer", "Producer", "AdminClient")}
+    assert made["Consumer"] == ("Consumer", settings_of(sink, topic_records.CONSUMER), logger)
+    assert made["AdminClient"] == ("AdminClient", settings_of(sink, {}), logger)
+    name = report_topic._transactional_id(HEADER)
+    assert len(name) == 36
+    own = {**report_topic._PRODUCER, "transactional.id": name}
+    assert made["Producer"] == ("Producer", settings_of(sink, own), logger)
+
+    named = [call[0] for call in calls if call[0] != "consume"]
+    shut_out_first = ["Producer", "list_topics", "init_transactions", "Consumer", "list_topics", "AdminClient"]
+    assert named == [*shut_out_first, "list_offsets", "assign", "close", "produce", "commit_transaction"]
+    assert [call[1:] for call in calls if call[0] == "list_topics"] == [(("reports",), {"timeout": 15.0})] * 2
+    (asked,) = (call for call in calls if call[0] == "list_offsets")
+    assert asked[1] == [("reports", number, type(admin.OffsetSpec.latest())) for number in range(4)]
+    uncommitted = confluent_kafka.IsolationLevel.READ_UNCOMMITTED
+    assert asked[2] == {"isolation_level": uncommitted, "request_timeout": 30.0}
+    beginning = [("reports", number, confluent_kafka.OFFSET_BEGINNING) for number in range(4)]
+    assert [call[1] for call in calls if call[0] == "assign"] == [beginning]
+    assert {str(call[1:]) for call in calls if call[0] == "consume"} == {str(((1000,), {"timeout": 0.1}))}
+
+    del calls[:]
+    writer.write(REPORTS[0])
+    writer.close()
+    writer.close()
+    (produced, *ended) = calls
+    assert produced[1][0] == "reports"
+    assert produced[1][2:] == (b"run-1|news|2017-10-01T03:00:00Z", _partition(HEADER, 4))
+    assert produced[2] == {"headers": {"shh.run_id": b"run-1"}}
+    assert ended == [("abort_transaction", (10.0,)), ("purge", ()), ("purge", ())], "what is open is given up, once"
+
+
+def test_how_long_a_run_waits_for_the_broker(sink: ReportTopic, calls: list[tuple[Any, ...]]) -> None:
+    writer = sink.open(HEADER)
+    writer.commit()
+    writer.write(REPORTS[0])
+    writer.commit()
+    writer.commit()
+    writer.close()
+    waits = [call for call in calls if call[0] in ("init_transactions", "commit_transaction", "abort_transaction")]
+    assert waits == [("init_transactions", (120.0,)), *[("commit_transaction", (120.0,))] * 2]
+
+
+def test_reading_alone_asks_for_no_last_offsets_and_makes_no_producer(
+    sink: ReportTopic, calls: list[tuple[Any, ...]]
+) -> None:
+    assert sink.read("run-1") == (None, [], None)
+    assert [call[0] for call in calls if call[0] != "consume"] == ["Consumer", "list_topics", "assign", "close"]
+
+
+def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another producer's open transaction hides it; here the broker is said to hold one record more than it has."""
+    monkeypatch.setattr(topic_records, "WAIT_SECONDS", 0.6)
+    ends = {number: int(number == 2) for number in range(4)}
+    monkeypatch.setattr(ReportTopic, "_last_offsets", lambda self, places: ends)
+    with pytest.raises(StreamError, match=r"^the topic 'reports' could not be read to its end in 1 s"):
+        sink._read(TopicRun("run-1").take, to_last_record=True)
+
+
+class _Refusing:
+    """A producer whose queue is full twice, as the client's is when much is written at once; or that has failed."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors = list(errors)
+        self.calls: list[tuple[Any, ...]] = []
+
+    def begin_transaction(self) -> None:
+        self.calls.append(("begin_transaction",))
+
+    def produce(self, topic: str, *given: Any, headers: object) -> None:
+        self.calls.append(("produce", topic))
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def poll(self, seconds: float) -> None:
+        self.calls.append(("poll", seconds))
+
+    def commit_transaction(self, seconds: float) -> None:
+        self.calls.append(("commit_transaction", seconds))
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+def writer_on(producer: _Refusing) -> ReportWriter:
+    place = TopicPlace(producer, ReportTopic("b:1", "reports"), HEADER, HeldRun("the topic"), 3)
+    return ReportWriter(place, HEADER)
+
+
+def test_a_full_queue_is_waited_for() -> None:
+    producer = _Refusing(BufferError(), BufferError())
+    writer = writer_on(producer)
+    writer.write(REPORTS[0])
+    produce, wait = ("produce", "reports"), ("poll", 0.1)
+    assert producer.calls == [("begin_transaction",), produce, wait, produce, wait, produce]
+    writer.end(RunEnded("news", 1, 1))
+    assert producer.calls[-1] == produce, "in the same transaction"
+
+
+def test_a_commit_that_fails_is_told_as_the_topic_is() -> None:
+    fenced = confluent_kafka.KafkaError(confluent_kafka.KafkaError._FENCED)
+    producer = _Refusing()
+    writer = writer_on(producer)
+    writer.write(REPORTS[0])
+    producer.errors.append(confluent_kafka.KafkaException(fenced))
+    with pytest.raises(StreamError, match="another worker has taken over this run"):
+        writer.commit()
+
+
+@pytest.mark.parametrize("code", ["_STATE", "MSG_SIZE_TOO_LARGE"])
+def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(code: str) -> None:
+    error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, code)))
+    producer = _Refusing(error)
+    with pytest.raises(StreamError, match=r"^the topic 'reports'"):
+        writer_on(producer).write(REPORTS[0])
+    ended = [("commit_transaction", 120.0)] * (code == "_STATE")
+    assert producer.calls == [("begin_transaction",), ("produce", "reports"), *ended]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink: ReportTopic) -> None:
+    with pytest.raises(StreamError, match=r"^the topic 'no topic' cannot be used .* Create it first"):
+        ReportTopic(sink.bootstrap_servers, "no topic").open(HEADER)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("_FENCED", "the topic 'reports': another worker has taken over this run"),
+        ("PRODUCER_FENCED", "the topic 'reports': another worker has taken over this run"),
+        ("MSG_SIZE_TOO_LARGE", "the topic 'reports' does not take a record as large"),
+        ("_TRANSPORT", r"the topic 'reports' cannot be used \(_TRANSPORT\)"),
+    ],
+)
+def test_an_error_of_a_topic_of_reports_names_the_topic(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
+
+    def fail(*given: object, **more: object) -> None:
+        raise error
+
+    with pytest.raises(StreamError, match=f"^{said}"), kafka_errors("reports"):
+        fail()
+    monkeypatch.setattr(ReportTopic, "_client", fail)
+    sink = ReportTopic("b:1", "reports")
+    for ask in (lambda: sink.open(HEADER), lambda: sink.read("run-1")):
+        with pytest.raises(StreamError, match=f"^{said}"):
+            ask()
+
+
+def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -> None:
+    given = {"retries": "3"}
+    sink = ReportTopic("b:1", "reports", client_config=given)
+    given["acks"] = "0"
+    assert sink.client_config == {"retries": "3"}
