@@ -80,7 +80,6 @@ def test_the_runner_does_repeat_the_bundles():
     assert found.values[0] != found.values[1]
 
 
-@pytest.mark.long
 def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tmp_path):
     plan = small_plan(sliding=3, release="labels", threshold=2, domain=DOMAIN, hits_per_user=2)
     items = tmp_path / "items.txt"
@@ -102,7 +101,6 @@ def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tm
     assert sorted(rebuilt(ast.literal_eval(line)) for line in lines) == expected.reports
 
 
-@pytest.mark.long
 def test_a_thousand_shuffled_windows_come_out_in_order(tmp_path):
     """A third of the windows is empty, a third quiet, a third heavy, until the users are excluded."""
     plan = small_plan(1000, hits_per_user=3, max_items_per_user=3)

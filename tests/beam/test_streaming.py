@@ -180,7 +180,6 @@ def test_users_who_have_paid_stay_out_of_later_windows(tmp_path):
     assert abs(both.noisy_count - len(new)) < 15  # far from the 60 that hold it
 
 
-@pytest.mark.long
 def test_a_thousand_windows_in_no_order_close_in_order(tmp_path, monkeypatch):
     """All that is there before the watermark moves; over 200 charge users, so budgets are compacted."""
     counts = LocalCounter.install(monkeypatch)

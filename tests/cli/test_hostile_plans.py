@@ -48,7 +48,6 @@ def assert_told(result: Result) -> None:
         assert str(result.exception).isprintable()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("release", ["labels", "counts", "kms21"])
 def test_no_budget_ends_in_a_traceback(release: str) -> None:
     for epsilon, delta in [*((e, "1e-9") for e in EXTREMES), *(("2", d) for d in EXTREMES), ("5e-324", "5e-324")]:
@@ -71,7 +70,6 @@ def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
     )
 
 
-@pytest.mark.long
 def test_no_whole_number_ends_in_a_traceback() -> None:
     options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
     numbers = ("0", "-1", str(2**31), str(2**62), str(2**62 + 1), str(2**63), str(2**64), "1" + "0" * 400)

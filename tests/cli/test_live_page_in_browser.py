@@ -161,7 +161,6 @@ def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_
         watched.context.close()
 
 
-@pytest.mark.long
 def test_the_picture_of_the_docs(browser: Any, tmp_path: pathlib.Path) -> None:
     """docs/live_page.png, which is written anew into the folder SHH_SCREENSHOTS."""
     plan, reports = many_windows(72)
@@ -192,7 +191,6 @@ def listen_and_load(server: Served) -> tuple[Listener, float]:
     return Listener(server.port, page.data["live"]["after"]), took
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_a_hundred_browsers_at_once_on_ten_thousand_windows(browser: Any, tmp_path: pathlib.Path) -> None:
     """SHH_FIRST_PAINT_SECONDS: what the first paint may take; set it to 1 on a machine that does nothing else."""

@@ -169,7 +169,6 @@ def test_processes_name_what_the_oracle_names(processes: int, memory: int, tmp_p
     assert len(found) > 20
 
 
-@pytest.mark.long
 def test_another_key_gives_another_report(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
     """So the processes draw by the key of the run."""
     plan = PLANS["names"]()
@@ -306,7 +305,6 @@ def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: p
     assert not pathlib.Path(request.output).exists()
 
 
-@pytest.mark.long
 def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:
     request = request_of("report.jsonl", PLANS["names"]())
     with ProcessPool(1, ALL_IN_MEMORY) as pool:

@@ -53,7 +53,7 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
     [
         ("job-service", "labels"),
         ("prism", "names"),
-        *(pytest.param("flink", release, marks=pytest.mark.long) for release in ("labels", "names")),
+        *(pytest.param("flink", release, marks=pytest.mark.nightly) for release in ("labels", "names")),
     ],
 )
 def test_a_stream_of_a_folder_on_an_engine(
@@ -72,7 +72,7 @@ def test_a_stream_of_a_folder_on_an_engine(
     assert_only_in_checkpoints(ran, search)
 
 
-@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.nightly)])
 def test_a_library_that_quotes_cells_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, tmp_path: pathlib.Path
 ) -> None:
@@ -110,9 +110,9 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
     ("form", "engine", "release"),
     [
         ("json", "prism", "labels"),
-        pytest.param("avro", "prism", "names", marks=pytest.mark.long),
-        pytest.param("avro", "flink", "labels", marks=pytest.mark.long),
-        pytest.param("json", "flink", "names", marks=pytest.mark.long),
+        pytest.param("avro", "prism", "names", marks=pytest.mark.nightly),
+        pytest.param("avro", "flink", "labels", marks=pytest.mark.nightly),
+        pytest.param("json", "flink", "names", marks=pytest.mark.nightly),
     ],
 )
 def test_a_topic(

@@ -53,8 +53,8 @@ def _engine(name, tmp_path):
     ("engine", "release"),
     [
         ("prism", "names"),
-        pytest.param("prism", "labels", marks=pytest.mark.long),
-        pytest.param("flink", "names", marks=pytest.mark.long),
+        pytest.param("prism", "labels", marks=pytest.mark.nightly),
+        pytest.param("flink", "names", marks=pytest.mark.nightly),
     ],
 )
 def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, release):

@@ -369,8 +369,6 @@ class ReportTableContract:
         with pytest.raises(StreamError, match="that is not of reports"):
             table.read("run-1")
 
-    @pytest.mark.long
-    @pytest.mark.nightly
     def test_of_workers_with_two_answers_one_is_first_and_the_other_refused(self, table: ReportTable) -> None:
         with worker(table, "heads") as one, worker(table, "tails") as other:
             refused = [int(process.communicate(timeout=300)[0]) for process in (one, other)]
@@ -378,8 +376,6 @@ class ReportTableContract:
         assert len(held) == sum(refused) == len(MANY)
         assert refused == [held.count("tails"), held.count("heads")]
 
-    @pytest.mark.long
-    @pytest.mark.nightly
     def test_workers_that_are_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(
         self, table: ReportTable
     ) -> None:

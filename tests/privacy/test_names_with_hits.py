@@ -119,9 +119,7 @@ def worst_divergence(name: str, margin: int, known_margin: int, hits: int) -> fl
 
 
 @pytest.mark.parametrize("hits", [1, 2])
-@pytest.mark.parametrize(
-    ("margin", "known_margin"), [(4, 0), (16, 0), pytest.param(30, 20, marks=pytest.mark.long), (-15, 0)]
-)
+@pytest.mark.parametrize(("margin", "known_margin"), [(4, 0), (16, 0), (30, 20), (-15, 0)])
 @pytest.mark.parametrize("name", scenarios())
 def test_all_transcripts_together_diverge_by_less_than_a_purse(
     name: str, margin: int, known_margin: int, hits: int
@@ -129,7 +127,7 @@ def test_all_transcripts_together_diverge_by_less_than_a_purse(
     assert worst_divergence(name, margin, known_margin, hits) <= prices(hits).budget
 
 
-@pytest.mark.parametrize(("margin", "known_margin"), [(4, 0), pytest.param(16, 10, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("margin", "known_margin"), [(4, 0), (16, 10)])
 def test_a_stream_in_which_x_goes_over_to_the_hits_list(margin: int, known_margin: int) -> None:
     """It begins on the looks list, and pays for its hits in its second window."""
     held = {TARGET: every_window(4), **others(every_window(4))}
@@ -185,7 +183,7 @@ ALONE: dict[str, tuple[int, Held]] = {
 }
 
 
-@pytest.mark.parametrize("share", [pytest.param(3, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize("share", [3, 1])
 @pytest.mark.parametrize("name", ALONE)
 def test_every_transcript_is_within_the_claim(name: str, share: int) -> None:
     windows, held = ALONE[name]

@@ -110,7 +110,6 @@ def test_hits_that_are_not_paid_for_beforehand_are_found(monkeypatch: pytest.Mon
     assert violation.startswith("in a stream, a user pays")
 
 
-@pytest.mark.long
 def test_the_real_code_agrees_with_its_law() -> None:
     plan = audited_plan(hits=HITS)
     mechanism, claim = mechanism_and_claim(plan)

@@ -275,7 +275,6 @@ def worker(sink):
     return child
 
 
-@pytest.mark.long
 def test_workers_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(sink, tmp_path):
     """30 deaths, two workers at a time for half of them; each starts anew from the beginning and gets a bit further."""
     source = random.Random(5)

@@ -1,4 +1,4 @@
-"""A table of reports on a real PostgreSQL server: `make test-postgres`; its turns also in `make test-long`."""
+"""A table of reports on a real PostgreSQL server: where this machine has one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.helpers import postgres_server
 from tests.helpers.report_table_contract import HEADER, REPORTS, ReportTableContract, change, engine_of, write_all
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
 
@@ -55,7 +54,6 @@ def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_de
     ReportTableContract().test_a_writer_waits_for_the_one_that_has_begun(table)
 
 
-@pytest.mark.nightly
 class TestOnPostgresql(ReportTableContract):
     def test_readers_of_another_time_zone_and_writers_of_another_default_see_the_same(
         self, server: str, table: ReportTable
@@ -84,7 +82,6 @@ class TestOnPostgresql(ReportTableContract):
             ReportTable(theirs.url, "other").open(HEADER)
 
 
-@pytest.mark.nightly
 def test_a_database_of_another_encoding_is_refused(server: str) -> None:
     table = ReportTable(new_database(server, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"))
     with pytest.raises(StreamError, match="has the encoding LATIN1"):

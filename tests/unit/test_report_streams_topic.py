@@ -142,7 +142,6 @@ def test_another_run_or_plan_under_the_name_is_refused_and_writes_nothing(sink: 
     assert records(sink) == before
 
 
-@pytest.mark.long
 def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink: ReportTopic) -> None:
     runs = [("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news")]
     for number, (run_id, stream) in enumerate(runs):
