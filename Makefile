@@ -36,7 +36,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
-  azurite java-example go-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
+  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -81,6 +81,7 @@ test-nightly: $(INSTALLED) engines
 	SHH_NIGHTS=30 $(BIN)/python -m pytest -n0 -m nightly tests/cli/test_script_for_cron.py
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m '' --hypothesis-profile fresh --ignore=tests/engines --ignore=tests/fuzz
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m nightly tests/engines
+	$(MAKE) --no-print-directory planted
 
 # A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)
@@ -100,6 +101,10 @@ test-stores: $(INSTALLED) azurite
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants run $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE)) --jobs $(JOBS)
 	$(BIN)/python -m tests.mutants report $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE))
+
+# Each fault of tests/planted.toml, put into a copy of the code: the tests that it names must fail.
+planted: $(INSTALLED)
+	$(BIN)/python -m tests.planted --jobs $(JOBS)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)
