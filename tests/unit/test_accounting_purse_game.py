@@ -20,7 +20,7 @@ from tests.unit.purse_oracle import REFERENCE
 (SCALES,) = (value for name, value in REFERENCE.items() if name.startswith("exact_game"))
 EPSILON, DELTA = REFERENCE["epsilon"], REFERENCE["delta_looks"]
 STEPS = 40  # integers a scale, where an adversary has exact probabilities
-SHAPES = [1.5, 2.0, 2.5, 3.0]
+SHAPES = [1.5, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ SHAPES = [1.5, 2.0, 2.5, 3.0]
         (float(name.removeprefix("p=")), int(n), s)
         for name, row in SCALES.items()
         for n, s in row.items()
-        if int(n) <= 10
+        if int(n) in (1, 10)
     ],
 )
 def test_reference_scales(shape: float, looks: int, wanted: float) -> None:
