@@ -88,10 +88,18 @@ PLANS: dict[str, Callable[[], ReleasePlan]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize(
-    ("processes", "memory", "shards"),
-    [(2, ALL_IN_MEMORY, 8), (2, ALL_ON_DISK, 3), (1, ALL_ON_DISK, None), (3, 20_000, 5), (3, ALL_IN_MEMORY, 1)],
+    ("kind", "processes", "memory", "shards"),
+    [
+        ("names", 2, ALL_IN_MEMORY, 8),
+        ("names", 3, 20_000, 5),
+        ("names, fewer looks than pairs", 2, ALL_ON_DISK, 3),
+        ("names with counts", 3, 20_000, 5),
+        ("names with hits", 1, ALL_ON_DISK, None),
+        ("names of a domain", 3, ALL_IN_MEMORY, 1),
+        ("labels", 2, ALL_ON_DISK, 3),
+        ("counts", 3, 20_000, 5),
+    ],
 )
 def test_processes_memory_and_shards_change_no_byte(
     kind: str,
