@@ -54,7 +54,7 @@ demo-flink: $(INSTALLED) flink
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m dp_transforms.cli.demo_stream
 
-# All that gates a change but the engines: neither Java nor Go is needed. How long it takes: CONTRIBUTING.md.
+# All that gates a change but the engines: neither Java nor Go is needed.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
