@@ -35,8 +35,8 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-versions test-oldest test-newest test-long test-nightly test-postgres test-engines test-engines-long lint format bench clean test-stores engines flink kafka prism kubernetes \
-  azurite java-example go-example demo-flink demo-stream audit sbom mutants fuzz docs page-library
+.PHONY: install demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
+  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs page-library
 
 install: $(INSTALLED)
 
@@ -54,7 +54,7 @@ demo-flink: $(INSTALLED) flink
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m dp_transforms.cli.demo_stream
 
-# No engine is started: neither Java nor Go is needed. How long all this takes: CONTRIBUTING.md.
+# All that gates a change but the engines: neither Java nor Go is needed.
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
 
@@ -75,47 +75,36 @@ test-oldest test-newest: test-%: $(INSTALLED)
 	$(BIN)/uv pip list --quiet --python .venv-$*/bin/python | grep -E '^(apache-beam|numpy|pyarrow) ' ; \
 	.venv-$*/bin/python -m pytest -n $(JOBS) --dist loadgroup $(VERSION_TESTS)
 
-# What `make test` leaves out: more cases of tests that have several (tests/helpers/chosen_cases.py), and what is marked long.
-# Those of the engines and of the fuzzer have targets of their own; what is marked nightly besides is for `make test-nightly`.
-test-long: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not nightly" --ignore=tests/engines --ignore=tests/fuzz
-
-# The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The script for cron over
-# thirty nights, with one missed, one run twice and some killed, a night that is killed at each of its steps, and all cases of all tests
-# that `make test` and `make test-long` leave out. Noise is new in each run (tests/helpers/named_randomness.py). An hour.
-test-nightly: export SHH_FRESH_RANDOMNESS := 1
-test-nightly: $(INSTALLED)
-	SHH_NIGHTS=30 $(BIN)/python -m pytest -n 2 -m "long or not long" tests/cli/test_script_for_cron.py
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and nightly" --ignore=tests/ledger/test_postgres.py \
-	  --ignore=tests/engines --ignore=tests/fuzz
+# What takes hours: the ledger's kills, crowds and steps beside a model, the script for cron over thirty nights, kills of workers and
+# task managers, demos, several clusters. And what `make test` runs, once more: here hypothesis draws afresh.
+test-nightly: $(INSTALLED) engines
+	SHH_NIGHTS=30 $(BIN)/python -m pytest -n0 -m nightly tests/cli/test_script_for_cron.py
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m '' --hypothesis-profile fresh --ignore=tests/engines --ignore=tests/fuzz
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m nightly tests/engines
+	$(MAKE) --no-print-directory planted
 
 # A million mutated inputs over all readers, and the bombs of gigabytes; `make test` has a short form of both.
 fuzz: $(INSTALLED)
 	$(BIN)/python -m tests.fuzz
-	$(BIN)/python -m pytest -n0 -m long tests/fuzz
+	$(BIN)/python -m pytest -n0 -m nightly tests/fuzz
 
 # Tests on the engines that this machine has the tools for; the others are skipped with a reason.
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
 
-# The ledger, and tables of reports, on a real PostgreSQL server (Debian: apt-get install postgresql); skipped with a reason without.
-test-postgres: $(INSTALLED)
-	$(BIN)/python -m pytest -n0 -m "long or not long" tests/ledger/test_postgres.py \
-	  -k postgres tests/unit/test_report_sinks.py tests/unit/test_report_tables.py tests/cli/test_table_on_postgres.py
-
 # A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
 test-stores: $(INSTALLED) azurite
-	$(BIN)/python -m pytest -n0 -m "long or not long" -k 'azfs or azure' tests/unit/test_stores.py
-
-# Killed workers and task managers, demos, several clusters: an hour.
-test-engines-long: $(INSTALLED) engines
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long tests/engines
+	$(BIN)/python -m pytest -n0 -k 'azfs or azure' tests/unit/test_stores.py
 
 # Mutants of the code that the tests should notice (hours): SCOPE=mechanisms or accounting/composition for a part,
 # SAMPLE=200 for so many at random. Goes on where it stopped; what it found before stays in mutants/.
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants run $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE)) --jobs $(JOBS)
 	$(BIN)/python -m tests.mutants report $(SCOPE) $(if $(SAMPLE),--sample $(SAMPLE))
+
+# Each fault of tests/planted.toml, put into a copy of the code: the tests that it names must fail.
+planted: $(INSTALLED)
+	$(BIN)/python -m tests.planted --jobs $(JOBS)
 
 # What this machine's tools allow; tests of the others are skipped with a reason.
 engines: $(INSTALLED)

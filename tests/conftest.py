@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import gc
 import os
 import signal
-import sys
 import uuid
 from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers.chosen_cases import marks_of_case
-from tests.helpers.named_randomness import IS_FRESH, RANDOMNESS
 from tests.helpers.process_state import logs_as_before
 from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
 
-NIGHTLY = ("ledger",)  # folders whose long tests are all nightly
-WHOLE = ("conformance", "engines", "fuzz", "transcripts")  # suites that say themselves which cases are long
-QUICK = ("tests", "unit", "ledger")  # folders with tests whose cases take a tenth of a second on average
-
-settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not IS_FRESH)
+settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("fresh", settings.get_profile("shh"), derandomize=False)  # for `make test-nightly`
 settings.load_profile("shh")
-if not IS_FRESH:
-    RANDOMNESS.install()
 
 
 def pytest_sessionstart() -> None:
@@ -39,51 +30,20 @@ def pytest_sessionstart() -> None:
                 function.cache_clear()
 
 
-@pytest.hookimpl(tryfirst=True)  # before what is long is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs when (`chosen_cases`). Tests that wait for seconds come first, beside others that work: at the end they
-    would wait alone."""
-    cases: dict[str, list[pytest.Item]] = collections.defaultdict(list)
-    for item in items:
-        if item.path.parent.name in NIGHTLY and item.get_closest_marker("long"):
-            item.add_marker(pytest.mark.nightly)
-        test, has_cases, _ = item.nodeid.partition("[")
-        if has_cases and item.path.parent.name not in WHOLE:
-            cases[test].append(item)
-    for of_test in cases.values():
-        for place, item in enumerate(of_test):
-            is_quick = item.path.parent.name in QUICK and not item.get_closest_marker("long")
-            for mark in marks_of_case(place, len(of_test), is_quick=is_quick):
-                item.add_marker(mark)
+    """Tests that wait for seconds come first, beside others that work: at the end they would wait alone."""
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 
 def pytest_collection_finish() -> None:
-    """Modules and tests stay to the end: nobody looks through millions of objects again and again whether they do.
-
-    Nor does Beam look at the same functions for each pipeline.
-    """
+    """Modules and tests stay to the end: nobody looks through millions of objects again and again whether they do."""
     gc.collect()
     gc.freeze()
-    if "apache_beam" in sys.modules:
-        from tests.helpers import quick_beam
-
-        quick_beam.install()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    file, _, name = item.location  # xdist adds groups to the node id
-    with logs_as_before(), RANDOMNESS.of(f"{file} {name}"):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(
-    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
-) -> Generator[None, object, object]:
-    """What several tests share does not depend on which of them comes first."""
-    with RANDOMNESS.of(f"{fixturedef.baseid} {fixturedef.argname} {request.node.nodeid}"):
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    with logs_as_before():
         return (yield)
 
 

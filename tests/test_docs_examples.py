@@ -230,7 +230,6 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 
-@pytest.mark.long
 def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None:
     """As it is shown; a second start of the same night fails and leaves the report as it is."""
     _, script = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "budgets_over_runs.md").read_text(), re.DOTALL)

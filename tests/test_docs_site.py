@@ -120,7 +120,6 @@ def build(source: pathlib.Path, output: pathlib.Path) -> subprocess.CompletedPro
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="Sphinx is not installed (the extra docs)")
 def test_make_docs_builds_the_site(tmp_path: pathlib.Path) -> None:
     result = build(ROOT / "docs", tmp_path)

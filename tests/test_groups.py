@@ -7,8 +7,6 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 TESTS = """
 import os, pathlib, pytest
 
@@ -23,7 +21,6 @@ def test_alone(number):
 """
 
 
-@pytest.mark.long
 def test_the_tests_of_a_group_share_a_process(tmp_path: pathlib.Path) -> None:
     """pytest-xdist 3.8 says nothing where it cannot do it, as with pytest 9.2."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -56,7 +56,6 @@ def html_of(cell: nbformat.NotebookNode) -> str:
     return shown["text/html"]
 
 
-@pytest.mark.long
 def test_it_goes_from_a_log_to_a_chart(
     notebook: nbformat.NotebookNode, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

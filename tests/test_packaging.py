@@ -101,7 +101,6 @@ def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:
     assert int(run(sys.executable, "-c", program, site, cwd=folder, PYTHONPATH=str(site))) > 700_000
 
 
-@pytest.mark.long
 def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", cwd=checkout)

@@ -137,7 +137,6 @@ def test_a_dependency_audit_that_reaches_nobody_says_so(capsys: pytest.CaptureFi
     assert "audit: NOT DONE" in capsys.readouterr().out
 
 
-@pytest.mark.long
 def test_tools_that_cannot_be_fetched_are_no_failure_and_other_faults_are(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

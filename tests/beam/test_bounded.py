@@ -35,10 +35,10 @@ from tests.helpers.small_runs import (
     batch_of,
     batches_of,
     key_file,
+    many_windows,
     random_log,
     settings_of,
     small_plan,
-    thousand_windows,
 )
 
 DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
@@ -80,7 +80,6 @@ def test_the_runner_does_repeat_the_bundles():
     assert found.values[0] != found.values[1]
 
 
-@pytest.mark.long
 def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tmp_path):
     plan = small_plan(sliding=3, mode="hits", threshold=2, domain=DOMAIN, hits_per_user=2)
     items = tmp_path / "items.txt"
@@ -102,11 +101,10 @@ def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tm
     assert sorted(rebuilt(ast.literal_eval(line)) for line in lines) == expected.reports
 
 
-@pytest.mark.long
 def test_a_thousand_shuffled_windows_come_out_in_order(tmp_path):
     """A third of the windows is empty, a third quiet, a third heavy, until the users are excluded."""
     plan = small_plan(1000, hits_per_user=3, max_items_per_user=3)
-    log = thousand_windows()
+    log = many_windows(1000)
     expected = oracle_transcript(log, settings_of(plan), SECRET)
     assert len(expected.reports) > 200
     assert expected.kept_out > 0

@@ -22,7 +22,6 @@ from tests.helpers.stream_runs import CLOCK, arrivals_of, spread
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 
 
-@pytest.mark.long
 def test_two_processes_take_a_part_as_one_does(tmp_path):
     plan = small_looks_plan(12, forget_after=4)
     log = ordered_log(plan, 6)

@@ -277,7 +277,6 @@ def test_a_look_at_a_log_tells_names_of_fields_alone(shell: Shell, canaries: Can
     assert_as_documented(LOOKS, {kind for _, kind in shell.leaks(shell.run("doctor", f"log.{form}"))})
 
 
-@pytest.mark.long
 def test_a_look_at_a_hostile_log_shows_no_cell(shell: Shell, canaries: Canaries) -> None:
     """Of some eighty logs, whatever is in them."""
     shown = {}

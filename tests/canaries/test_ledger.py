@@ -26,7 +26,6 @@ def test_a_ledger_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
     assert shell.run_clean("ledger", *ACCOUNT[:2], "--runs", "--chart", "spent.svg").code == 0
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", ["looks", "hits"])
 def test_a_ledger_and_a_state_show_no_canary(shell: Shell, canaries: Canaries, mode: str) -> None:
     """A part that fails, the same one from a mended log, a run without a state; then all that an operator asks."""

@@ -39,26 +39,16 @@ def _sliding(windows: int, window: int, slide: int) -> WindowSchedule:
 
 
 NAMES: list[dict[str, Any]] = [
-    *({"most_looks": looks} for looks in (1, 2, 3, 4, 7, 20, 300, 3_000, 50_000)),
-    *({"most_looks": looks, "domain": DOMAIN} for looks in (1, 2, 3, 20, 50_000)),
-    *({"most_looks": looks, "counts_for": 3} for looks in (2, 3, 5, 20, 3_000)),
-    {"counts_for": 1, "usual_looks": (1, 1)},
+    *({"most_looks": looks} for looks in (1, 50_000)),
+    {"most_looks": 3_000, "domain": DOMAIN},
+    {"counts_for": 3, "most_looks": 2},
     {"counts_for": 10, "domain": DOMAIN},
-    {"counts_for": 2, "usual_looks": (1, 2), "domain": DOMAIN},
-    {"counts_for": 4, "known_items": False},
-    {"counts_for": 4, "schedule": _sliding(30, 3600, 600)},
-    {"counts_for": 1, "schedule": _sliding(1, 60, 60)},
-    {"counts_for": 5, "epsilon": 0.1, "delta": 1e-12},
+    {"counts_for": 4, "known_items": False, "schedule": _sliding(30, 3600, 600)},
     {"hits_per_user": 1, "most_looks": 5, "schedule": _sliding(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
-    *({"hits_per_user": hits, "most_looks": looks} for hits, looks in ((1, 20), (3, 20), (10, 3_000))),
-    {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN},
-    {"hits_per_user": 2, "most_looks": 50, "known_items": False},
-    {"hits_per_user": 3, "usual_looks": (100, 1_000), "schedule": _sliding(60, 3600, 900)},
-    {"known_items": False},
+    {"hits_per_user": 10, "most_looks": 3_000, "known_items": False},
+    {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _sliding(60, 3600, 900)},
     {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
-    *({"schedule": schedule} for schedule in (_sliding(1, 60, 60), _sliding(2, 60, 60), _sliding(123, 86_400, 3_600))),
     {"schedule": _sliding(20_000, 60, 60)},
-    {"epsilon": 10.0, "delta": 1e-3},
     {"epsilon": 0.01, "delta": 1e-6},
 ]
 CHARGING: list[dict[str, Any]] = [
@@ -66,11 +56,8 @@ CHARGING: list[dict[str, Any]] = [
     for mode in ("hits", "hits-with-counts", "kms21")
     for options in (
         {"hits_per_user": 2, "schedule": _sliding(1, 60, 60), "max_items_per_user": 3},
-        {"hits_per_user": 1, "schedule": _sliding(1, 60, 60), "domain": DOMAIN},
-        {"hits_per_user": 2, "schedule": _sliding(50, 60, 10)},
-        {"hits_per_user": 10},
-        {"hits_per_user": 1, "epsilon": 0.05},
-        {"hits_per_user": 1, "epsilon": 5.0},
+        {"hits_per_user": 1, "schedule": _sliding(50, 60, 10), "domain": DOMAIN},
+        {"hits_per_user": 10, "epsilon": 5.0},
     )
 ]
 
@@ -95,7 +82,7 @@ def test_a_sound_plan_passes(options: dict[str, Any], tmp_path: pathlib.Path) ->
     assert "PASSED" in result.stdout
 
 
-@pytest.mark.parametrize(("looks", "counts_for"), [(1, 0), (2, 0), (3, 0), (5, 2)])
+@pytest.mark.parametrize(("looks", "counts_for"), [(1, 0), (5, 2)])
 def test_users_with_few_looks_pass_also_with_all_runs(looks: int, counts_for: int, tmp_path: pathlib.Path) -> None:
     result = _audit(_plan(most_looks=looks, counts_for=counts_for), tmp_path)
     assert result.exit_code == 0, result.output

@@ -274,7 +274,6 @@ def opened_for_writing(tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
     return found
 
 
-@pytest.mark.long
 @pytest.mark.xdist_group("opened for writing")
 @pytest.mark.parametrize("name", [name for name, _, _ in lines_that_write()])
 def test_nothing_is_opened_for_writing_but_new_files(name: str, opened_for_writing: dict[str, list[str]]) -> None:

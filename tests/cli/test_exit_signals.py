@@ -84,7 +84,7 @@ def came_too_late(ended: Ended) -> bool:
     return ended.code == 0 and "Traceback" not in ended.stderr_text
 
 
-@pytest.mark.parametrize("form", ["sample", pytest.param("full", marks=pytest.mark.long)])
+@pytest.mark.parametrize("form", ["sample", pytest.param("full", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_at_any_moment_is_one_line(

@@ -1,6 +1,4 @@
-"""The help of commands with dozens of options: in groups, what a run needs first, and short unless all is asked for.
-
-Loops, not parameters: `make test` would run the first command alone (tests/helpers/chosen_cases.py)."""
+"""The help of commands with dozens of options: in groups, what a run needs first, and short unless all is asked for."""
 
 from __future__ import annotations
 

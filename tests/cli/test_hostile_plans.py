@@ -24,9 +24,8 @@ from tests.helpers.plan_files import changed_plan
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
 LABELS = ["--mode", "hits"]
 EXTREMES = [
-    *("nan", "inf", "-inf", "-0.0", "0", "5e-324", "1e-320", "2.2250738585072014e-308", "1e-300", "1e-160", "1e-100"),
-    *("1e-40", "1e-20", "1e-16", "1e-10", "1e-4", "0.999999", "0.9999999999999999", "1", "1.0000000000000002"),
-    *("39.99", "40", "41", "700", "1e16", "1e154", "1e308", "1.7976931348623157e308", "1e309", "-1e308", "-5e-324"),
+    *("nan", "inf", "-0.0", "0", "5e-324", "2.2250738585072014e-308", "1e-160", "1e-16", "1e-4", "0.9999999999999999"),
+    *("1", "40", "41", "1e154", "1.7976931348623157e308", "1e309", "-5e-324"),
 ]
 PLAN = ReleasePlan.calibrate(
     epsilon=8,
@@ -48,7 +47,6 @@ def assert_told(result: Result) -> None:
         assert str(result.exception).isprintable()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
 def test_no_budget_ends_in_a_traceback(mode: str) -> None:
     for epsilon, delta in [*((e, "1e-9") for e in EXTREMES), *(("2", d) for d in EXTREMES), ("5e-324", "5e-324")]:
@@ -69,7 +67,6 @@ def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
     )
 
 
-@pytest.mark.long
 def test_no_whole_number_ends_in_a_traceback() -> None:
     options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
     numbers = ("0", "-1", str(2**31), str(2**62), str(2**62 + 1), str(2**63), str(2**64), "1" + "0" * 400)

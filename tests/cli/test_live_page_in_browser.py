@@ -171,7 +171,6 @@ def listen_and_load(server: Served) -> tuple[Listener, float]:
     return Listener(server.port, page.data["live"]["after"]), took
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_a_hundred_browsers_at_once_on_ten_thousand_windows(browser: Any, tmp_path: pathlib.Path) -> None:
     """SHH_FIRST_PAINT_SECONDS: what the first paint may take; set it to 1 on a machine that does nothing else."""

@@ -97,7 +97,6 @@ def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refuse
     }
 
 
-@pytest.mark.long
 @pytest.mark.xdist_group("full disk")
 @pytest.mark.nightly
 @pytest.mark.parametrize(

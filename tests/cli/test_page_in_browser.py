@@ -198,7 +198,6 @@ def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, schem
         page.screenshot(path=pathlib.Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
 
 
-@pytest.mark.long
 def test_the_picture_of_the_docs(browser, tmp_path):
     """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
     with python("-m", "dp_transforms.cli.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
@@ -214,7 +213,6 @@ def test_the_picture_of_the_docs(browser, tmp_path):
     watched.context.close()
 
 
-@pytest.mark.long
 def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     """Far within what a person waits for, also on a machine that works on other tests."""
     plan, reports = many_windows()

@@ -79,7 +79,6 @@ def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_pat
     assert "2,300" not in result.stdout, "a count without noise is for the operator"
 
 
-@pytest.mark.long
 def test_two_percent_is_the_default_and_the_noise_is_fresh(log: pathlib.Path) -> None:
     found = [planned("--from-log", log, *SAME) for _ in range(2)]
     for plan, record in found:
@@ -90,7 +89,6 @@ def test_two_percent_is_the_default_and_the_noise_is_fresh(log: pathlib.Path) ->
     assert found[0][1]["activity"]["histogram"] != found[1][1]["activity"]["histogram"]
 
 
-@pytest.mark.long
 def test_a_log_with_too_few_users_leaves_the_default(tmp_path: pathlib.Path) -> None:
     write_parquet(tmp_path / "few.parquet", [("u", "i", START)])
     plan, record = planned("--from-log", tmp_path / "few.parquet", *SAME)
@@ -99,7 +97,6 @@ def test_a_log_with_too_few_users_leaves_the_default(tmp_path: pathlib.Path) -> 
     assert plan.activity_epsilon > 0
 
 
-@pytest.mark.long
 def test_a_past_run_elsewhere_in_the_log(log: pathlib.Path) -> None:
     later = ["--window", "1h", "--start", "2026-03-01", "--end", "2026-03-02", "--from-log-start", "2026-01-01"]
     result = run(*BUDGET, *later, "--from-log", log, *OTHER, "--json")
@@ -109,7 +106,6 @@ def test_a_past_run_elsewhere_in_the_log(log: pathlib.Path) -> None:
     assert "no event is inside the windows. Check --start, --end, --from-log-start" in str(result.exception)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "avro"])
 def test_every_format_is_read(tmp_path: pathlib.Path, ending: str) -> None:
     """295 users have a pair in each of four hours, and five have twice as many: a thirtieth of all."""

@@ -58,7 +58,6 @@ def test_labels_find_hourly_heavy_items_of_a_news_site(
     assert share_held(found, globo_holders, 0.9 * found.threshold) >= 0.99
 
 
-@pytest.mark.long
 def test_counts_find_hourly_heavy_items_of_a_news_site(
     globo_holders: dict[tuple[int, int], int], tmp_path: pathlib.Path
 ) -> None:

@@ -269,7 +269,6 @@ def test_a_log_that_breaks_on_the_way_leaves_no_file(tmp_path: pathlib.Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet"]
 
 
-@pytest.mark.long
 def test_beam_options_pass_through(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     key = tmp_path / "noise.key"
     key.write_bytes(os.urandom(64))

@@ -98,7 +98,6 @@ def refusal(*words: object) -> str:
     return str(result.exception)
 
 
-@pytest.mark.long
 def test_what_does_not_fit_is_refused_before_anything_is_read(
     log: pathlib.Path, items: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -73,14 +73,12 @@ def test_a_command_that_was_killed_is_repaired_by_the_same_command(nights: Night
     check_kills(nights, 2, [5, 12, 19, 26])
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_a_command_that_was_killed_anywhere_is_repaired_by_the_same_command(nights: Nights) -> None:
     nights.taken(1)
     assert check_kills(nights, 2, None) > 20
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_a_first_part_that_was_killed_anywhere_is_repaired_by_the_same_command(nights: Nights) -> None:
     """It draws the run id. Whatever was published before the kill is what the state goes on with."""

@@ -86,7 +86,7 @@ def _own_memory(command: int) -> int:
     return total
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of processes is read from /proc")
 @pytest.mark.parametrize("users", [1, 134_000])
 def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path: pathlib.Path, users: int) -> None:

@@ -49,7 +49,6 @@ def test_names_is_what_a_replay_does_where_no_release_is_asked_for(log: pathlib.
     assert windows["00"] == ["heavy-0"]
 
 
-@pytest.mark.long
 def test_two_processes_name_what_one_names(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Items of 300 users and of 5: no noise of the plan changes which are named."""
     key = key_file(tmp_path)

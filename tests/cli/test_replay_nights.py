@@ -61,7 +61,6 @@ def test_six_nights(tmp_path: pathlib.Path) -> None:
     check_nights(tmp_path, 6, missed=2, twice=4, killed=5)
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_thirty_nights(tmp_path: pathlib.Path) -> None:
     check_nights(tmp_path, 30, missed=9, twice=14, killed=21)

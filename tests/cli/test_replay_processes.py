@@ -88,10 +88,18 @@ PLANS: dict[str, Callable[[], ReleasePlan]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize(
-    ("processes", "memory", "shards"),
-    [(2, ALL_IN_MEMORY, 8), (2, ALL_ON_DISK, 3), (1, ALL_ON_DISK, None), (3, 20_000, 5), (3, ALL_IN_MEMORY, 1)],
+    ("kind", "processes", "memory", "shards"),
+    [
+        ("looks", 2, ALL_IN_MEMORY, 8),
+        ("looks", 3, 20_000, 5),
+        ("names, fewer looks than pairs", 2, ALL_ON_DISK, 3),
+        ("names with counts", 3, 20_000, 5),
+        ("names with hits", 1, ALL_ON_DISK, None),
+        ("names of a domain", 3, ALL_IN_MEMORY, 1),
+        ("hits", 2, ALL_ON_DISK, 3),
+        ("hits-with-counts", 3, 20_000, 5),
+    ],
 )
 def test_processes_memory_and_shards_change_no_byte(
     kind: str,
@@ -169,7 +177,6 @@ def test_processes_name_what_the_oracle_names(processes: int, memory: int, tmp_p
     assert len(found) > 20
 
 
-@pytest.mark.long
 def test_another_key_gives_another_report(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
     """So the processes draw by the key of the run."""
     plan = PLANS["looks"]()
@@ -306,7 +313,6 @@ def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: p
     assert not pathlib.Path(request.output).exists()
 
 
-@pytest.mark.long
 def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:
     request = request_of("report.jsonl", PLANS["looks"]())
     with ProcessPool(1, ALL_IN_MEMORY) as pool:

@@ -92,7 +92,6 @@ def test_what_workers_say_is_told_without_their_words(error: Exception, message:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.long
 @pytest.mark.waits
 def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib.Path) -> None:
     assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0

@@ -255,8 +255,9 @@ def check_kill(folder: pathlib.Path, at: int) -> None:
     assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], cwd=folder).stdout
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("at", [*range(1, STEPS + 1)])
+@pytest.mark.parametrize(
+    "at", [pytest.param(at, marks=() if at % 8 == 1 else pytest.mark.nightly) for at in range(1, STEPS + 1)]
+)
 def test_a_part_that_is_killed_anywhere_is_repaired_by_the_same_command(folder: pathlib.Path, at: int) -> None:
     check_kill(folder, at)
 

@@ -192,7 +192,6 @@ def check_recipe(
     assert (population["spent_epsilon"], population["left_epsilon"]) == ("2", "2")
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_the_recipe_runs_as_it_stands_in_the_readme(tmp_path: pathlib.Path) -> None:
     """Five nights, or as many as SHH_NIGHTS says (`make test-nightly`: thirty)."""

@@ -75,7 +75,6 @@ def test_the_command_that_it_prints_runs_as_printed(tmp_path: pathlib.Path) -> N
         assert (tmp_path / report).exists()
 
 
-@pytest.mark.long
 def test_a_shell_runs_the_command_as_printed(tmp_path: pathlib.Path) -> None:
     path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
     command = simulated(tmp_path, "my log.csv")

@@ -1,4 +1,4 @@
-"""A stream whose reports go to a real PostgreSQL server: `make test-postgres`, and in `make test-long`."""
+"""A stream whose reports go to a real PostgreSQL server: where this machine has one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers import postgres_server
 
 pytestmark = [
-    pytest.mark.long,
-    pytest.mark.nightly,
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
 

@@ -55,7 +55,6 @@ def test_rows_are_mapped_and_answered_in_order(tmp_path: pathlib.Path) -> None:
     }
 
 
-@pytest.mark.long
 def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path: pathlib.Path) -> None:
     """The largest story of the simulated log has hundreds of users: it is missed with a probability below 1e-9."""
     simulate = ("simulate", "--events", 100_000, "--users", 10_000, "--days", 2, "--output", "clicks.parquet")

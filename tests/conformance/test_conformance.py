@@ -1,7 +1,8 @@
 """Every mode by every driver publishes what the reference says, however the log is cut.
 
 A cell is one run: a word of `cuts.CUTS`, and one that says the reader, where parts end, or when a stream stops. All
-that a row or a column could mean is in it somewhere (`test_the_tables_cover_what_there_is`).
+that a row or a column could mean is in it somewhere (`test_the_tables_cover_what_there_is`). A cell that begins with
+``~`` is for the night: each mode gates a change by all drivers, and each of its variants by one of each table.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ hits-sliding                    | crumbs jsonl    | twice csv       | early
 hits-domain                     | back csv        | early parquet   | whole jsonl
 hits-with-counts                | twice parquet   | nothing avro    | again
 kms21-domain                    | early avro      | crumbs jsonl    | crumbs csv
-looks-from-noise                | whole jsonl     | early csv       | nothing
-looks-domain-sliding            | nothing csv     | whole parquet   | twice parquet
-looks-with-hits-sliding         | crumbs avro     | twice jsonl     | back
-looks-with-hits-from-noise      | early jsonl     | early csv       | early avro
-looks-with-hits-domain          | twice csv       | nothing parquet | early
-looks-with-counts-domain        | early parquet   | crumbs avro     | whole jsonl
-hits-from-noise-domain          | whole avro      | back jsonl      | again
-hits-with-counts-domain-sliding | nothing jsonl   | whole csv       | crumbs csv
-kms21-domain-sliding            | crumbs parquet  | twice avro      | nothing
+looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
+looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
+looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
+looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
+looks-with-hits-domain          | ~twice csv      | nothing parquet | ~early
+looks-with-counts-domain        | ~early parquet  | ~crumbs avro    | whole jsonl
+hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
+hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
+kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
 """
 
 IN_ORDER_TABLE = """
@@ -54,15 +55,15 @@ hits-sliding                    | whole two       | early avro      | nothing @7
 hits-domain                     | twice two       | whole jsonl     | crumbs @5       | whole
 hits-with-counts                | again five      | late            | late @5         | back
 kms21-domain                    | crumbs each     | crumbs          | back @7.4       | late
-looks-from-noise                | early five      | early avro      | early @7.4      | early
-looks-domain-sliding            | back two        | back            | twice @5        | crumbs
-looks-with-hits-sliding         | nothing five    | nothing csv     | whole @5        | early
-looks-with-hits-from-noise      | early two       | early parquet   | early @7.4      | late
-looks-with-hits-domain          | twice five      | early avro      | crumbs @7.4     | nothing
+looks-from-noise                | early five      | ~early avro     | ~early @7.4     | ~early
+looks-domain-sliding            | ~back two       | back            | ~twice @5       | ~crumbs
+looks-with-hits-sliding         | ~nothing five   | ~nothing csv    | whole @5        | ~early
+looks-with-hits-from-noise      | ~early two      | ~early parquet  | ~early @7.4     | late
+looks-with-hits-domain          | twice five      | ~early avro     | ~crumbs @7.4    | ~nothing
 looks-with-counts-domain        | -               | -               | -               | -
-hits-from-noise-domain          | crumbs two      | late            | back @5         | back
-hits-with-counts-domain-sliding | early five      | crumbs          | early @7.4      | late
-kms21-domain-sliding            | back two        | again           | twice @7.4      | twice
+hits-from-noise-domain          | ~crumbs two     | ~late           | back @5         | ~back
+hits-with-counts-domain-sliding | ~early five     | ~crumbs         | ~early @7.4     | late
+kms21-domain-sliding            | back two        | ~again          | ~twice @7.4     | ~twice
 """
 
 
@@ -78,7 +79,9 @@ AT_ONCE_RUNS, IN_ORDER_RUNS = rows_of(AT_ONCE_TABLE), rows_of(IN_ORDER_TABLE)
 def runs(found: dict[str, list[list[str]]], drivers: Iterable[str]) -> Iterator[Any]:
     for mode, cells in found.items():
         for driver, words in zip(drivers, cells, strict=False):
-            yield pytest.param(mode, driver, words, id=" ".join([mode, driver, *words]))
+            marks = [pytest.mark.nightly] if words[0].startswith("~") else []
+            asked = [word.lstrip("~") for word in words]
+            yield pytest.param(mode, driver, asked, marks=marks, id=" ".join([mode, driver, *asked]))
 
 
 def case_of(folder: pathlib.Path, mode: str, words: list[str]) -> Case:
@@ -115,13 +118,11 @@ def test_the_tables_cover_what_there_is() -> None:
         (IN_ORDER_RUNS, 3, streams, ()),
     ):
         cells = [words[column] for words in table.values() if words]
-        assert {cut for cut, *_ in cells} == cuts
+        assert {cut.lstrip("~") for cut, *_ in cells} == cuts
         assert {how for _, *more in cells for how in more} == set(hows)
 
 
-@pytest.mark.parametrize(
-    "mode", ["looks", "looks-with-hits-domain", "hits-sliding", "hits-with-counts", "kms21-domain"]
-)
+@pytest.mark.parametrize("mode", ["looks", "looks-with-hits-domain", "hits-sliding"])
 def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, mode: str) -> None:
     """Byte for byte after each part, however events and shards were cut, by a replay or a stream."""
     states = []

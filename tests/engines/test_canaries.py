@@ -53,7 +53,7 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
     [
         ("job-service", "hits"),
         ("prism", "looks"),
-        *(pytest.param("flink", mode, marks=pytest.mark.long) for mode in ("hits", "looks")),
+        *(pytest.param("flink", mode, marks=pytest.mark.nightly) for mode in ("hits", "looks")),
     ],
 )
 def test_a_stream_of_a_folder_on_an_engine(
@@ -72,7 +72,7 @@ def test_a_stream_of_a_folder_on_an_engine(
     assert_only_in_checkpoints(ran, search)
 
 
-@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.nightly)])
 def test_a_library_that_quotes_cells_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, tmp_path: pathlib.Path
 ) -> None:
@@ -110,9 +110,9 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
     ("form", "engine", "mode"),
     [
         ("json", "prism", "hits"),
-        pytest.param("avro", "prism", "looks", marks=pytest.mark.long),
-        pytest.param("avro", "flink", "hits", marks=pytest.mark.long),
-        pytest.param("json", "flink", "looks", marks=pytest.mark.long),
+        pytest.param("avro", "prism", "looks", marks=pytest.mark.nightly),
+        pytest.param("avro", "flink", "hits", marks=pytest.mark.nightly),
+        pytest.param("json", "flink", "looks", marks=pytest.mark.nightly),
     ],
 )
 def test_a_topic(

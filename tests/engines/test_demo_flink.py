@@ -11,7 +11,7 @@ from tests.engines import skip_reason
 from tests.helpers.demo_runs import left_behind, start_demo
 
 LACKING = skip_reason("flink")
-pytestmark = [pytest.mark.long, pytest.mark.skipif(LACKING is not None, reason=LACKING or "")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(LACKING is not None, reason=LACKING or "")]
 
 
 def test_workers_are_killed_and_the_report_is_that_of_a_replay_in_process(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,7 @@ from tests.engines import skip_reason
 from tests.helpers.demo_runs import left_behind, start_demo
 
 LACKING = skip_reason("flink") or skip_reason("kafka")
-pytestmark = [pytest.mark.long, pytest.mark.skipif(LACKING is not None, reason=LACKING or "")]
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(LACKING is not None, reason=LACKING or "")]
 
 
 def test_a_worker_is_killed_and_every_window_has_one_answer(tmp_path: pathlib.Path) -> None:

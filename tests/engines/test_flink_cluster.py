@@ -18,7 +18,7 @@ from tests.engines.flink_questions import latest_checkpoint, stop_with_savepoint
 ROOT = pathlib.Path(__file__).parents[2]
 LIMIT = 10_000
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.nightly,
     pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or ""),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]

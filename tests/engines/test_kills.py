@@ -47,13 +47,13 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
     print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
-@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.long), "looks"])
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"])
 def test_kills_change_nothing(kafka, cluster, key_path, mode):
     with running(kafka, cluster, key_path, history_case(mode=mode), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
     """It is stopped: every connection stays, no bundle ends, and the checkpoint that waits for it times out. Flink then
     restarts the job, as soon as nothing waits for the worker any more."""
@@ -74,7 +74,7 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
         run.assert_answers()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mode", "number"), [*(("hits-with-counts", number) for number in range(4)), ("looks", 0), ("looks", 3)]
 )
@@ -85,7 +85,7 @@ def test_many_kills_change_nothing(kafka, cluster, key_path, mode, number):
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER, TASK_MANAGER, WORKER], 40)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
 def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, mode):
     """Both partitions end before their last windows, and a third is empty: the wall clock closes them all.
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_with_an_idle_partition(kafka, cluster, key_path, mod
         run.assert_answers()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("wait", [15.0, 16.5, 18.0, 19.5, 21.0, 22.5])
 def test_a_worker_that_dies_around_a_decision_of_the_wall_clock(kafka, cluster, key_path, wait):
     clock = dataclasses.replace(CLOCK, idle_timeout_seconds=15)

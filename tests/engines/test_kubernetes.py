@@ -132,7 +132,7 @@ def test_kubernetes_knows_every_field_of_the_others(built: list[Any]) -> None:
     assert _unknown(job, _understood(job)) == [".spec.template.spec.sidecars"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path, tmp_path) -> None:
     case = history_case(mode="looks")
     case.fill(kafka, "kubernetes-in")

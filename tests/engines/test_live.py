@@ -76,7 +76,7 @@ def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
     return counted, late
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "windows"), [("hits-with-counts", 8), ("hits-with-counts", 30), ("looks", 12)])
 def test_a_live_stream_with_an_idle_partition(kafka, cluster, key_path, tmp_path, mode, windows):
     """The third partition is empty for ever: the wall clock closes its windows one by one."""

@@ -104,7 +104,7 @@ def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> Non
     assert not Socket("java", "::ffff:10.0.0.1", 1).is_of_loopback
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or "")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path: pathlib.Path) -> None:

@@ -65,7 +65,7 @@ def _replace(path: pathlib.Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.long), "looks"])
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"])
 def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path, mode):
     case = history_case(mode=mode)
     mark = tmp_path / "mark"
@@ -97,7 +97,7 @@ def test_other_code_goes_on_from_a_savepoint(kafka, cluster, key_path, tmp_path,
         run.assert_answers()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
 def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_path, mode):
     """Begun with 2. With 1 Flink chains other operators, whose states a savepoint does not have."""
@@ -121,7 +121,7 @@ def test_a_run_goes_on_with_more_parallelism_and_not_with_1(kafka, cluster, key_
         run.assert_answers()
 
 
-@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.long), "looks"])
+@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"])
 def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, mode):
     case = history_case(mode=mode)
     stop_file = tmp_path / "stop"
@@ -157,7 +157,7 @@ def test_drain_and_numbers_for_the_operator(kafka, cluster, key_path, tmp_path, 
     assert cluster.flink.rest.job_state(run.job) == "CANCELED"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("mode", "what", "wait"),
     [
@@ -183,7 +183,7 @@ def test_kills_while_a_run_is_drained(kafka, cluster, key_path, tmp_path, mode, 
         run.assert_answers()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_kills_while_a_run_is_drained_in_the_middle(kafka, cluster, key_path, tmp_path):
     """The log goes on meanwhile. What arrived by the stop counts, by the times of the records, and nothing else."""
     case = history_case()

@@ -165,7 +165,7 @@ def job_of(cluster) -> Iterator[object]:
             cluster.cancel(job.job_id)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_killed_workers_and_task_managers_change_nothing(cluster, job_of, large_log, key_path, tmp_path):
     output = tmp_path / "report.jsonl"
     process, job = job_of(_words(cluster, large_log, output, key_path))
@@ -181,7 +181,7 @@ def test_killed_workers_and_task_managers_change_nothing(cluster, job_of, large_
     _assert_report_of_process(large_log, output, key_path, tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_job_that_was_left_running_publishes_its_report(cluster, job_of, small_log, key_path, tmp_path):
     output = tmp_path / "report.jsonl"
     process, job = job_of([*_words(cluster, small_log, output, key_path), "--detach"])
@@ -192,7 +192,7 @@ def test_a_job_that_was_left_running_publishes_its_report(cluster, job_of, small
     _assert_report_of_process(small_log, output, key_path, tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, small_log, key_path, tmp_path):
     """The cluster would restart it a thousand times."""
     log = tmp_path / "broken.parquet"
@@ -215,7 +215,7 @@ def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, sma
     assert [path.name for path in tmp_path.iterdir()] == ["broken.parquet"]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_ctrl_c_cancels_the_job(cluster, job_of, large_log, key_path, tmp_path):
     process, job = job_of(_words(cluster, large_log, tmp_path / "report.jsonl", key_path))
     _wait_for_workers(cluster, job)

@@ -359,7 +359,7 @@ def test_a_live_page_follows_what_is_committed_and_survives_a_restart(server, si
         assert Listener(port, shown.data["live"]["after"]).next("status").data["state"].startswith("The run has ended.")
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_live_page_survives_a_crash_of_the_broker(server, sink):
     """It says that no broker answers, keeps what it shows, and goes on without loading anew."""
     write_all(sink, REPORTS[:1], ended=None)

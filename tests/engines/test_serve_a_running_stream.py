@@ -93,7 +93,7 @@ def numbers(address: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaServer, cluster, tmp_path) -> None:
     """400 users have the item in each hour. It is missed in one with a probability below 1e-9 (epsilon 8)."""
     clicks, reports = "page-clicks", "page-reports"

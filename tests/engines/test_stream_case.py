@@ -35,7 +35,7 @@ def test_every_lost_or_doubled_charge_changes_later_reports():
 
 
 @pytest.mark.parametrize(
-    "windows", [(0, 7, 15, 22), pytest.param(tuple(range(23)), marks=pytest.mark.long)], ids=["four", "all"]
+    "windows", [(0, 7, 15, 22), pytest.param(tuple(range(23)), marks=pytest.mark.nightly)], ids=["four", "all"]
 )
 def test_what_every_window_takes_out_of_purses_and_what_is_known_changes_later_reports(windows):
     """Lost, or taken twice, or forgotten."""

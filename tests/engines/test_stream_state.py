@@ -39,7 +39,7 @@ def test_a_stream_hands_over_to_a_replay(tmp_path: pathlib.Path, engine: str) ->
     assert live.answers("1.jsonl", "2", "3.jsonl") == live.expected(of=live.state().header.run_id) != []
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @_needs("flink")
 def test_a_stream_that_was_killed_is_resumed_from_what_its_engine_stored(tmp_path: pathlib.Path) -> None:
     """By the clock of events nothing else can resume it. It ends where it is stopped then, and a replay goes on."""

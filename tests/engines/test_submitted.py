@@ -87,7 +87,7 @@ def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_store
     assert submitted.recovers(options)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(skip_reason("prism") is not None, reason=skip_reason("prism") or "")
 def test_a_topic_is_read_and_another_is_written(kafka, folder: pathlib.Path) -> None:
     """The command of the page about Kafka, for history: the stop waits a minute for what the topic may still show."""

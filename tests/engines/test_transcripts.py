@@ -46,7 +46,7 @@ def _assert_topic(kafka, topic, case) -> None:
 
 @pytest.mark.parametrize(
     ("record_format", "mode"),
-    [("json", "hits-with-counts"), ("avro", "looks"), pytest.param("json", "looks", marks=pytest.mark.long)],
+    [("json", "hits-with-counts"), ("avro", "looks"), pytest.param("json", "looks", marks=pytest.mark.nightly)],
 )
 def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format, mode):
     if (reason := skip_reason("flink")) is not None:
@@ -120,7 +120,7 @@ def _cases(driver: str, shown: tuple[str, ...]) -> list:
     """Each mode that this driver takes, each with another reader; those that are not shown are long."""
     modes = [mode for mode, of_mode in MODES.items() if driver in (of_mode.drivers or (driver,))]
     return [
-        pytest.param(mode, READERS[number % len(READERS)], marks=() if mode in shown else pytest.mark.long)
+        pytest.param(mode, READERS[number % len(READERS)], marks=() if mode in shown else pytest.mark.nightly)
         for number, mode in enumerate(modes)
     ]
 

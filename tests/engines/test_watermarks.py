@@ -53,8 +53,8 @@ def _engine(name, tmp_path):
     ("engine", "mode"),
     [
         ("prism", "looks"),
-        pytest.param("prism", "hits", marks=pytest.mark.long),
-        pytest.param("flink", "looks", marks=pytest.mark.long),
+        pytest.param("prism", "hits", marks=pytest.mark.nightly),
+        pytest.param("flink", "looks", marks=pytest.mark.nightly),
     ],
 )
 def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, mode):

@@ -13,7 +13,7 @@ from tests.fuzz.campaign import alike, run
 from tests.fuzz.readers import all_readers, cases_by_reader
 
 _SEED = 9
-_CASES = 4000
+_CASES = 2000
 _GROUPS = {
     "logs": ("parquet", "avro", "csv", "json", "gzip"),
     "folders": ("folder", "folder-position", "report-folder"),

@@ -237,12 +237,11 @@ def extract_kernel(
     settings: MonitorSettings,
     actions: Sequence[Action],
     *,
-    monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
     most_states: int = 8,
 ) -> Kernel:
     """Probes one window for each action and each number of hits that x' can reach. Nothing is assumed about charging:
     the number of hits after a result is read off the real budgets."""
-    probe = WindowProbe(settings, monitor=monitor)
+    probe = WindowProbe(settings)
     window = 3
     entries: dict[int, list[list[Result]]] = {}
     open_states = [0]

@@ -136,17 +136,11 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[0] = str(pathlib.Path(__file__).parents[2])  # else the folder of this file
     import_all()
-    from tests.helpers import quick_beam
-    from tests.helpers.named_randomness import NamedRandomness
-
-    quick_beam.install()
     gc.collect()
     gc.freeze()
     request = serve(socket.socket(fileno=int(sys.argv[1])))
     become(request["words"], request["folder"], request["environment"])
     sys.path[:1] = request["path"]
-    if request["randomness"]:
-        NamedRandomness(request["randomness"]).install()
     kind, what = request["kind"], request["what"]
     if kind == "-c":
         code, names = module_of(what)

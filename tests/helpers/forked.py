@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.helpers import shh_process
-from tests.helpers.named_randomness import IS_FRESH, RANDOMNESS
 
 ROOT = shh_process.ROOT
 HASH_SEED = "0"  # of all processes that are forked
@@ -93,7 +92,6 @@ class Forked(subprocess.Popen[str]):
             "path": [os.path.dirname(os.path.join(folder, what)) if kind not in ("-c", "-m") else ""],
             "folder": folder,
             "environment": environment,
-            "randomness": "" if IS_FRESH else RANDOMNESS.name_for_process(),
         }
         self._told, telling = os.pipe()
         try:

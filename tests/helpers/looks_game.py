@@ -29,12 +29,9 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.accounting.composition import ROUNDING, check_epsilon
-from dp_transforms.checks import check_range, check_whole
-from dp_transforms.mechanisms.exponential_power import MAX_SHAPE, MIN_SHAPE, ExponentialPower
+from dp_transforms.accounting.composition import ROUNDING
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
-MOST_LOOKS = 1000  # the time grows in proportion
-SMALLEST_WEIGHT, LARGEST_WEIGHT = 1e-3, 10.0
 _RATIOS = 1e-9  # relative error of P/Q - 1 from that of two logarithms, down to the smallest weight: some 5e-10
 _STEP = 0.008  # of ln r; V falls like a power of r, so that a chord is above it by some (power step)^2 / 8
 _BELOW = 6.0  # ln r goes from -(epsilon + this) ...
@@ -56,11 +53,7 @@ class _Bits:
 
 
 def looks_delta(shape: float, weight: float, looks: int, epsilon: float) -> float:
-    """The smallest delta that the game proves. weight: of each look, for noise of scale 1. Rounded up."""
-    check_range("shape", shape, MIN_SHAPE, MAX_SHAPE)
-    check_range("weight", weight, SMALLEST_WEIGHT, LARGEST_WEIGHT)
-    check_whole("looks", looks, 1, MOST_LOOKS)
-    check_epsilon(epsilon)
+    """The smallest delta that the game proves. weight: of each look, 0.001 to 10, for noise of scale 1. Rounded up."""
     bits = _dominating_bits(float(shape), float(weight))
     log_ratios = np.arange(-epsilon - _BELOW, _ABOVE + _STEP, _STEP)
     ratios = np.exp(log_ratios)

@@ -24,7 +24,7 @@ def test_eight_processes_never_overspend(folder: pathlib.Path) -> None:
     check_spent(folder / "l.db", crowd(8, spend_all(folder / "l.db", CAPS)), 8)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_eight_processes_never_overspend_in_a_thousand_runs(folder: pathlib.Path) -> None:
     answers = crowd(8, spend_all(folder / "l.db", Caps(500, "1e-5")))
     check_spent(folder / "l.db", answers, 1000)

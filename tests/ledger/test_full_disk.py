@@ -30,7 +30,7 @@ def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.mark.usefixtures("_mounts")
 @pytest.mark.parametrize(
-    "free", [pytest.param(n, marks=[] if n == 0 else pytest.mark.long) for n in (0, 8192, 120_000)]
+    "free", [pytest.param(n, marks=[] if n == 0 else pytest.mark.nightly) for n in (0, 8192, 120_000)]
 )
 def test_a_full_disk_changes_nothing_of_a_ledger(free: int, tmp_path: pathlib.Path) -> None:
     words = ["unshare", "-rm", "sh", "-c", _SCRIPT, "sh", str(tmp_path), str(free), sys.executable]

@@ -90,7 +90,7 @@ def test_a_night_that_is_killed_in_any_step_is_done_by_the_same_command(folder: 
     kill_in_each_step(folder, 1, random.Random(1))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_night_that_is_killed_a_hundred_times_in_each_step_is_done_by_the_same_command(
     folder: pathlib.Path,
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_first_night_that_is_killed_three_times_pays_once(folder: pathlib.Path
     kill_first_nights(folder, 4, random.Random(3))
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_many_first_nights_that_are_killed_three_times_pay_once(folder: pathlib.Path) -> None:
     kill_first_nights(folder, 100, random.Random(4))
 
@@ -147,7 +147,7 @@ def test_nights_that_end_at_any_moment_add_up_to_one_run(folder: pathlib.Path) -
     assert kill_at_any_moment(folder, 5, random.Random(5)) > 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(6))
 def test_thirty_nights_that_end_at_any_moment_add_up_to_one_run(folder: pathlib.Path, seed: int) -> None:
     assert kill_at_any_moment(folder, 30, random.Random(seed)) > 5
@@ -184,7 +184,7 @@ def kill_repairs(folder: pathlib.Path, places: slice) -> None:
         assert spent == 2 * cost().epsilon, at
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_repair_that_is_killed_at_any_line_forgets_nothing(folder: pathlib.Path) -> None:
     kill_repairs(folder, slice(None, None, 29))
 

@@ -339,7 +339,7 @@ def test_a_ledger_answers_as_its_model_does() -> None:
     check_machine(LedgerMachine, 5, 25)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("quarter", range(4))
 def test_a_ledger_answers_as_its_model_does_in_a_hundred_thousand_steps(quarter: int) -> None:
     before = LedgerMachine.steps
@@ -364,7 +364,7 @@ class ForgetfulMachine(LedgerMachine):
         ledger.fail_run = free  # type: ignore[method-assign]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_ledger_that_frees_what_it_should_not_is_found() -> None:
     with pytest.raises((AssertionError, LedgerError, ExceptionGroup)):
         check_machine(ForgetfulMachine, 100, 30, (Phase.generate,))  # a smaller example is not needed

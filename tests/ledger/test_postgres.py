@@ -27,7 +27,6 @@ from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
 

@@ -148,7 +148,6 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
             case.check(record.micros, polls=(size, 700), deaths=0.01)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("clock", ["arrival", "event"])
 def test_a_drain_in_a_backlog_of_50_000(monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """With x', 1,000 of theirs lie behind the first poll."""

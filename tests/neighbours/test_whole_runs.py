@@ -169,7 +169,6 @@ def of_others(
     ]
 
 
-@pytest.mark.long
 def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka by both clocks, a folder by that of events, and a stop in the middle of a backlog, in one pipeline. And
     with a plan of names: what x' spends, and what is known of its items, changes nothing for the others."""

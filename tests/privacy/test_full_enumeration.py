@@ -9,7 +9,6 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -133,19 +132,6 @@ def test_windows_are_functions_of_their_state() -> None:
     rounds = [Round.single(SHARED)] * 3
     remembered = transcript_distribution(settings, rounds, True)
     assert transcript_distribution(settings, rounds, True, remember=False) == remembered
-
-
-@pytest.mark.parametrize("rule", [CountsAboveThreshold, BetweenThresholds])
-def test_enumeration_finds_a_missing_charge(rule: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = rule.__call__
-
-    def uncharged(self: object, noisy_count: int) -> object:
-        release = original(self, noisy_count)
-        return release and release._replace(charged=False)
-
-    monkeypatch.setattr(rule, "__call__", uncharged)
-    settings = settings_for("hits" if rule is BetweenThresholds else "hits-with-counts", 1.0, 1, THRESHOLD, ZONE)
-    assert _excess(settings, SEQUENCES["one below the threshold"])[0] > 0.01
 
 
 def test_enumeration_finds_halved_noise() -> None:

@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.monitor import window_queries
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
@@ -90,29 +88,6 @@ def test_enumeration_finds_empty_items_that_are_not_tested(mode: str) -> None:
     assert excess_of(settings, ONE_ITEM["x' holds what nobody else holds"], UntestedZeros)[0] > 0.1
     settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, max_items=3, domain_size=3)
     assert excess_of(settings, THREE_ITEMS["x' alone with one of three"], UntestedZeros)[0] > 0.1
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_enumeration_finds_items_of_excluded_users_that_are_not_tested(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in an open domain: with x' such an item is tested, without x' it is not."""
-    original = window_queries.WindowQueries._ask
-
-    def as_in_an_open_domain(self: window_queries.WindowQueries, cells: slice) -> np.ndarray:
-        noisy_counts = original(self, cells)
-        for position, cell in enumerate(range(cells.start, cells.stop)):
-            low, high = self._candidates.splits[cell : cell + 2]
-            users = self._user_of_row[low:high]
-            if len(users) and (self._hits[users] >= self._settings.hits_per_user).all():
-                noisy_counts[position] = self._settings.threshold - 1
-        return noisy_counts
-
-    rounds = ONE_ITEM["the others pay before x' comes"]
-    settings = settings_for(mode, 0.25, 1, THRESHOLD, ZONE, domain_size=1)
-    assert excess_of(settings, rounds)[0] <= 1e-12
-    monkeypatch.setattr(window_queries.WindowQueries, "_ask", as_in_an_open_domain)
-    assert excess_of(settings, rounds)[0] > 0.01
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -21,7 +20,6 @@ from dp_transforms.accounting.purse.price_list import (
     order_budget,
 )
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor import item_namer, replay_weights
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
@@ -206,53 +204,7 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_enumeration_finds_known_items_that_are_looked_at_only_while_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = item_namer.follow
-
-    def follow(held, has_sum, end, forget_after, draw_nobody):  # type: ignore[no-untyped-def]
-        return original(held, has_sum, end, forget_after, lambda items, windows: np.zeros(len(items), dtype=np.bool_))
-
-    windows, held = scenarios()["the item is known, and then x' is alone"]
-    monkeypatch.setattr(item_namer, "follow", follow)
-    assert excess_of(held, settings_of(windows))[0] > 0.1
-
-
-def test_enumeration_finds_empty_items_of_a_domain_that_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.helpers.exact_naming.binomial_integers", lambda trials, tail: [])
-    monkeypatch.setattr("dp_transforms.monitor.empty_items.binomial_integers", lambda trials, tail: [])
-    settings = settings_of(2, known_threshold=5, domain_size=1)
-    assert excess_of({TARGET: every_window(2)}, settings, ("a",))[0] > 0.1
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(lambda weights, looks: weights[-1] * np.ones_like(looks) * 4, id="weights beyond the price list"),
-        pytest.param(lambda weights, looks: weights[-1] * np.ones_like(looks), id="a full purse for each look"),
-    ],
-)
-def test_enumeration_finds_looks_that_are_not_paid(
-    fault: Callable[[tuple[int, ...], np.ndarray], np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = replay_weights.choose_replay
-    monkeypatch.setattr(
-        replay_weights,
-        "choose_replay",
-        lambda pairs, settings: original(pairs, settings)._replace(weights=fault(settings.weights, pairs)),
-    )
-    weight = prices().weights[-1]
-    near = smallest_open_threshold(prices(), DELTA_OPEN) // weight
-    held = {TARGET: every_window(3), **others(dict.fromkeys(every_window(3), near))}
-    worst = max(excess_of(part, settings_of(3))[0] for part in (held, {TARGET: every_window(3)}))
-    assert worst > 0.001
-
-
 def test_enumeration_finds_a_known_threshold_for_items_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(3)
     low = dataclasses.replace(settings, threshold=settings.known_threshold)
     assert excess_of({TARGET: every_window(3)}, low)[0] > 0.05
-
-
-def test_enumeration_finds_pairs_that_are_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_weights, "keep_by_hash", lambda pairs, most, keys: np.ones(len(pairs), dtype=np.bool_))
-    assert excess_of({TARGET: every_window(4)}, settings_of(4))[0] > 0

@@ -1,4 +1,4 @@
-"""The scenarios with noise as it is really drawn: a million runs a side, and what they prove about epsilon.
+"""The scenarios with noise as it is really drawn: 250,000 runs a side, and what they prove about epsilon.
 
 Half of the runs choose an event; the others give Clopper-Pearson bounds on its two probabilities, and so a lower bound
 on epsilon at the claimed delta. All bounds of all scenarios hold together with probability 99.9 % over the keys (fixed
@@ -23,7 +23,7 @@ from tests.helpers.sampling_checks import chi_squared_rejects
 from tests.privacy.all_scenarios import collect
 from tests.privacy.scenarios import Scenario
 
-RUNS = 1_000_000
+RUNS = 250_000
 FALSE_ALARM_OF_ALL = 1e-3
 SAMPLED = [scenario for scenario in collect() if scenario.sampled]
 # Both tests of a scenario run in one process, and draw its runs once.
@@ -69,7 +69,7 @@ def epsilon_lower_bound(scenario: Scenario) -> float:
 
 
 @each_scenario
-def test_a_million_runs_reject_what_is_broken_and_nothing_else(scenario: Scenario) -> None:
+def test_many_runs_reject_what_is_broken_and_nothing_else(scenario: Scenario) -> None:
     bound = epsilon_lower_bound(scenario)
     if scenario.private:
         assert bound <= scenario.epsilon

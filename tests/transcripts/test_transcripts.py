@@ -15,12 +15,12 @@ AT_ONCE, IN_ORDER = ("replay-1", "replay-3", "bounded"), ("parts", "stream", "un
 
 def cases() -> Iterator[Any]:
     """A replay by one process with each reader, other drivers with one reader, another one in each mode; the other
-    cases are long."""
+    cases are nightly."""
     for number, mode in enumerate(MODES):
         for place, (driver, reader) in enumerate(members(mode)):
             readers = readers_of(driver)
             is_shown = driver == "replay-1" or reader == readers[(number + place // len(READERS)) % len(readers)]
-            yield pytest.param(mode, (driver, reader), marks=() if is_shown else pytest.mark.long)
+            yield pytest.param(mode, (driver, reader), marks=() if is_shown else pytest.mark.nightly)
 
 
 @pytest.mark.parametrize(("mode", "member"), cases(), ids=lambda value: "-".join(value) if len(value) == 2 else value)

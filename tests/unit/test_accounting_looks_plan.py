@@ -199,7 +199,6 @@ def test_of_more_looks_than_a_purse_pays_for_a_random_choice_counts() -> None:
         assert (scipy.stats.binom.pmf(holders, number, 0.2) @ found >= 0.95) == is_found
 
 
-@pytest.mark.long
 def test_activity_that_is_declared_decides_the_noise() -> None:
     shapes = [looks_plan(usual_looks=usual).shape for usual in ((1, 2), (300, 3000))]
     assert shapes[0] < shapes[1]
@@ -220,7 +219,6 @@ def test_a_large_epsilon_pays_for_no_weight_that_passes_two_boundaries_at_once()
     assert ReleasePlan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.long
 def test_a_small_epsilon_has_a_finer_grid() -> None:
     plan = short_looks_plan(epsilon=0.05, delta=1e-6, most_looks=3000)
     assert plan.scale > short_looks_plan().scale

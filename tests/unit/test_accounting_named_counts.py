@@ -114,7 +114,6 @@ def test_the_draws_of_counts_are_paid_from_delta_sampling(plan: LooksPlan) -> No
         dataclasses.replace(plan, delta_sampling=float((1 + mpmath.exp(2)) * looks))
 
 
-@pytest.mark.long
 def test_counts_in_a_known_domain_and_in_a_short_run() -> None:
     known = plan_of(counts_for=3, domain=ItemDomain.of_ids(["a", "b", "c"]))
     assert known.counts_for == 3

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse import look_prices, price_list
+from dp_transforms.accounting.purse import look_prices
 from dp_transforms.accounting.purse.look_prices import level_price, zone_price
-from dp_transforms.accounting.purse.price_list import MOST_WORK, PriceList, price_work
+from dp_transforms.accounting.purse.price_list import MOST_WORK, price_work
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.release_plan import ReleasePlan
@@ -84,21 +84,3 @@ def test_no_price_looks_further_than_the_work_says(
     price(noise, order, weight, spacing)
     # Tables are made for up to twice as far.
     assert max(asked) <= price_work(noise, order, [weight], spacing) + 2 * weight
-
-
-def test_bounds_spare_no_price_of_a_list_that_pays_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a forged plan makes its reader compute each price, and the limit is needed beside the bounds."""
-    noise, weights = ExponentialPower(2.5, 2000), range(100, 110)
-    priced = []
-    real = price_list._units
-
-    def watched(*terms: Any) -> int:
-        priced.append(terms[-1])
-        return real(*terms)
-
-    monkeypatch.setattr(price_list, "_units", watched)
-    units = tuple(real(noise, 17.0, 0.9, 0, 8000, weight) for weight in weights)
-    PriceList(noise, 17.0, 0.9, tuple(weights), units, spacing=8000)
-    assert priced == list(weights)
-    PriceList(noise, 17.0, 0.9, tuple(weights), tuple(cost + cost // 1000 for cost in units), spacing=8000)
-    assert priced == list(weights), "a thousandth more spares all of them"

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.accounting.purse import price_bounds as module
 from dp_transforms.accounting.purse.look_prices import level_price, look_price, zone_price
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.accounting.purse.price_list import PriceList
@@ -139,28 +138,6 @@ def test_small_prices_need_no_closer_look() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Planted faults
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_without_the_third_corner_bounds_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault: an interval is judged by its ends."""
-    looks, weights = published(2.5, 3000, 17.0, 0, None), np.arange(10, 300, 10)
-    exact = exact_prices(looks, weights)
-    right = module._Search._bounds
-
-    def by_ends(self, index, lower, upper):  # type: ignore[no-untyped-def]
-        at_ends = right(self, index, lower, upper)[1]
-        return at_ends, at_ends
-
-    monkeypatch.setattr(module._Search, "_bounds", by_ends)
-    monkeypatch.setattr(module, "_ABOVE_FOUND", 1e-12)
-    assert np.any(price_bounds(looks, weights) < exact * (1 - 1e-6))
-
-
-def test_without_the_counts_beyond_the_reach_bounds_are_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, weights = published(3.0, 1000, 17.0, 0, None), np.array([200])
-    right = price_bounds(looks, weights)[0]
-    monkeypatch.setattr(module._Search, "_beyond", lambda self, reach: np.zeros(len(reach)))
-    assert price_bounds(looks, weights)[0] < right / 4
 
 
 @pytest.mark.parametrize(("scale", "spacing"), [(20, 120), (60, 5000), (500, 3000)])

@@ -54,13 +54,11 @@ def test_no_other_shape_finds_more(usual: tuple[int, int]) -> None:
         assert best <= users(chosen(usual_looks=usual, shapes=(shape,))) * 1.03
 
 
-@pytest.mark.long
 def test_the_scale_grows_with_the_root_of_the_looks() -> None:
     """So that the smallest weight is not rounded down to little or nothing."""
     assert chosen(usual_looks=(1, 10), most_looks=40_000, shapes=(3.0,)).prices.noise.scale == 20_000
 
 
-@pytest.mark.long
 def test_hits_pay_on_long_streams() -> None:
     """10,000 looks and 10 hits: the reference has 361 users (shape 2.5) or 369 (shape 2); looks alone some 1,000."""
     activity = {"usual_looks": (10_000, 10_000), "most_looks": 10_000, "level_spacing": 5.5}
@@ -73,7 +71,6 @@ def test_hits_pay_on_long_streams() -> None:
     assert alone.threshold / alone.prices.replay_weight(10_000) > 900
 
 
-@pytest.mark.long
 def test_ten_hits_and_as_many_looks_as_there_are_windows() -> None:
     """1,152 looks and 10 hits: the reference has 242 users at shape 2.5, where looks alone have 437."""
     activity = {"usual_looks": (1152, 1152), "level_spacing": 5.5, "hits": (10,)}

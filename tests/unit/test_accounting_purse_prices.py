@@ -96,14 +96,6 @@ def test_orders_beyond_floats_have_an_infinite_price() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_price_that_stops_at_a_finite_tail_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the bound beyond the reach, the far maximum is missed: 2.1 in place of 8.7."""
-    noise = ExponentialPower(3.0, 1000)
-    right = look_price(noise, 17.0, 200)
-    monkeypatch.setattr(look_prices, "beyond_reach", lambda *_: 0.0)
-    assert look_price(noise, 17.0, 200) < right / 4
-
-
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)
 def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float, weight: int) -> None:
     """At every reach at which it is finite, for the counts beyond it, both ways and with both outcomes."""

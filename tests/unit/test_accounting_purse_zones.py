@@ -9,7 +9,6 @@ import mpmath
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.purse import look_prices
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, level_price, look_price, zone_price
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.unit import purse_oracle
@@ -154,13 +153,6 @@ def test_the_free_name_above_must_be_priced_near_its_own_boundary() -> None:
         worlds = [outcomes(shape, scale, margin - moved, spacing) for moved in (weight, 0)]
         missed = max(missed, float(excess(*worlds, order, hit_price, charged=(1, 2))))
     assert math.log1p(missed) / 16 < found * 0.9
-
-
-def test_a_price_that_stops_at_a_finite_tail_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = ExponentialPower(3.0, 1000)
-    right = zone_price(noise, 17.0, 200, 1300, hit_price=0.1)
-    monkeypatch.setattr(look_prices, "beyond_reach", lambda *_: 0.0)
-    assert zone_price(noise, 17.0, 200, 1300, hit_price=0.1) < right * 0.8
 
 
 def test_wrong_numbers_are_refused() -> None:

@@ -96,7 +96,7 @@ def _best_of_few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: 
     return FewLooksAdversary(law, listed, bounds, epsilon, adds_user=adds_user).play(looks)
 
 
-@pytest.mark.parametrize("looks", [1, 2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("looks", [1, 2, 3])
 @pytest.mark.parametrize("adds_user", [True, False])
 def test_the_adversary_of_few_looks_is_the_best_one(looks: int, adds_user: bool) -> None:
     """Against brute force over all counts and weights, step by step: never above it, and next to nothing below."""

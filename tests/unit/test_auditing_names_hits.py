@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,7 @@ from dp_transforms.audit.look_law import LookLaw, NoiseLaw, reach_of_prices, sta
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
 from dp_transforms.audit.scenes import exclusion_trials
-from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor import purses
-from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET
 
@@ -91,26 +87,6 @@ def test_users_without_hits_left_do_not_count() -> None:
     assert min(found.values()) > 1e-3
 
 
-def test_hits_that_are_not_charged_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UserBudgets, "charge", lambda self, *charged: None)
-    assert _exclusion()["users without hits left"] < FALSE_ALARM
-
-
-def test_hits_that_are_not_paid_for_beforehand_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user of a stream joins the list, and its purse is as full as before."""
-    original = purses.Purses.__init__
-
-    def init(self: purses.Purses, *arguments: Any) -> None:
-        original(self, *arguments)
-        self._units_of_all_hits = 0
-
-    monkeypatch.setattr(purses.Purses, "__init__", init)
-    plan = audited_plan(hits=HITS)
-    (violation,) = audit_payments(mechanism_and_claim(plan)[0], run_settings(plan), SECRET).violations
-    assert violation.startswith("in a stream, a user pays")
-
-
-@pytest.mark.long
 def test_the_real_code_agrees_with_its_law() -> None:
     plan = audited_plan(hits=HITS)
     mechanism, claim = mechanism_and_claim(plan)

@@ -7,28 +7,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dp_transforms.audit import copies
 from dp_transforms.audit.payments import PaymentAudit, audit_payments
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names, scene_of_design
 from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor import item_namer, purses, replay_weights
-from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.pace import Chosen, Pace
-from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.runs.run_part import RunPart
+from dp_transforms.monitor.pace import Pace
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 
@@ -150,131 +140,6 @@ def test_the_pace_of_scenes_is_that_of_the_real_purses(slide_seconds: int) -> No
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Planted faults that purses show
-# ---------------------------------------------------------------------------------------------------------------------
-
-CHANGED, OVERDRAWN = "change with the events of others", "times what is in its purse"
-
-
-def _found(audit: PaymentAudit, kind: str, fragment: str) -> None:
-    (violation,) = audit.violations
-    assert fragment in violation
-    assert violation.startswith(f"in a {kind}, ")
-
-
-def test_weights_that_a_replay_does_not_charge_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest weight for each of any number of pairs."""
-    original = replay_weights.choose_replay
-    monkeypatch.setattr(
-        replay_weights,
-        "choose_replay",
-        lambda pairs, settings: original(pairs, settings)._replace(weights=np.full_like(pairs, settings.weights[-1])),
-    )
-    _found(_pay(), "replay", OVERDRAWN)
-
-
-def test_weights_that_a_stream_does_not_charge_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(purses.Purses, "_append", lambda self, entries: None)
-    _found(_pay(), "stream", OVERDRAWN)
-
-
-def _with_choice(monkeypatch: pytest.MonkeyPatch, change: Callable[..., Chosen]) -> None:
-    original = Pace.choose
-
-    def choose(self: Pace, looks: Any, left: Any, *rest: Any) -> Chosen:
-        return change(original(self, looks, np.maximum(left, 0), *rest), looks, left)
-
-    monkeypatch.setattr(Pace, "choose", choose)
-
-
-def test_looks_of_one_window_that_are_checked_one_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each can be paid from what is left, but not all of them."""
-    _with_choice(
-        monkeypatch, lambda chosen, looks, left: chosen._replace(payable=np.where(chosen.units <= left, looks, 0))
-    )
-    _found(_pay(), "stream", OVERDRAWN)
-
-
-def test_a_purse_that_is_checked_after_its_looks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user goes on until nothing is left: its last look costs more than is there."""
-
-    def change(chosen: Chosen, looks: Any, left: Any) -> Chosen:
-        one_more = np.minimum(looks, -(-np.maximum(left, 0) // chosen.units))
-        return chosen._replace(payable=one_more)
-
-    _with_choice(monkeypatch, change)
-    _found(_pay(), "stream", OVERDRAWN)
-
-
-def test_the_price_of_a_smaller_weight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(chosen: Chosen, looks: Any, left: Any) -> Chosen:
-        units = np.array(audited_plan().units)
-        less = units[np.maximum(np.searchsorted(units, chosen.units) - 1, 0)]
-        return chosen._replace(units=less, payable=np.minimum(looks, left // less))
-
-    _with_choice(monkeypatch, change)
-    _found(_pay(), "stream", OVERDRAWN)
-
-
-def test_pairs_that_are_not_dropped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_weights, "keep_by_hash", lambda pairs, most, keys: np.ones(len(pairs), dtype=np.bool_))
-    _found(_pay(), "replay", OVERDRAWN)
-
-
-def test_weights_that_follow_others_in_a_stream_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One weight less where many users are active."""
-
-    def change(chosen: Chosen, looks: Any, left: Any) -> Chosen:
-        listed = np.array(audited_plan().weights)
-        less = listed[np.maximum(np.searchsorted(listed, chosen.weights) - 1, 0)]
-        return chosen._replace(weights=less if len(looks) > 60 else chosen.weights)
-
-    _with_choice(monkeypatch, change)
-    _found(_pay(), "stream", CHANGED)
-
-
-def test_weights_that_follow_others_in_a_replay_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One weight less for items that many users hold."""
-    original = ItemSums.of_weights.__func__  # type: ignore[attr-defined]
-
-    def of_weights(cls: type[ItemSums], pairs: Any, weights: Any, keys: Any) -> ItemSums:
-        listed = np.array([0, *audited_plan().weights])
-        less = listed[np.maximum(np.searchsorted(listed, weights) - 1, 1)]
-        popular = np.bincount(pairs.items)[pairs.items] > 60
-        return original(cls, pairs, np.where(popular & (weights > 0), less, weights), keys)
-
-    monkeypatch.setattr(ItemSums, "of_weights", classmethod(of_weights))
-    _found(_pay(), "replay", CHANGED)
-
-
-@pytest.mark.parametrize("name", ["purses", "purses_of_shard"])
-def test_a_full_purse_after_a_hand_over_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay in parts and a stream read what users have left each in its own way."""
-    monkeypatch.setattr(RunPart, name, lambda self, *asked: PurseEntries.none())
-    _found(_pay(), "stream", OVERDRAWN)
-
-
-def test_a_full_purse_where_a_worker_reads_its_state_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = purses.Purses.__init__
-    monkeypatch.setattr(
-        purses.Purses, "__init__", lambda self, settings, keys, cells=(): original(self, settings, keys)
-    )
-    _found(_pay(), "stream", OVERDRAWN)
-
-
-@pytest.mark.parametrize(
-    ("damage", "sentence"),
-    [(lambda cells: [], OVERDRAWN), (lambda cells: [cell[:-8] for cell in cells], "is refused where it is read again")],
-)
-def test_purses_that_are_lost_or_damaged_on_their_way_are_found(
-    damage: Callable[[list[bytes]], list[bytes]], sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = copies.join_cells
-    monkeypatch.setattr(copies, "join_cells", lambda kind, cells, **options: damage(original(kind, cells, **options)))
-    _found(_pay(), "stream", sentence)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Planted faults that only what is published shows
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -283,40 +148,6 @@ def _assert_found(audit: SampledAudit, test: str) -> None:
     assert audit.p_value < FALSE_ALARM
     assert any("does not publish what its exact law says" in text for text in audit.violations)
     assert test in audit.worst_test
-
-
-def test_known_items_that_are_looked_at_only_while_held_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = item_namer.follow
-
-    def follow(held: Any, has_sum: Any, end: int, forget_after: int, draw_nobody: Any) -> Any:
-        return original(held, has_sum, end, forget_after, lambda items, windows: np.zeros(len(items), dtype=np.bool_))
-
-    monkeypatch.setattr(item_namer, "follow", follow)
-    _assert_found(_sample(), "known items")
-
-
-def test_items_of_a_domain_that_are_looked_at_only_while_held_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dp_transforms.monitor.empty_items.binomial_integers", lambda trials, tail: [])
-    _assert_found(_sample(domain=("a", "b")), "without the user")
-
-
-def test_items_of_users_with_empty_purses_that_are_drawn_for_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = ItemSums.of_weights.__func__  # type: ignore[attr-defined]
-
-    def of_weights(cls: type[ItemSums], pairs: Any, weights: Any, keys: StreamKeys) -> ItemSums:
-        if weights.all():
-            return original(cls, pairs, weights, keys)
-        sums = original(cls, pairs, np.maximum(weights, 1), keys)
-        smallest = audited_plan().weights[0]
-        return dataclasses.replace(sums, sums=np.where(sums.sums < smallest, 0, sums.sums))
-
-    monkeypatch.setattr(ItemSums, "of_weights", classmethod(of_weights))
-    monkeypatch.setattr(
-        ItemNamer,
-        "name_windows",
-        lambda self, sums, known, first, end: self._name_in_open_domain(sums, known, first, end),
-    )
-    _assert_found(_sample(), "empty purses")
 
 
 def test_an_item_that_is_named_when_the_purse_is_empty_is_found() -> None:
@@ -332,94 +163,6 @@ def test_an_item_that_is_named_when_the_purse_is_empty_is_found() -> None:
     assert trials["empty purses in a replay"].scene.windows == 1
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9])
-def test_levels_that_are_too_close_are_found(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = ItemNamer._named
-
-    def closer(self: ItemNamer, *columns: Any) -> NamedItems:
-        before = self._settings
-        self._settings = dataclasses.replace(before, spacing=math.ceil(share * before.spacing))
-        try:
-            return named(self, *columns)
-        finally:
-            self._settings = before
-
-    monkeypatch.setattr(ItemNamer, "_named", closer)
-    _assert_found(_sample(), "")
-
-
-def test_other_boundaries_of_known_items_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The known threshold, the threshold, twice the threshold."""
-    original = ItemNamer._named
-
-    def named(self: ItemNamer, windows: Any, items: Any, noisy_sums: Any, thresholds: Any, table: Any) -> NamedItems:
-        found = original(self, windows, items, noisy_sums, thresholds, table)
-        of_known = 1 + (noisy_sums >= self._settings.threshold) + (noisy_sums >= 2 * self._settings.threshold)
-        levels = np.where(thresholds < self._settings.threshold, of_known, found.levels)
-        return dataclasses.replace(found, levels=levels)
-
-    monkeypatch.setattr(ItemNamer, "_named", named)
-    _assert_found(_sample(), "known items")
-
-
 def test_half_the_noise_is_found() -> None:
     settings = run_settings(audited_plan())
     _assert_found(_sample(settings=dataclasses.replace(settings, noise=ExponentialPower(2.5, 100))), "")
-
-
-@pytest.mark.parametrize("forget_after", [0, 2])
-def test_items_that_are_known_for_too_short_or_too_long_are_found(
-    forget_after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = item_namer.follow
-
-    def follow(held: Any, has_sum: Any, end: int, after: int, draw_nobody: Any) -> Any:
-        return original(held, has_sum, end, forget_after if after else 0, draw_nobody)
-
-    monkeypatch.setattr(item_namer, "follow", follow)
-    _assert_found(_sample(), "known items")
-
-
-def test_noise_that_repeats_from_window_to_window_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without window and holders in its key, an item has one noise for ever."""
-    original = StreamKeys.look_uniforms
-
-    def look_uniforms(self: StreamKeys) -> Any:
-        draw = original(self)
-        return lambda windows, hashes, digests: draw(np.zeros_like(windows), hashes, np.zeros_like(digests))
-
-    monkeypatch.setattr(StreamKeys, "look_uniforms", look_uniforms)
-    _assert_found(_sample(), "known items")
-
-
-def test_known_items_that_are_lost_between_parts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunPart, "known", lambda self, *asked: KnownItems.none())
-    _assert_found(_sample(), "known items in a stream")
-
-
-@pytest.mark.parametrize("options", [{}, {"domain": ("a", "b")}])
-def test_noise_that_does_not_follow_the_holders_is_found(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without the holders in its key, a user that comes or goes leaves the noise as it was."""
-    original = StreamKeys.look_uniforms
-
-    def look_uniforms(self: StreamKeys) -> Any:
-        draw = original(self)
-        return lambda windows, hashes, digests: draw(windows, hashes, np.zeros_like(digests))
-
-    monkeypatch.setattr(StreamKeys, "look_uniforms", look_uniforms)
-    _assert_found(_sample(**options), "with other holders")
-
-
-def test_sizes_that_are_not_those_of_levels_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the noisy sum itself: a noisy count, which nobody has paid for."""
-    original = ItemNamer._named
-
-    def named(self: ItemNamer, windows: Any, items: Any, noisy_sums: Any, *rest: Any) -> NamedItems:
-        found = original(self, windows, items, noisy_sums, *rest)
-        return dataclasses.replace(found, at_least_users=np.maximum(0, noisy_sums // self._settings.weights[-1]))
-
-    monkeypatch.setattr(ItemNamer, "_named", named)
-    (violation,) = _sample().violations
-    assert "sizes that do not follow from levels" in violation

@@ -29,11 +29,8 @@ from dp_transforms.audit.sampled_hits import (
 )
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.audit.streams import default_rounds
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.mechanisms.release_rule import CountsAboveThreshold, Release
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.exact_monitor import settings_for
 
 RUNS = 3_000
@@ -226,31 +223,6 @@ def test_an_exclusion_too_early_or_too_late_is_found(mode: str, hits: int) -> No
     claimed = _settings(mode)
     figures = tuple(float(hit) for hit in range(1, hits + 1))
     _assert_found(_audit(claimed, real=dataclasses.replace(claimed, hits_per_user=hits, epsilon_after_hits=figures)))
-
-
-def test_charges_that_are_lost_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UserBudgets, "charge", lambda self, *charged: None)
-    _assert_found(_audit(_settings("hits-with-counts")))
-
-
-def test_noise_that_repeats_from_window_to_window_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both stages of the draw keyed without the window, and without the holders, which are others every time."""
-    for name in ("pass_uniforms", "noise_uniforms"):
-        original = getattr(StreamKeys, name)
-        monkeypatch.setattr(StreamKeys, name, lambda self, window, original=original: original(self, 0))
-    monkeypatch.setattr(StreamKeys, "widen_users", lambda self, users: np.zeros((len(users), 2), dtype=np.uint64))
-    _assert_found(_audit(_settings("hits-with-counts")))
-
-
-def test_values_that_are_off_by_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = CountsAboveThreshold.__call__
-
-    def biased(self: CountsAboveThreshold, noisy_count: int) -> Release | None:
-        release = original(self, noisy_count)
-        return release and release._replace(noisy_count=noisy_count + 1)
-
-    monkeypatch.setattr(CountsAboveThreshold, "__call__", biased)
-    _assert_found(_audit(_settings("hits-with-counts")))
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 5, 20])

@@ -88,7 +88,6 @@ def test_zipf_mandelbrot_has_the_stated_shares(shift: float, exponent: float) ->
     assert shares[99] / shares[98] == pytest.approx(((100 + shift) / (99 + shift)) ** -exponent)
 
 
-@pytest.mark.long
 def test_a_scaled_workload_has_as_many_users_of_each_key_and_fewer_keys() -> None:
     """Keys of at least 100 users: a tenth as many at a tenth of the scale."""
     assert dp_sqlp.scaled_shift(1) == 1000

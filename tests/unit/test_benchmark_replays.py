@@ -24,22 +24,6 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
-def test_a_replay_and_the_group_by_run_on_a_log(log: pathlib.Path) -> None:
-    ended, published = peers._measured(peers.PEERS["shh replay, 1 process"], log)
-    assert ended.cpu_seconds > 0
-    assert published is not None
-    assert published > 0
-    peer, nothing = peers._measured(peers.PEERS["pyarrow group-by, 1 thread, no privacy"], log)
-    assert "pairs of users" in peer.output
-    assert nothing is None
-
-
-@pytest.mark.parametrize("by", ["rows", "columns"])
-def test_beam_counts_the_elements_of_a_log(log: pathlib.Path, by: str) -> None:
-    ended, _ = peers._measured(peers.PEERS[f"Beam Count.PerElement, {by}, no privacy"], log)
-    assert ended.cpu_seconds > 0
-
-
 def test_all_peers_see_the_same_items_in_the_same_windows(log: pathlib.Path) -> None:
     table = pq.read_table(log)
     cells = [

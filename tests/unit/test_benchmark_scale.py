@@ -7,7 +7,7 @@ import pathlib
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import report, scale, sequential_stage, skewed_logs, stage_costs
+from benchmarks import sequential_stage, skewed_logs, stage_costs
 from dp_transforms.cli.main import main
 
 
@@ -39,17 +39,6 @@ def test_the_monitor_is_one_task_in_labels_and_counts(log: pathlib.Path, mode: s
     groups = 16 * 2  # each day by itself
     assert [len(of_step) for of_step in costs.tasks.values()] == [1, groups, groups, 1]
     assert list(costs.seconds) == ["read", "hash and sort", "bound users", "find candidates", "monitor"]
-
-
-def test_a_part_keeps_the_rows_of_others(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    before = {"figures": [{"name": "a row"}], "costs": {}}
-    report.write_results("scale", [], parts={"large": before, "monitor": before})
-    figures = scale.run(quick=True, parts=["monitor"])
-    parts = report.read_results("scale")["parts"]
-    assert parts["large"] == before
-    assert [row["name"] for row in parts["monitor"]["figures"]] == [figure.name for figure in figures]
-    assert len(figures) == 3
 
 
 @pytest.mark.parametrize("kind", skewed_logs.KINDS)

@@ -298,8 +298,7 @@ _PIECES = st.sampled_from(
 _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]), max_size=9)
 
 
-@pytest.mark.long
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
 def test_each_line_is_what_it_is_alone(
     tmp_path: pathlib.Path,

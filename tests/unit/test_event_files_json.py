@@ -260,8 +260,7 @@ def _seen(lines: text_files.LineBlock, read: Any, kept: Any) -> list[tuple[Any, 
     return list(zip(numbers.tolist(), *cells, strict=True))
 
 
-@pytest.mark.long
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(block=_blocks(), unit=st.sampled_from([None, "s", "us"]), few=st.sampled_from([0, 1, 3]))
 @example(block=b'{"user":1}{"user":2}\n\n{"user":3,\n"item":4}', unit=None, few=0)
 @example(block=b'{"user":"a"}\n{"user":"b","x":NaN}', unit=None, few=0)
@@ -323,8 +322,7 @@ _HOSTILE = [
 ]
 
 
-@pytest.mark.long
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     block=_blocks(), hostile=st.sampled_from(_HOSTILE), at=st.integers(0, 9), unit=st.sampled_from([None, "s", "us"])
 )

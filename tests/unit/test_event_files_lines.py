@@ -108,7 +108,6 @@ print(sum(row for row, _ in rows), sum(good for _, good in rows), peak)
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["log.jsonl.gz", "log.csv.gz"])
 def test_a_line_of_a_gigabyte_is_passed_over_in_little_memory(tmp_path: pathlib.Path, name: str) -> None:
     """In a process of its own, which must end well: Arrow's own reader of CSV aborted it."""

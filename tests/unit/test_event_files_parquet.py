@@ -190,7 +190,6 @@ def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Pa
         find_log_chunks([str(path)], EventFields())
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["dictionary", "dictionary in Arrow's schema", "plain", "text as time"])
 def test_changed_data_pages_are_damage_or_all_rows(tmp_path: pathlib.Path, kind: str) -> None:
     """An index outside of its dictionary, and a column of fewer rows than the footer says, are damage too."""

@@ -271,7 +271,6 @@ def test_a_network_that_is_cut_in_the_middle(
         _events(chunks)
 
 
-@pytest.mark.long
 def test_a_glob_of_many_objects_takes_the_same_memory_and_time_for_each() -> None:
     """So 100,000 take less than a minute of work: a fiftieth of them take less than a second."""
     peaks = []

@@ -18,7 +18,6 @@ def example() -> dict[str, Any]:
     return runpy.run_path(str(PATH))
 
 
-@pytest.mark.long
 def test_it_gives_far_more_labels_than_composition(example: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """One draw under a fixed key. Of 38 torn pictures each gives a boundary with probability 1/3 at most."""
     summary = example["main"](SecretNoise(bytes(32)))

@@ -24,7 +24,6 @@ def outcome(path):
         return [], str(error)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_cut_file_is_refused_except_between_its_records(tmp_path, ending):
     data = written(tmp_path, ending).read_bytes()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 import numpy as np
 import pytest
 
@@ -35,8 +33,8 @@ def words(values: list[int]) -> np.ndarray:
     return np.array([divmod(value, 1 << 64) for value in values], dtype=np.uint64).reshape(-1, 2)
 
 
-def uniforms(rows: int) -> np.ndarray:
-    return np.frombuffer(secrets.token_bytes(16 * rows), dtype=np.uint64).reshape(-1, 2)
+def uniforms(rows: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng((rows, seed)).integers(0, 2**64, (rows, 2), dtype=np.uint64)
 
 
 def beside_tails(law: ExponentialPower) -> np.ndarray:

@@ -211,7 +211,6 @@ def _literal_sweep(scores: list[int], k: int, gap: int | None) -> list[int]:
     return published
 
 
-@pytest.mark.long
 def test_it_is_the_sweep() -> None:
     for scores in itertools.product((-2, 0, 1, 5), repeat=4):
         for k, gap in itertools.product((1, 2, 4), (None, 0, 1, 3)):

@@ -1,4 +1,4 @@
-"""Counters of users against dicts: single rules, and 10^5 random steps for those of the mechanisms and the pipeline."""
+"""Counters of users against dicts: single rules, and random steps for those of the mechanisms and the pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import UserCounters, check_whole
 from dp_transforms.monitor.user_budgets import UserBudgets
 
-STEPS = 100_000  # of each machine below, at least
+STEPS = 20_000  # of each machine below, at least
 _RULES, _STEPS_IN_A_RULE = 20, 250
 
 
@@ -163,7 +163,7 @@ class BudgetsMachine(_Counted):
 
 
 _SETTINGS = settings(
-    max_examples=60,
+    max_examples=12,
     stateful_step_count=_RULES,
     deadline=None,
     derandomize=True,
@@ -173,7 +173,7 @@ _SETTINGS = settings(
 )
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(CountersMachine, 60), (BudgetsMachine, 28)])
+@pytest.mark.parametrize(("machine", "examples"), [(CountersMachine, 12), (BudgetsMachine, 7)])
 def test_counters_agree_with_integers_over_many_steps(machine: type[_Counted], examples: int) -> None:
     machine.steps = 0
     run_state_machine_as_test(machine, settings=settings(_SETTINGS, max_examples=examples))

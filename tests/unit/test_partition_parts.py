@@ -47,8 +47,7 @@ def test_a_stop_leaves_open_windows_whole_to_the_next_part(kind: str) -> None:
         check_handover(seed, kind, confirm=bool(seed % 2))
 
 
-@pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["arrival", "event"]), st.booleans())
 def test_a_stop_at_any_moment_leaves_open_windows_whole(seed: int, kind: str, confirm: bool) -> None:
     check_handover(seed, kind, confirm)

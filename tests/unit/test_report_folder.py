@@ -254,7 +254,6 @@ def in_another_process(work: Callable[[], object]) -> int:
     return child
 
 
-@pytest.mark.long
 def test_workers_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(
     sink: ReportFolder, tmp_path: pathlib.Path
 ) -> None:

@@ -48,7 +48,7 @@ from tests.helpers.sinks import (
 )
 
 NO_SERVER = postgres_server.skip_reason()
-ON_POSTGRESQL = [pytest.mark.long, pytest.mark.skipif(bool(NO_SERVER), reason=NO_SERVER or "it is there")]
+ON_POSTGRESQL = [pytest.mark.skipif(bool(NO_SERVER), reason=NO_SERVER or "it is there")]
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +322,6 @@ def worker(table: ReportTable, item: str = "") -> Iterator[subprocess.Popen[str]
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_of_workers_with_two_answers_one_is_first_and_the_other_refused(table: ReportTable) -> None:
     with worker(table, "heads") as one, worker(table, "tails") as other:
@@ -332,7 +331,6 @@ def test_of_workers_with_two_answers_one_is_first_and_the_other_refused(table: R
     assert refused == [held.count("tails"), held.count("heads")]
 
 
-@pytest.mark.long
 @pytest.mark.nightly
 def test_workers_that_are_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(table: ReportTable) -> None:
     for death in range(1, 5):

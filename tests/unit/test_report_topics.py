@@ -179,7 +179,6 @@ def test_one_partition_has_all_of_a_run_once_in_either_format(sink: ReportTopic)
     assert {partition for partition, _, _ in before} == {_partition(HEADER, PARTITIONS)}
 
 
-@pytest.mark.long
 def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink: ReportTopic) -> None:
     runs = [("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news")]
     for number, (run_id, stream) in enumerate(runs):
