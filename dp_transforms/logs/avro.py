@@ -18,7 +18,7 @@ from typing import IO, Any
 import fastavro
 import pyarrow as pa
 
-from dp_transforms.logs import id_columns, times
+from dp_transforms.logs import id_columns
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
 from dp_transforms.logs.log_chunk import (
     EventFields,
@@ -337,7 +337,7 @@ def _assemble(
     first_row: int,
     byte_share: int,
 ) -> ReadBlock:
-    return id_columns.assemble_block(path, to_columns(parts, schema), lambda rows: rows + first_row, byte_share)
+    return id_columns.block_of_rows(path, to_columns(parts, schema), first_row, byte_share)
 
 
 def to_columns(parts: Sequence[ArrowColumns], schema: EventSchema) -> id_columns.Columns:
@@ -346,4 +346,4 @@ def to_columns(parts: Sequence[ArrowColumns], schema: EventSchema) -> id_columns
     unit, *_ = schema.time_reading
     if unit == "ns" or schema.is_local:
         time = time.view(pa.timestamp(unit, None if schema.is_local else "UTC"))
-    return id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, *schema.time_reading)
+    return id_columns.event_columns((user, item, time), schema.time_reading)

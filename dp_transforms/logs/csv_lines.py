@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
-from dp_transforms.logs import id_columns, text_files, times
+from dp_transforms.logs import id_columns, text_files
 from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.logs.log_chunk import (
     EventFields,
@@ -30,7 +29,7 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons
 from dp_transforms.logs.text_files import (
     HEAD_BYTES,
     NOT_UTF8_TEXT,
@@ -218,25 +217,19 @@ class _Parser:
         # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
         # is not UTF-8 and has a wrong number of cells.
         is_valid = is_utf8(rows.text)
-        user, item, time = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode(), invalid)
-        if len(time) + len(invalid) != rows.count:
+        arrays = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode(), invalid)
+        if len(arrays[0]) + len(invalid) != rows.count:
             raise EventFileError(
                 self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
             )
-        unparsed = list(rows.rejected)
-        if invalid:
-            numbers = rows.numbers()[np.array(invalid, np.int64)]
-            unparsed.append(RejectedEvents(self._path, tuple(numbers.tolist()), id_columns.WRONG_NUMBER_OF_CELLS))
-        return id_columns.assemble_block(
-            self._path,
-            (
-                _encode_ids(user, is_valid=is_valid),
-                _encode_ids(item, is_valid=is_valid),
-                times.parse_times(time, *self._fields.time_reading),
-            ),
-            lambda found: np.delete(rows.numbers(), invalid)[found],
-            byte_share,
-            unparsed,
+        kept = np.delete(np.arange(rows.count), invalid)
+        reasons = Reasons(rows.count)
+        reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
+        columns = id_columns.event_columns(
+            arrays if is_valid else [_of_latin1(array) for array in arrays], self._fields.time_reading
+        )
+        return id_columns.block_of(
+            self._path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
         )
 
     def _parse(self, text: bytes, invalid: list[int]) -> list[pa.BinaryArray]:
@@ -267,11 +260,8 @@ class _Parser:
         return [one_chunk(table.column(number)) for number in range(3)]
 
 
-def _encode_ids(cells: pa.BinaryArray, *, is_valid: bool) -> id_columns.IdColumn:
-    if is_valid:
-        return id_columns.encode_ids(cells)
+def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
+    """Cells as they are in the file, from those of its bytes as Latin-1."""
     encoded = cells.dictionary_encode()
-    values = encoded.dictionary.view(pa.string())
-    if not pc.all(pc.string_is_ascii(values)).as_py():
-        values = pa.array([value.encode("latin1") for value in values.to_pylist()], pa.binary())
-    return id_columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))
+    values = [value.decode().encode("latin1") for value in encoded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(values, pa.binary()), safe=False)

@@ -151,16 +151,9 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     first_row = chunk.first_row + rows_before + 1
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
-    return id_columns.assemble_block(
-        chunk.path,
-        (
-            id_columns.encode_ids(batch.column(fields.user)),
-            id_columns.encode_ids(batch.column(fields.item)),
-            times.parse_times(batch.column(fields.time), *fields.time_reading),
-        ),
-        lambda rows: rows + first_row,
-        share,
-    )
+    arrays = [batch.column(name) for name in fields.names]
+    columns = id_columns.event_columns(arrays, fields.time_reading)
+    return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 
 def _check_columns(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:

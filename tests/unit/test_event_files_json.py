@@ -22,6 +22,7 @@ from dp_transforms.logs import (
     json_lines,
     text_files,
 )
+from dp_transforms.logs.rejected_events import Reasons
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 
 TIME = "2017-10-01T03:00:00Z"
@@ -245,9 +246,8 @@ def _blocks(draw: st.DrawFn) -> bytes:
     return draw(st.sampled_from([b"\n", b"\r\n", b"\n\n "])).join(lines)
 
 
-def _seen(lines: text_files.LineBlock, read: Any, kept: Any) -> list[tuple[Any, ...]]:
+def _seen(read: Any, kept: Any) -> list[tuple[Any, ...]]:
     """(number of the line, fault or value of each cell) of each line."""
-    numbers = lines.numbers()[kept]
     cells = []
     for column in read:
         if hasattr(column, "values"):
@@ -257,7 +257,7 @@ def _seen(lines: text_files.LineBlock, read: Any, kept: Any) -> list[tuple[Any, 
         else:
             values = column.micros.tolist()
         cells += [values, column.faults.tolist()]
-    return list(zip(numbers.tolist(), *cells, strict=True))
+    return list(zip(kept.tolist(), *cells, strict=True))
 
 
 @pytest.mark.long
@@ -268,40 +268,27 @@ def _seen(lines: text_files.LineBlock, read: Any, kept: Any) -> list[tuple[Any, 
 @example(block=b'{"user":1,"timestamp":1.5}\n{"user":1,"timestamp":9007199254740993}', unit="us", few=0)
 def test_the_fast_way_agrees_with_the_slow_one(block: bytes, unit: str | None, few: int) -> None:
     fields, in_block = EventFields(time_unit=unit), text_files.LineBlock(block)
-    lines, stripped = json_lines._Lines(in_block), json_lines.stripped_lines(in_block)
+    stripped = json_lines.stripped_lines(in_block)
     slow, kept = json_lines.read_one_by_one(stripped, fields)
-    broken = np.setdiff1d(np.arange(len(stripped)), kept)
     guess = json_lines.guess_schema(stripped, fields)
     ids, moments = [pa.string(), pa.int64()], [pa.string(), pa.int64(), pa.float64()]
     # Types that other lines had change nothing either.
     others = [pa.schema(list(zip(fields.names, types, strict=True))) for types in itertools.product(ids, ids, moments)]
     for schema in [guess, *others]:
-        fast = json_lines._read_fast(lines, schema, fields) if lines.is_plain else None
-        if fast is not None:
-            assert len(broken) == 0
-            assert _seen(in_block, fast, kept) == _seen(in_block, slow, kept)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(json_lines, "_FEW_LINES", few)
             patch.setattr(json_lines, "_SMALL_SPAN", 1)
-            read = json_lines.decode_lines(in_block, fields, schema)
-        assert np.array_equal(read.kept, kept)
-        assert np.array_equal(read.broken, broken)
-        assert _seen(in_block, read.columns, kept) == _seen(in_block, slow, kept)
-    assert (
-        len(kept) + len(broken)
-        == len(in_block.numbers())
-        == sum(1 for line in block.split(b"\n") if line.strip(b" \t\r"))
-    )
+            read, found, count = json_lines.JsonDecoder(fields, schema).decode(in_block)
+        assert count == len(stripped) == len(in_block.numbers())
+        assert _seen(read, found) == _seen(slow, kept)
 
 
 def _events(block: text_files.LineBlock, fields: EventFields) -> dict[int, tuple[str, str, int]]:
     """Events by the number of their line."""
-    read = json_lines.decode_lines(block, fields)
-    lines = block.numbers()[read.kept]
-    batch = id_columns.assemble_block("log", read.columns, lambda rows: lines[rows], 0).batch
-    numbers = lines[id_columns.good_rows(read.columns)].tolist()
+    read, kept, count = json_lines.JsonDecoder(fields).decode(block)
+    batch, rows, _ = id_columns.events_of("log", read, kept, Reasons(count), lambda rows: rows)
     cells = zip(batch.user.to_pylist(), batch.item.to_pylist(), batch.time_micros.tolist(), strict=True)
-    return dict(zip(numbers, cells, strict=True))
+    return dict(zip(block.numbers()[rows].tolist(), cells, strict=True))
 
 
 _HOSTILE = [
@@ -370,5 +357,4 @@ def test_the_result_does_not_depend_on_the_blocks(
 def test_numbers_of_lines_are_those_of_the_file() -> None:
     block = text_files.LineBlock(b'\n {"user":1}\n\r\n\t\n{}\n', first_line=10)
     assert np.array_equal(block.numbers(), [11, 14])
-    lines = json_lines._Lines(block)
-    assert (lines.is_plain, lines.count) == (True, 2)
+    assert json_lines.stripped_lines(block) == [b'{"user":1}', b"{}"]
