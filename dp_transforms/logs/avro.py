@@ -19,7 +19,7 @@ import fastavro
 import pyarrow as pa
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.avro_schema import EventSchema, check_schema
+from dp_transforms.logs.avro_schema import EventSchema, RecordSchema, check_schema
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -51,16 +51,16 @@ _END_MARK = "end_mark"
 
 
 def decode_one_by_one(
-    pieces: Iterator[bytes], count: int, schema: EventSchema, most_bytes: int | None = None
+    pieces: Iterator[bytes], count: int, schema: RecordSchema, keys: Sequence[str], most_bytes: int | None = None
 ) -> Iterator[list[dict[str, Any]]]:
-    """The records of a block, some at a time, with only the fields ``user``, ``item`` and ``time``.
+    """The records of a block, some at a time, with only the fields of these keys.
 
     pieces: the unpacked bytes of the block. count: the number of its records, as the file claims it. most_bytes: limit
     of the block without its long cells, each of which takes about a microsecond; None: MAX_BLOCK_BYTES.
     Raises BlockTooLargeError, and any error for a block that does not hold exactly so many records.
     """
     writer = fastavro.parse_schema(schema.record)
-    used = [field for field in schema.record["fields"] if field["name"] in ("user", "item", "time")]
+    used = [field for field in schema.record["fields"] if field["name"] in keys]
     reader = fastavro.parse_schema({**schema.record, "fields": used})
     cells = _Cells(pieces, MAX_BLOCK_BYTES if most_bytes is None else most_bytes)
     records: list[dict[str, Any]] = []
@@ -248,19 +248,20 @@ def _parts(
     file: IO[bytes], header: avro_container.Header, schema: EventSchema, begin: int, end: int | None
 ) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records of the blocks from ``begin`` up to ``end``, and how far the file is read with them."""
-    decoder = BlockDecoder(schema)
-    whole_bytes = whole_block_bytes(schema)
+    decoder = BlockDecoder(schema.records)
+    whole_bytes = whole_block_bytes(schema.records)
     for count, at, length in avro_container.iter_frames(file, header, begin, end):
         try:
             data = avro_container.read_block(file, header, at, length, whole_bytes)
         except BlockTooLargeError:
-            for part in decode_one_by_one(avro_container.block_pieces(file, header, at, length), count, schema):
-                yield to_arrow(part, schema), at + length
+            pieces = avro_container.block_pieces(file, header, at, length)
+            for records in decode_one_by_one(pieces, count, schema.records, schema.keys):
+                yield to_arrow(records, schema), at + length
         else:
-            yield decoder.decode(count, data), at + length
+            yield to_arrow(decoder.decode(count, data), schema), at + length
 
 
-def whole_block_bytes(schema: EventSchema) -> int:
+def whole_block_bytes(schema: RecordSchema) -> int:
     """How many bytes of records `BlockDecoder` may decode at once; larger blocks are for `decode_one_by_one`."""
     return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
@@ -269,13 +270,13 @@ ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
 
 
 class BlockDecoder:
-    """Blocks of records -> three Arrow columns: user, item, time.
+    """Blocks of records, decoded with all their fields.
 
     end_mark: the bytes that follow each record of a block. If they are random, records of many writers can be decoded
         together: no record can end early or late and so change how the next one is read, whatever it holds.
     """
 
-    def __init__(self, schema: EventSchema, end_mark: bytes = b"") -> None:
+    def __init__(self, schema: RecordSchema, end_mark: bytes = b"") -> None:
         self._schema, self._end_mark = schema, end_mark
         record = schema.record
         if end_mark:
@@ -285,7 +286,7 @@ class BlockDecoder:
         # that claims to be endless keeps it busy forever.
         self._array = fastavro.parse_schema({"type": "array", "items": record})
 
-    def decode(self, count: int, data: bytes) -> ArrowColumns:
+    def decode(self, count: int, data: bytes) -> list[dict[str, Any]]:
         """Raises anything for a block that does not hold ``count`` records and nothing else."""
         if count > len(data) // self._schema.min_record_bytes:
             raise ValueError("more records claimed than fit")
@@ -296,16 +297,17 @@ class BlockDecoder:
             raise ValueError("other bytes than the records claimed")
         if self._end_mark and any(record[_END_MARK] != self._end_mark for record in records):
             raise ValueError("a record that ends elsewhere")
-        return to_arrow(records, self._schema)
+        return records  # type: ignore[no-any-return]
 
 
 def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
-    """records: as fastavro returns them."""
+    """User, item and time. records: as fastavro returns them."""
     time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
+    user, item, time = ([record[key] for record in records] for key in schema.keys)
     return (
-        _id_array([record["user"] for record in records], schema.user_is_number),
-        _id_array([record["item"] for record in records], schema.item_is_number),
-        pa.array([record["time"] for record in records], time_type),
+        _id_array(user, schema.user_is_number),
+        _id_array(item, schema.item_is_number),
+        pa.array(time, time_type),
     )
 
 

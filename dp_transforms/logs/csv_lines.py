@@ -11,7 +11,7 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import Reasons
+from dp_transforms.logs.rejected_events import Reasons, Rows
 from dp_transforms.logs.text_files import (
     HEAD_BYTES,
     NOT_UTF8_TEXT,
@@ -179,14 +179,15 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
         header = read_header(path, fields, chunk.stored)
         if header is None:
             raise damaged_error(path, "CSV")  # it had a header when it was found
-        parser = _Parser(path, header.names, fields)
+        used = [header.names.index(name) for name in fields.names]
+        parser = RowParser(path, len(header.names), used, delimiter)
         with text_files.open_text(chunk) as text:
             first_line = 1
             if chunk.span is None or not chunk.span[0]:
                 text.stream.read(header.size)
                 first_line += header.lines
             for rows in _row_blocks(path, text.stream, first_line, fields, delimiter.encode()):
-                block = parser.read(rows, shares.up_to(text.bytes_read()))
+                block = _read_block(path, rows, parser, fields, shares.up_to(text.bytes_read()))
                 rows_read += block.rows
                 yield text.number(block)
     except (pa.ArrowException, OSError):
@@ -202,40 +203,45 @@ def _row_blocks(path: str, stream: Any, first_line: int, fields: EventFields, de
         yield row_of_each_line(path, block, delimiter)
 
 
-class _Parser:
-    """Arrow's parser, for blocks of whole rows."""
+def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventFields, byte_share: int) -> ReadBlock:
+    arrays, kept = parser.read(rows)
+    reasons = Reasons(rows.count)
+    reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
+    columns = id_columns.event_columns(arrays, fields.time_reading)
+    return id_columns.block_of(
+        path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
+    )
 
-    def __init__(self, path: str, names: list[str], fields: EventFields) -> None:
-        self._path, self._fields = path, fields
+
+class RowParser:
+    """Arrow's parser, for blocks of whole rows.
+
+    width: of a row, in cells. used: the numbers of the columns to read, from 0.
+    """
+
+    def __init__(self, path: str, width: int, used: Sequence[int], delimiter: str) -> None:
+        self._path, self._delimiter = path, delimiter
         # Columns are numbered: names may be any text, and unused ones may occur twice.
-        self._columns = [str(number) for number in range(len(names))]
-        self._used = [str(names.index(name)) for name in fields.names]
-        self._delimiter = delimiter_of(path, fields.csv_separator)
+        self._columns, self._used = [str(number) for number in range(width)], [str(number) for number in used]
 
-    def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
-        invalid: list[int] = []
+    def read(self, rows: RowBlock) -> tuple[list[pa.Array], Rows]:
+        """The columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells."""
         # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
         # is not UTF-8 and has a wrong number of cells.
         is_valid = is_utf8(rows.text)
-        arrays = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode(), invalid)
-        if len(arrays[0]) + len(invalid) != rows.count:
+        columns, invalid = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode())
+        if len(columns[0]) + len(invalid) != rows.count:
             raise EventFileError(
                 self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
             )
         kept = np.delete(np.arange(rows.count), invalid)
-        reasons = Reasons(rows.count)
-        reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
-        columns = id_columns.event_columns(
-            arrays if is_valid else [_of_latin1(array) for array in arrays], self._fields.time_reading
-        )
-        return id_columns.block_of(
-            self._path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
-        )
+        return columns if is_valid else [_of_latin1(column) for column in columns], kept
 
-    def _parse(self, text: bytes, invalid: list[int]) -> list[pa.BinaryArray]:
-        """The three columns. invalid: gets the numbers, from 0, of the rows with a wrong number of cells."""
+    def _parse(self, text: bytes) -> tuple[list[pa.BinaryArray], list[int]]:
+        """The columns, and the numbers, from 0, of the rows with a wrong number of cells."""
         if not text:
-            return [pa.array([], pa.binary())] * 3
+            return [pa.array([], pa.binary()) for _ in self._used], []
+        invalid: list[int] = []
 
         def skip(row: Any) -> str:
             invalid.append(row.number - 1)
@@ -257,7 +263,7 @@ class _Parser:
                 column_types=dict.fromkeys(self._used, pa.binary()),
             ),
         )
-        return [one_chunk(table.column(number)) for number in range(3)]
+        return [one_chunk(column) for column in table.columns], invalid
 
 
 def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:

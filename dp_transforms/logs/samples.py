@@ -8,28 +8,25 @@ A sample holds cells. It is for the operator's eyes, and nothing of it may decid
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import datetime
 import io
 import itertools
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import IO, Any
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dp_transforms.logs import id_columns, times
-from dp_transforms.logs.avro import read_avro_header
-from dp_transforms.logs.csv_lines import delimiter_of, likely_separator, read_names
-from dp_transforms.logs.csv_rows import row_of_each_line
+from dp_transforms.logs.avro import decode_one_by_one, read_avro_header
+from dp_transforms.logs.avro_schema import TICKS, Branch, RecordSchema, is_local, is_primitive, record_schema
+from dp_transforms.logs.csv_lines import RowParser, delimiter_of, likely_separator, read_names
+from dp_transforms.logs.csv_rows import row_of_each_line, rows_over_lines
 from dp_transforms.logs.discovery import find_log_files, format_of_log
-from dp_transforms.logs.json_lines import Integer, LineParser, problem_of_head
+from dp_transforms.logs.json_lines import Integer, LineParser, problem_of_head, stripped_lines
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -39,7 +36,8 @@ from dp_transforms.logs.log_chunk import (
     open_columns,
     open_log,
 )
-from dp_transforms.logs.text_files import BLANKS, LineBlock, is_packed, read_head
+from dp_transforms.logs.text_files import LineBlock, is_packed, is_utf8, read_head
+from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores import avro_container
 from dp_transforms.stores.avro_container import DamagedContainerError
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
@@ -48,7 +46,6 @@ SAMPLE_ROWS = 1000
 _MOST_FIELDS = 200
 _MOST_STORED_FIELDS = 40  # whose rows are looked at: each takes some requests
 _TAIL_BYTES = 256 << 10
-_BLOCK_BYTES = 1 << 20
 _AHEAD_BYTES = 64 << 10
 _FILES_AT_AN_END = 8
 
@@ -221,51 +218,55 @@ def _kind_of(arrow_type: pa.DataType) -> str:
 
 
 def _sample_avro(path: str, stored: StoredFile | None) -> FileSample:
+    records: list[dict[str, Any]] = []
+    rows, is_whole, last = 0, True, None
     with open_log(path, stored, _AHEAD_BYTES) as file, faults_of_store(path, file):
         header = read_avro_header(path, file)
-        schema = fastavro.parse_schema(json.loads(header.schema))
-        if not isinstance(schema, dict) or schema.get("type") != "record":
-            raise EventFileError(path, "its schema is not a record with fields. Write one record for each event.")
-        records: list[dict[str, Any]] = []
-        rows, is_whole, last = 0, True, None
+        schema = record_schema(path, header.schema)
         for frame in avro_container.iter_frames(file, header):
             rows += frame[0]
             if len(records) < SAMPLE_ROWS:
-                found, is_all = _first_records(file, header, schema, *frame)
+                found = _first_records(file, header, schema, *frame)
                 records += found
-                is_whole = is_whole and is_all
+                is_whole = is_whole and len(found) == frame[0]
             elif stored is None:
                 last, is_whole = frame, False
             else:  # to walk on takes a request for each block
                 rows, is_whole = 0, False
                 break
         if last is not None:
-            records += _first_records(file, header, schema, *last)[0]
-    names = [str(field["name"]) for field in schema["fields"]][:_MOST_FIELDS]
-    fields = tuple(_field_of_values(name, [record.get(name) for record in records]) for name in names)
+            records += _first_records(file, header, schema, *last)
+    fields = tuple(
+        _avro_field(name, [record[key] for record in records], schema.branches[name])
+        for name, key in itertools.islice(schema.keys.items(), _MOST_FIELDS)
+    )
     known = rows if rows or is_whole else None
     sees_end = is_whole or stored is None
     return FileSample(path, "avro", fields, known, len(records), Counter(), is_whole, sees_end=sees_end)
 
 
 def _first_records(
-    file: Any, header: avro_container.Header, schema: Any, count: int, begin: int, length: int
-) -> tuple[list[dict[str, Any]], bool]:
-    """Of a block of any size, what its first megabyte holds; and whether that is all of it."""
-    data, pieces = b"", avro_container.block_pieces(file, header, begin, length)
-    for piece in pieces:
-        data += piece
-        if len(data) >= _BLOCK_BYTES:
-            break
-    stream, records = io.BytesIO(data), []
-    for _ in range(min(count, SAMPLE_ROWS)):
-        try:
-            records.append(fastavro.schemaless_reader(stream, schema, None))
-        except Exception:  # of any kind: the record is cut, or damaged
-            if len(data) < _BLOCK_BYTES:
-                raise DamagedContainerError from None
-            return records, False
-    return records, len(records) == count
+    file: IO[bytes], header: avro_container.Header, schema: RecordSchema, count: int, begin: int, length: int
+) -> list[dict[str, Any]]:
+    """Of a block of any size, about what its first megabyte holds."""
+    pieces = avro_container.block_pieces(file, header, begin, length)
+    try:
+        return next(decode_one_by_one(pieces, count, schema, [*schema.keys.values()]), [])[:SAMPLE_ROWS]
+    except Exception:  # the decoder may raise anything, and its words may hold bytes of the file
+        raise DamagedContainerError from None
+
+
+def _avro_field(name: str, values: list[Any], branches: list[Branch]) -> FieldSample:
+    if any(logical == "decimal" or not is_primitive(kind) for kind, logical in branches):
+        return FieldSample(name, OTHER, None)
+    field = _field_of_values(name, values)
+    unit = next((TICKS[logical] for _, logical in branches if logical in TICKS), None)
+    if unit is None or field.kind != WHOLE or field.values is None:
+        return field
+    if unit == "d":
+        return FieldSample(name, DATE, field.values.cast(pa.int32(), safe=False).view(pa.date32()))
+    zone = None if is_local(branches) else "UTC"
+    return FieldSample(name, TIMESTAMP, field.values.view(pa.timestamp(unit, zone)), zone)
 
 
 # Text
@@ -280,73 +281,54 @@ def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, 
         return FileSample(path, "csv", (), 0, 0, Counter(), True)
     if any(re.fullmatch(times.NUMBER, name) or times.iso_micros(name) is not None for name in header.names):
         raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
-    body = head[header.size :]
-    if not is_whole:
-        body = body[: body.rfind(b"\n") + 1]
-    broken: Counter[str] = Counter()
-    not_utf8 = _not_utf8(body.split(b"\n"))
-    rows = _csv_rows(path, body, len(header.names), line_ends_in_cells, delimiter, broken)
+    names, broken = header.names[:_MOST_FIELDS], Counter[str]()
+    parser = RowParser(path, len(header.names), range(len(names)), delimiter)
+
+    def read(text: bytes, *, over_lines: bool) -> pa.Table:
+        """Whole rows. Counts what is broken."""
+        if over_lines and text:
+            # The first block alone: in the second one, the end of the text would count as that of the file.
+            rows = next(rows_over_lines(path, io.BytesIO(text), len(text), delimiter.encode(), 1))
+        else:
+            rows = row_of_each_line(path, LineBlock(text), delimiter.encode())
+        columns, kept = parser.read(rows)
+        for rejected in rows.rejected:
+            broken[rejected.reason] += len(rejected.positions)
+        broken[id_columns.WRONG_NUMBER_OF_CELLS] += rows.count - len(kept)
+        return pa.Table.from_arrays([column.cast(pa.binary()) for column in columns], names)
+
+    body = LineBlock(head[header.size :]).raw if is_whole else head[header.size : head.rfind(b"\n") + 1]
+    rows = read(body, over_lines=line_ends_in_cells)
     is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
     if not is_all:
-        last = rows[-SAMPLE_ROWS:]
+        last = rows
         if not is_whole:
             tail = b"" if line_ends_in_cells else _tail(path, stored)
-            not_utf8 += _not_utf8(tail.split(b"\n"))
-            last = _csv_rows(path, tail, len(header.names), False, delimiter, broken)
-        rows = rows[:SAMPLE_ROWS] + last[-SAMPLE_ROWS:]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(header.names)
-    fields = [
-        FieldSample(name, TEXT, pa.array([cell.encode("utf-8", "replace") for cell in cells], pa.binary()))
-        for name, cells in zip(header.names[:_MOST_FIELDS], columns, strict=False)
-    ]
-    looked_at = len(rows) + broken.total()
-    known = looked_at if is_all else None
-    sees_end = is_whole or bool(tail)
-    return FileSample(path, "csv", tuple(fields), known, looked_at, broken, is_all, separator, not_utf8, sees_end)
+            last = read(tail, over_lines=False)
+        rows = pa.concat_tables([rows[:SAMPLE_ROWS], last[-SAMPLE_ROWS:]])
+    fields = [FieldSample(name, TEXT, one_chunk(rows.column(at))) for at, name in enumerate(names)]
+    looked_at, not_utf8 = len(rows) + broken.total(), _not_utf8(body.split(b"\n")) + _not_utf8(tail.split(b"\n"))
+    known, sees_end = looked_at if is_all else None, is_whole or bool(tail)
+    return FileSample(path, "csv", tuple(fields), known, looked_at, +broken, is_all, separator, not_utf8, sees_end)
 
 
 def _not_utf8(lines: Iterable[bytes]) -> int:
     """How many of these lines are not UTF-8."""
-    return sum(line.decode("utf-8", "ignore").encode() != line for line in lines if not line.isascii())
-
-
-def _csv_rows(
-    path: str, text: bytes, width: int, line_ends_in_cells: bool, delimiter: str, broken: Counter[str]
-) -> list[list[str]]:
-    """broken: gets the reasons of lines that are not rows of this width."""
-    if not line_ends_in_cells:
-        block = row_of_each_line(path, LineBlock(text), delimiter.encode())
-        for rejected in block.rejected:
-            broken[rejected.reason] += len(rejected.positions)
-        text = block.text
-    decoded = io.StringIO(text.decode("utf-8", "replace").replace("\0", "?"), newline="")
-    rows = []
-    try:
-        for row in csv.reader(decoded, delimiter=delimiter):
-            if len(row) == width:
-                rows.append(row)
-            elif row:
-                broken[id_columns.WRONG_NUMBER_OF_CELLS] += 1
-    except csv.Error:
-        broken["row that cannot be separated into cells"] += 1
-    return rows
+    return sum(not is_utf8(line) for line in lines)
 
 
 def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     head, is_whole = read_head(path, stored)
     if problem := problem_of_head(head):
         raise EventFileError(path, problem)
-    if not is_whole:
-        head = head[: head.rfind(b"\n") + 1]
-    lines = [line.strip(BLANKS) for line in head.split(b"\n")]
-    lines = [line for line in lines if line]
+    lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))
     is_all = is_whole and len(lines) <= 2 * SAMPLE_ROWS
     if not is_all:
-        last = lines if is_whole else [line for line in map(bytes.strip, _tail(path, stored).split(b"\n")) if line]
+        last = lines if is_whole else stripped_lines(LineBlock(_tail(path, stored)))
         lines = lines[:SAMPLE_ROWS] + last[-SAMPLE_ROWS:]
-    parser, broken = LineParser(EventFields()), Counter[str]()
+    parser = LineParser(EventFields())
     events = [event for event in map(parser.parse, lines) if event is not None]
-    broken[id_columns.BROKEN_LINE] += len(lines) - len(events)
+    broken = Counter({id_columns.BROKEN_LINE: len(lines) - len(events)})
     counted = Counter(name for event in events for name in itertools.islice(event, _MOST_FIELDS))
     # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
     names = [name for name, count in counted.items() if 2 * count >= len(events)]
@@ -365,39 +347,26 @@ def _tail(path: str, stored: StoredFile | None) -> bytes:
     return data[data.find(b"\n") + 1 :]
 
 
-def _field_of_values(name: str, values: Iterable[Any]) -> FieldSample:
-    """A field of values as Python has them; OTHER if they are of several kinds."""
-    cells = list(values)
-    kinds = {_kind_of_value(cell) for cell in cells if cell is not None}
+def _field_of_values(name: str, values: list[Any]) -> FieldSample:
+    """A field of values as the decoders have them; OTHER if they are of several kinds."""
+    kinds = {_kind_of_value(value) for value in values if value is not None}
     kind = kinds.pop() if len(kinds) == 1 else NUMBER if kinds == {WHOLE, NUMBER} else OTHER
     if kind == OTHER:
-        return FieldSample(name, OTHER, None if any(cell is not None for cell in cells) else pa.nulls(len(cells)))
-    zones = {cell.tzinfo is not None for cell in cells if isinstance(cell, datetime.datetime)}
-    arrow_type = {TEXT: pa.binary(), WHOLE: pa.int64(), NUMBER: pa.float64(), DATE: pa.date32()}.get(
-        kind, pa.timestamp("us", "UTC" if zones == {True} else None)
-    )
-    array = pa.array([None if cell is None else _arrow_cell(cell, kind) for cell in cells], arrow_type)
-    return FieldSample(name, kind, array, "UTC" if zones == {True} else None)
+        return FieldSample(name, OTHER, pa.nulls(len(values)) if all(value is None for value in values) else None)
+    arrow_type = {TEXT: pa.binary(), WHOLE: pa.int64(), NUMBER: pa.float64()}[kind]
+    return FieldSample(name, kind, pa.array([_arrow_cell(value, kind) for value in values], arrow_type))
 
 
-def _kind_of_value(cell: Any) -> str:
-    if isinstance(cell, (bool, list, dict, tuple)):
-        return OTHER
-    for kind, types in (
-        (WHOLE, (int, Integer)),
-        (TEXT, (str, bytes)),
-        (NUMBER, float),
-        (TIMESTAMP, datetime.datetime),
-        (DATE, datetime.date),
-    ):
-        if isinstance(cell, types):
-            return kind
-    return OTHER
+def _kind_of_value(value: Any) -> str:
+    kinds: tuple[tuple[str, Any], ...] = (
+        (OTHER, bool), (WHOLE, (int, Integer)), (TEXT, (str, bytes)), (NUMBER, float)
+    )  # fmt: skip
+    return next((kind for kind, types in kinds if isinstance(value, types)), OTHER)
 
 
-def _arrow_cell(cell: Any, kind: str) -> Any:
+def _arrow_cell(value: Any, kind: str) -> Any:
     if kind == TEXT:
-        return cell if isinstance(cell, bytes) else cell.encode("utf-8", "surrogatepass")
-    if kind == WHOLE:
-        return max(-(2**63), min(int(cell) if len(str(cell)) < 20 else 2**63 - 1, 2**63 - 1))
-    return float(cell) if kind == NUMBER else cell
+        return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    if kind == WHOLE and isinstance(value, Integer):
+        return max(-(2**63), min(int(value) if len(value) < 20 else 2**63 - 1, 2**63 - 1))
+    return float(value) if kind == NUMBER and value is not None else value

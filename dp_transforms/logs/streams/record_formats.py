@@ -106,9 +106,9 @@ class AvroRecordDecoder:
         self._header = _expected_header(schema, framing, schema_id)
         # New in each process, so that no writer of records can know it.
         self._end_mark = os.urandom(_END_MARK_BYTES)
-        self._many = avro.BlockDecoder(self._schema, self._end_mark)
-        self._one = avro.BlockDecoder(self._schema)
-        self._whole_bytes = avro.whole_block_bytes(self._schema)
+        self._many = avro.BlockDecoder(self._schema.records, self._end_mark)
+        self._one = avro.BlockDecoder(self._schema.records)
+        self._whole_bytes = avro.whole_block_bytes(self._schema.records)
 
     def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
         """See `JsonRecordDecoder.decode`."""
@@ -132,7 +132,8 @@ class AvroRecordDecoder:
         if sum(map(len, bodies)) > self._whole_bytes:
             return None
         try:
-            return self._many.decode(len(bodies), self._end_mark.join([*bodies, b""]))
+            records = self._many.decode(len(bodies), self._end_mark.join([*bodies, b""]))
+            return avro.to_arrow(records, self._schema)
         except Exception:  # the decoder may raise anything on hostile bytes, and its words may contain them
             return None
 
@@ -147,9 +148,9 @@ class AvroRecordDecoder:
     def _decode_alone(self, body: bytes) -> avro.ArrowColumns:
         """Raises some exception, of any type, unless the value is one record."""
         if len(body) <= self._whole_bytes:
-            return self._one.decode(1, body)
+            return avro.to_arrow(self._one.decode(1, body), self._schema)
         pieces = (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
-        (records,) = decode_one_by_one(pieces, 1, self._schema, self._whole_bytes)
+        (records,) = decode_one_by_one(pieces, 1, self._schema.records, self._schema.keys, self._whole_bytes)
         return avro.to_arrow(records, self._schema)
 
 
