@@ -279,7 +279,8 @@ def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, 
     header = read_names(path, head, is_whole, delimiter, line_ends_in_cells)
     if header is None:
         return FileSample(path, "csv", (), 0, 0, Counter(), True)
-    if any(re.fullmatch(times.NUMBER, name) or times.iso_micros(name) is not None for name in header.names):
+    is_time = times.parse_values(header.names, None).faults == 0
+    if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
         raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
     names, broken = header.names[:_MOST_FIELDS], Counter[str]()
     parser = RowParser(path, len(header.names), range(len(names)), delimiter)
