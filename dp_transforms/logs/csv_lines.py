@@ -34,7 +34,6 @@ from dp_transforms.logs.text_files import (
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
-    ByteShares,
     LineBlock,
     is_utf8,
     line_blocks,
@@ -173,29 +172,31 @@ def delimiter_of(path: str, separator: str | None) -> str:
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 4 MB of text."""
     path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator)
-    shares = ByteShares(chunk.bytes)
-    rows_read = 0
     try:
         header = read_header(path, fields, chunk.stored)
-        if header is None:
-            raise damaged_error(path, "CSV")  # it had a header when it was found
-        used = [header.names.index(name) for name in fields.names]
-        parser = RowParser(path, len(header.names), used, delimiter)
-        with text_files.open_text(chunk) as text:
-            first_line = 1
-            if chunk.span is None or not chunk.span[0]:
-                text.stream.read(header.size)
-                first_line += header.lines
-            for rows in _row_blocks(path, text.stream, first_line, fields, delimiter.encode()):
-                block = _read_block(path, rows, parser, fields, shares.up_to(text.bytes_read()))
-                rows_read += block.rows
-                yield text.number(block)
     except (pa.ArrowException, OSError):
-        raise damaged_error(path, "CSV", None if chunk.span else rows_read) from None
-    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
+        header = None
+    if header is None:
+        raise damaged_error(path, "CSV")  # it had a header when it was found
+    used = [header.names.index(name) for name in fields.names]
+    parser = RowParser(path, len(header.names), used, delimiter)
+    skipped = header if chunk.span is None or not chunk.span[0] else None
+    yield from text_files.read_text(
+        chunk,
+        "CSV",
+        lambda stream: _row_blocks(path, stream, skipped, fields, delimiter.encode()),
+        lambda rows, byte_share: _read_block(path, rows, parser, fields, byte_share),
+    )
 
 
-def _row_blocks(path: str, stream: Any, first_line: int, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
+def _row_blocks(
+    path: str, stream: Any, header: CsvHeader | None, fields: EventFields, delimiter: bytes
+) -> Iterator[RowBlock]:
+    """header: None: the stream begins behind it."""
+    first_line = 1
+    if header is not None:
+        stream.read(header.size)
+        first_line += header.lines
     if fields.csv_line_ends_in_cells:
         yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, first_line)
         return

@@ -20,10 +20,10 @@ import pyarrow.json
 
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.id_columns import Columns
-from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, damaged_error, log_size
+from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.rejected_events import Reasons, Rows
-from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, ByteShares, LineBlock, line_blocks
+from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, LineBlock, line_blocks
 from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -291,16 +291,13 @@ def problem_of_head(head: bytes) -> str | None:
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The lines, in blocks of about 4 MB."""
-    shares = ByteShares(chunk.bytes)
-    decoder, lines_read = JsonDecoder(fields), 0
-    try:
-        with text_files.open_text(chunk) as text:
-            for block in line_blocks(text.stream, _BLOCK_BYTES):
-                lines_read = block.first_line - 1
-                yield text.number(_read_block(chunk.path, block, decoder, shares.up_to(text.bytes_read())))
-    except (pa.ArrowException, OSError):
-        raise damaged_error(chunk.path, "gzip", None if chunk.span else lines_read) from None
-    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
+    decoder = JsonDecoder(fields)
+    return text_files.read_text(
+        chunk,
+        "gzip",
+        lambda stream: line_blocks(stream, _BLOCK_BYTES),
+        lambda block, byte_share: _read_block(chunk.path, block, decoder, byte_share),
+    )
 
 
 def _read_block(path: str, block: LineBlock, decoder: JsonDecoder, byte_share: int) -> ReadBlock:
