@@ -43,7 +43,7 @@ from dp_transforms.stores.avro_container import DamagedContainerError
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile
 
 SAMPLE_ROWS = 1000
-_MOST_FIELDS = 200
+MOST_FIELDS = 200
 _MOST_STORED_FIELDS = 40  # whose rows are looked at: each takes some requests
 _TAIL_BYTES = 256 << 10
 _AHEAD_BYTES = 64 << 10
@@ -155,7 +155,7 @@ def _sample_parquet(path: str, stored: StoredFile | None) -> FileSample:
     with faults_of_store(path, source):
         metadata = pq.read_metadata(source)
         schema = metadata.schema.to_arrow_schema()
-        names = schema.names[:_MOST_FIELDS]
+        names = schema.names[:MOST_FIELDS]
         flat = [name for name in names if schema.names.count(name) == 1 and _kind_of(schema.field(name).type) != OTHER]
         looked_at = flat if stored is None else flat[:_MOST_STORED_FIELDS]
         filled = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
@@ -238,7 +238,7 @@ def _sample_avro(path: str, stored: StoredFile | None) -> FileSample:
             records += _first_records(file, header, schema, *last)
     fields = tuple(
         _avro_field(name, [record[key] for record in records], schema.branches[name])
-        for name, key in itertools.islice(schema.keys.items(), _MOST_FIELDS)
+        for name, key in itertools.islice(schema.keys.items(), MOST_FIELDS)
     )
     known = rows if rows or is_whole else None
     sees_end = is_whole or stored is None
@@ -282,7 +282,7 @@ def _sample_csv(path: str, stored: StoredFile | None, line_ends_in_cells: bool, 
     is_time = times.parse_values(header.names, None).faults == 0
     if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
         raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
-    names, broken = header.names[:_MOST_FIELDS], Counter[str]()
+    names, broken = header.names[:MOST_FIELDS], Counter[str]()
     parser = RowParser(path, len(header.names), range(len(names)), delimiter)
 
     def read(text: bytes, *, over_lines: bool) -> pa.Table:
@@ -330,7 +330,7 @@ def _sample_json(path: str, stored: StoredFile | None) -> FileSample:
     parser = LineParser(EventFields())
     events = [event for event in map(parser.parse, lines) if event is not None]
     broken = Counter({id_columns.BROKEN_LINE: len(lines) - len(events)})
-    counted = Counter(name for event in events for name in itertools.islice(event, _MOST_FIELDS))
+    counted = Counter(name for event in events for name in itertools.islice(event, MOST_FIELDS))
     # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
     names = [name for name, count in counted.items() if 2 * count >= len(events)]
     fields = tuple(_field_of_values(name, [event.get(name) for event in events]) for name in names)
