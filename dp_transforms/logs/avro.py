@@ -207,15 +207,20 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []
             first_row, size, read_to = rows_decoded + 1, 0, 0
+
+            def block_of(parts: list[ArrowColumns], read_to: int) -> ReadBlock:
+                share = shares.up_to(read_to - begin)
+                return id_columns.block_of_rows(chunk.path, to_columns(parts, fields), first_row, share)
+
             for part, read_to in _parts(file, header, schema, begin, end):
                 parts.append(part)
                 rows_decoded += len(part[2])
                 size += sum(column.nbytes for column in part)
                 if rows_decoded - first_row + 1 >= _BLOCK_ROWS or size > _BLOCK_BYTES:
-                    yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to - begin))
+                    yield block_of(parts, read_to)
                     parts, first_row, size = [], rows_decoded + 1, 0
             if parts:
-                yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to - begin))
+                yield block_of(parts, read_to)
     except EventFileError:
         raise
     except BlockTooLargeError:
@@ -302,23 +307,21 @@ class BlockDecoder:
 
 def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
     """User, item and time. records: as fastavro returns them."""
-    time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
-    user, item, time = ([record[key] for record in records] for key in schema.keys)
-    return (
-        _id_array(user, schema.user_is_number),
-        _id_array(item, schema.item_is_number),
-        pa.array(time, time_type),
-    )
+    columns = zip(schema.keys, schema.types, strict=True)
+    user, item, time = (column_of([record[key] for record in records], arrow_type) for key, arrow_type in columns)
+    return user, item, time
 
 
-def _id_array(values: list[Any], is_number: bool) -> pa.Array:
-    if is_number:
-        return pa.array(values, pa.int64())
+def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Values of a field, as fastavro returns them. arrow_type: see `avro_schema`."""
+    if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
+        return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
+    if not pa.types.is_binary(arrow_type):
+        return pa.array(values, arrow_type)
     try:
-        return pa.array(values, pa.binary())
+        return pa.array(values, arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
-        cells = [str(value).encode() if isinstance(value, int) else value for value in values]
-        return pa.array(cells, pa.binary())
+        return pa.array([str(value).encode() if isinstance(value, int) else value for value in values], arrow_type)
 
 
 def _zigzag(number: int) -> bytes:
@@ -332,20 +335,7 @@ def _zigzag(number: int) -> bytes:
     return bytes(out)
 
 
-def _assemble(
-    path: str,
-    parts: list[ArrowColumns],
-    schema: EventSchema,
-    first_row: int,
-    byte_share: int,
-) -> ReadBlock:
-    return id_columns.block_of_rows(path, to_columns(parts, schema), first_row, byte_share)
-
-
-def to_columns(parts: Sequence[ArrowColumns], schema: EventSchema) -> id_columns.Columns:
+def to_columns(parts: Sequence[ArrowColumns], fields: EventFields) -> id_columns.Columns:
     """The columns of at least one decoded block, joined."""
-    user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
-    unit, *_ = schema.time_reading
-    if unit == "ns" or schema.is_local:
-        time = time.view(pa.timestamp(unit, None if schema.is_local else "UTC"))
-    return id_columns.event_columns((user, item, time), schema.time_reading)
+    arrays = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
+    return id_columns.event_columns(arrays, fields.time_reading)

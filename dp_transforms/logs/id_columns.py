@@ -14,7 +14,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.logs.log_chunk import ReadBlock, TimeReading
+from dp_transforms.logs import times
+from dp_transforms.logs.log_chunk import (
+    EventFields,
+    ReadBlock,
+    TimeReading,
+    id_type_error,
+    time_type_error,
+    time_unit_error,
+)
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
@@ -49,6 +57,26 @@ def is_id_type(column_type: pa.DataType) -> bool:
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
     return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+
+
+def check_event_types(
+    path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
+) -> None:
+    """Raises EventFileError unless columns of these types can be user, item and time.
+
+    types: None for a type that no event has. shown: the types in the words of the format.
+    """
+    for name, column_type, words in zip(fields.names[:2], types, shown, strict=False):
+        if column_type is None or not is_id_type(column_type):
+            raise id_type_error(path, name, words)
+    time_type = types[2]
+    if time_type is not None and pa.types.is_dictionary(time_type):
+        time_type = time_type.value_type
+    if time_type is not None and times.is_number_type(time_type):
+        if fields.time_unit not in times.MICROS_PER_UNIT:
+            raise time_unit_error(path, fields)
+    elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
+        raise time_type_error(path, fields.time, shown[2])
 
 
 def is_text_type(column_type: pa.DataType) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.logs import id_columns, times
+from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import (
     MAX_BLOCK_ROWS,
     EventFields,
@@ -26,11 +26,8 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
     damaged_error,
     faults_of_store,
-    id_type_error,
     log_size,
     open_columns,
-    time_type_error,
-    time_unit_error,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -50,7 +47,9 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
         raise
     except (pa.ArrowException, OSError, ValueError):
         raise damaged_error(path, "Parquet") from None
-    _check_schema(path, schema, fields)
+    check_fields_present(path, schema.names, fields, has_schema=True)
+    types = [schema.field(name).type for name in fields.names]
+    id_columns.check_event_types(path, types, [str(each)[:80] for each in types], fields)
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
         raise damaged_error(path, "Parquet")
@@ -196,18 +195,3 @@ def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) ->
     source = open_columns(path, stored)
     with faults_of_store(path, source):
         return pq.read_metadata(source)
-
-
-def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
-    check_fields_present(path, schema.names, fields, has_schema=True)
-    for name in (fields.user, fields.item):
-        if not id_columns.is_id_type(schema.field(name).type):
-            raise id_type_error(path, name, str(schema.field(name).type)[:80])
-    time_type = schema.field(fields.time).type
-    if pa.types.is_dictionary(time_type):
-        time_type = time_type.value_type
-    if times.is_number_type(time_type):
-        if fields.time_unit not in times.MICROS_PER_UNIT:
-            raise time_unit_error(path, fields)
-    elif not (pa.types.is_timestamp(time_type) or pa.types.is_date(time_type) or id_columns.is_text_type(time_type)):
-        raise time_type_error(path, fields.time, str(time_type)[:80])

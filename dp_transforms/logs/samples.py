@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dp_transforms.logs import id_columns, times
-from dp_transforms.logs.avro import decode_one_by_one, read_avro_header
-from dp_transforms.logs.avro_schema import TICKS, Branch, RecordSchema, is_local, is_primitive, record_schema
+from dp_transforms.logs.avro import column_of, decode_one_by_one, read_avro_header
+from dp_transforms.logs.avro_schema import Branch, RecordSchema, id_type, record_schema, time_type
 from dp_transforms.logs.csv_lines import RowParser, delimiter_of, likely_separator, read_names
 from dp_transforms.logs.csv_rows import row_of_each_line, rows_over_lines
 from dp_transforms.logs.discovery import find_log_files, format_of_log
@@ -172,9 +172,8 @@ def _sample_parquet(path: str, stored: StoredFile | None) -> FileSample:
         if name not in looked_at:
             fields.append(FieldSample(name, _kind_of(arrow_type) if name in flat else OTHER, None))
             continue
-        zone = arrow_type.tz if pa.types.is_timestamp(arrow_type) else None
         values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
-        fields.append(FieldSample(name, _kind_of(arrow_type), values, zone, bounds[name]))
+        fields.append(FieldSample(name, _kind_of(arrow_type), values, _zone_of(arrow_type), bounds[name]))
     rows = int(metadata.num_rows)
     is_all = rows == table.num_rows
     return FileSample(
@@ -257,16 +256,14 @@ def _first_records(
 
 
 def _avro_field(name: str, values: list[Any], branches: list[Branch]) -> FieldSample:
-    if any(logical == "decimal" or not is_primitive(kind) for kind, logical in branches):
-        return FieldSample(name, OTHER, None)
-    field = _field_of_values(name, values)
-    unit = next((TICKS[logical] for _, logical in branches if logical in TICKS), None)
-    if unit is None or field.kind != WHOLE or field.values is None:
-        return field
-    if unit == "d":
-        return FieldSample(name, DATE, field.values.cast(pa.int32(), safe=False).view(pa.date32()))
-    zone = None if is_local(branches) else "UTC"
-    return FieldSample(name, TIMESTAMP, field.values.view(pa.timestamp(unit, zone)), zone)
+    arrow_type = time_type(branches) or id_type(branches)
+    if arrow_type is None:
+        return FieldSample(name, OTHER, None if branches else pa.nulls(len(values)))
+    return FieldSample(name, _kind_of(arrow_type), column_of(values, arrow_type), _zone_of(arrow_type))
+
+
+def _zone_of(arrow_type: pa.DataType) -> str | None:
+    return arrow_type.tz if pa.types.is_timestamp(arrow_type) else None
 
 
 # Text
@@ -349,7 +346,7 @@ def _tail(path: str, stored: StoredFile | None) -> bytes:
 
 
 def _field_of_values(name: str, values: list[Any]) -> FieldSample:
-    """A field of values as the decoders have them; OTHER if they are of several kinds."""
+    """A field of values as the parser has them; OTHER if they are of several kinds."""
     kinds = {_kind_of_value(value) for value in values if value is not None}
     kind = kinds.pop() if len(kinds) == 1 else NUMBER if kinds == {WHOLE, NUMBER} else OTHER
     if kind == OTHER:
@@ -358,16 +355,14 @@ def _field_of_values(name: str, values: list[Any]) -> FieldSample:
     return FieldSample(name, kind, pa.array([_arrow_cell(value, kind) for value in values], arrow_type))
 
 
-def _kind_of_value(value: Any) -> str:
-    kinds: tuple[tuple[str, Any], ...] = (
-        (OTHER, bool), (WHOLE, (int, Integer)), (TEXT, (str, bytes)), (NUMBER, float)
-    )  # fmt: skip
-    return next((kind for kind, types in kinds if isinstance(value, types)), OTHER)
-
-
 def _arrow_cell(value: Any, kind: str) -> Any:
+    if value is None or kind == NUMBER:
+        return None if value is None else float(value)
     if kind == TEXT:
-        return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-    if kind == WHOLE and isinstance(value, Integer):
-        return max(-(2**63), min(int(value) if len(value) < 20 else 2**63 - 1, 2**63 - 1))
-    return float(value) if kind == NUMBER and value is not None else value
+        return value.encode("utf-8", "surrogatepass")
+    return max(-(2**63), min(int(value) if len(value) < 20 else 2**63 - 1, 2**63 - 1))
+
+
+def _kind_of_value(value: Any) -> str:
+    kinds = ((WHOLE, Integer), (TEXT, str), (NUMBER, float))
+    return next((kind for kind, cell_type in kinds if isinstance(value, cell_type)), OTHER)

@@ -62,12 +62,11 @@ def is_number_type(column_type: pa.DataType) -> bool:
 def parse_times(
     array: pa.Array, unit: str | None, time_format: str | None = None, time_zone: str | None = None
 ) -> TimeColumn:
-    """Times from a timestamp, date, number or text column. unit, time_format, time_zone: see `EventFields`; unit also
-    ``d``, for numbers of days."""
+    """Times from a timestamp, date, number or text column. unit, time_format, time_zone: see `EventFields`."""
     if pa.types.is_dictionary(array.type):
         array = pc.take(array.dictionary, array.indices)  # it checks the indices, which a cast does not
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    if _is_typed(array.type):
+    if is_typed(array.type):
         micros, good, is_local = _from_typed(array, unit)
     else:
         text = _ascii_text(array)
@@ -86,7 +85,7 @@ def parse_times(
     return TimeColumn(micros if good.all() else np.where(good, micros, 0), faults)
 
 
-def _is_typed(column_type: pa.DataType) -> bool:
+def is_typed(column_type: pa.DataType) -> bool:
     """Whether times of this Arrow type are not text."""
     types = pa.types
     return bool(types.is_timestamp(column_type) or types.is_date(column_type) or is_number_type(column_type))
@@ -99,7 +98,7 @@ def _from_typed(array: pa.Array, unit: str | None) -> _Parsed:
         return *_scaled(_int64(array.cast(pa.int32())), _MICROS_PER_DAY), True
     if pa.types.is_date64(array.type):
         return *_scaled(_int64(array), 1_000), True
-    return *_from_numbers(array, unit), unit == "d"
+    return *_from_numbers(array, unit), False
 
 
 def _from_text(text: pa.StringArray, unit: str | None, time_format: str | None) -> _Parsed:
@@ -188,7 +187,7 @@ def _from_ticks(ticks: npt.NDArray[np.int64], unit: str) -> tuple[npt.NDArray[np
 
 
 def _from_numbers(array: pa.Array, unit: str | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    factor = _MICROS_PER_DAY if unit == "d" else MICROS_PER_UNIT.get(unit or "")
+    factor = MICROS_PER_UNIT.get(unit or "")
     if factor is None:  # a number where ISO 8601 text was declared
         return np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_)
     if pa.types.is_floating(array.type):

@@ -102,7 +102,7 @@ class AvroRecordDecoder:
     """One Avro record per value, behind a header where the framing has one."""
 
     def __init__(self, fields: EventFields, schema: str, framing: str, schema_id: int | None) -> None:
-        self._schema = _check_avro_schema(schema, fields)
+        self._fields, self._schema = fields, _check_avro_schema(schema, fields)
         self._header = _expected_header(schema, framing, schema_id)
         # New in each process, so that no writer of records can know it.
         self._end_mark = os.urandom(_END_MARK_BYTES)
@@ -125,7 +125,7 @@ class AvroRecordDecoder:
         parts = list(spans.decode(bodies, self._decode_together, self._decode_one_by_one))
         kept = rows[np.concatenate([found for found, _ in parts] or [np.zeros(0, np.int64)])]
         reasons.add_others(BROKEN_RECORD, kept)
-        columns = avro.to_columns([part for _, part in parts] or [avro.to_arrow([], self._schema)], self._schema)
+        columns = avro.to_columns([part for _, part in parts] or [avro.to_arrow([], self._schema)], self._fields)
         return id_columns.events_of(source, columns, kept, reasons, positions.take)
 
     def _decode_together(self, bodies: list[bytes]) -> avro.ArrowColumns | None:
