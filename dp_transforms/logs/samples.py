@@ -56,14 +56,13 @@ TEXT, WHOLE, NUMBER, TIMESTAMP, DATE, OTHER = "text", "whole number", "number", 
 class FieldSample:
     """One field. kind: TEXT, WHOLE, NUMBER, TIMESTAMP, DATE, or OTHER, which can be no field of an event.
 
-    values: the rows of the sample; None for OTHER, and for some of a stored file with very many fields. zone: of
-    timestamps, None if they have none. bounds: the smallest and the largest value of the whole file, if it states them.
+    values: the rows of the sample; None for OTHER, and for some of a stored file with very many fields. bounds: the
+    smallest and the largest value of the whole file, if it states them.
     """
 
     name: str
     kind: str
     values: pa.Array | None
-    zone: str | None = None
     bounds: tuple[Any, Any] | None = None
 
 
@@ -173,7 +172,7 @@ def _sample_parquet(path: str, stored: StoredFile | None) -> FileSample:
             fields.append(FieldSample(name, _kind_of(arrow_type) if name in flat else OTHER, None))
             continue
         values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
-        fields.append(FieldSample(name, _kind_of(arrow_type), values, _zone_of(arrow_type), bounds[name]))
+        fields.append(FieldSample(name, _kind_of(arrow_type), values, bounds[name]))
     rows = int(metadata.num_rows)
     is_all = rows == table.num_rows
     return FileSample(
@@ -259,11 +258,7 @@ def _avro_field(name: str, values: list[Any], branches: list[Branch]) -> FieldSa
     arrow_type = time_type(branches) or id_type(branches)
     if arrow_type is None:
         return FieldSample(name, OTHER, None if branches else pa.nulls(len(values)))
-    return FieldSample(name, _kind_of(arrow_type), column_of(values, arrow_type), _zone_of(arrow_type))
-
-
-def _zone_of(arrow_type: pa.DataType) -> str | None:
-    return arrow_type.tz if pa.types.is_timestamp(arrow_type) else None
+    return FieldSample(name, _kind_of(arrow_type), column_of(values, arrow_type))
 
 
 # Text
