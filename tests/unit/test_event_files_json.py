@@ -314,18 +314,3 @@ def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_p
     assert read_all(_write(tmp_path / "log.jsonl", *lines)) == wanted
     rotated = ([("u", "i", MICROS)] * 4, {"broken line": [1, 5, 6]})
     assert read_all(_write(tmp_path / "log.jsonl", *lines[-1:], *lines[:-1])) == rotated
-
-
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(blocks=st.lists(_blocks(), min_size=1, max_size=4))
-def test_the_result_does_not_depend_on_the_blocks(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, blocks: list[bytes]
-) -> None:
-    path = _write(tmp_path / "log.jsonl", GOOD, *blocks)
-    seen = []
-    for size in (16 << 20, 150, 20):
-        monkeypatch.setattr(json_lines, "_BLOCK_BYTES", size)
-        seen.append(read_all(path))
-    assert seen[0] == seen[1] == seen[2]

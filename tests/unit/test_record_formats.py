@@ -265,14 +265,6 @@ def test_an_avro_value_of_very_many_cells_is_broken_and_one_with_a_long_text_is_
     assert [len(_decode(decoder, [value])[0]) for value in values] == [1, 0, 1, 1]
 
 
-def test_one_broken_value_among_many_costs_only_itself() -> None:
-    values: list[bytes | None] = [_avro(PLAIN, str(n), "i", MICROS + n) for n in range(1_000)]
-    values[777], values[3] = b"\xff" * 12, None
-    events, rejected = _decode(_avro_decoder(), values)
-    assert events == [(str(n), "i", MICROS + n) for n in range(1_000) if n not in (777, 3)]
-    assert rejected == {record_formats.NO_VALUE: [4], record_formats.BROKEN_RECORD: [778]}
-
-
 def test_headers_before_avro_values() -> None:
     good = _avro(PLAIN, "u", "i", MICROS)
     registered = [b"\0\0\0\0\7" + good, b"\0\0\0\0\x08" + good, b"\1\0\0\0\7" + good, b"\0\0\0", b"", good]
