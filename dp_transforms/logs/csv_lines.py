@@ -223,7 +223,8 @@ class RowParser:
             raise EventFileError(
                 self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
             )
-        kept = np.delete(np.arange(rows.count), invalid)
+        kept = np.arange(rows.count)
+        kept = np.delete(kept, invalid) if invalid else kept
         return columns if is_valid else [_of_latin1(column) for column in columns], kept
 
     def _parse(self, text: bytes) -> tuple[list[pa.BinaryArray], list[int]]:

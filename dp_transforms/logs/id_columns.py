@@ -151,14 +151,19 @@ def events_of(
     records that could not be decoded. positions_of: numbers of records -> their positions in the source.
     """
     user, item, time = columns
-    for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
-        for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
+    faulty = [
+        (name, column.faults)
+        for name, column in (("user", user), ("item", item), ("time", time))
+        if column.faults.any()
+    ]
+    for name, faults in faulty:
+        for fault in np.unique(faults[faults != 0]).tolist():
             text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
             reasons.add(text, rows[faults == fault])
     users, items, micros = user.indices, item.indices, time.micros
-    is_good = (user.faults | item.faults | time.faults) == 0
-    if not is_good.all():
-        users, items, micros, rows = users[is_good], items[is_good], micros[is_good], rows[is_good]
+    if faulty:
+        good = np.flatnonzero(np.bitwise_or.reduce([faults for _, faults in faulty]) == 0)
+        users, items, micros, rows = users[good], items[good], micros[good], rows[good]
     batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
     return Events(batch, rows, reasons.report(source, positions_of))
 

@@ -44,6 +44,8 @@ class Reasons:
 
     def add_others(self, text: str, rows: Rows) -> None:
         """Rejects all rows but these, which rise."""
+        if len(rows) == len(self._codes):
+            return
         is_other = np.ones(len(self._codes), np.bool_)
         is_other[rows] = False
         self.add(text, np.flatnonzero(is_other))
