@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -19,7 +21,15 @@ import fastavro
 import pyarrow as pa
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.avro_schema import EventSchema, RecordSchema, check_schema
+from dp_transforms.logs.avro_schema import (
+    Branch,
+    EventSchema,
+    RecordSchema,
+    check_schema,
+    id_type,
+    record_schema,
+    time_type,
+)
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -31,6 +41,7 @@ from dp_transforms.logs.log_chunk import (
     open_log,
     paused_collection,
 )
+from dp_transforms.logs.samples import AHEAD_BYTES, MOST_FIELDS, OTHER, SAMPLE_ROWS, FieldSample, FileSample, kind_of
 from dp_transforms.logs.text_files import ByteShares
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from dp_transforms.stores import avro_container
@@ -339,3 +350,51 @@ def to_columns(parts: Sequence[ArrowColumns], fields: EventFields) -> id_columns
     """The columns of at least one decoded block, joined."""
     arrays = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
     return id_columns.event_columns(arrays, fields.time_reading)
+
+
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`. Of a local file the last block too."""
+    del fields
+    records: list[dict[str, Any]] = []
+    rows, is_whole, last = 0, True, None
+    with open_log(path, stored, AHEAD_BYTES) as file, faults_of_store(path, file):
+        header = read_avro_header(path, file)
+        schema = record_schema(path, header.schema)
+        for frame in avro_container.iter_frames(file, header):
+            rows += frame[0]
+            if len(records) < SAMPLE_ROWS:
+                first = _first_records(file, header, schema, *frame)
+                records += first
+                is_whole = is_whole and len(first) == frame[0]
+            elif stored is None:
+                last, is_whole = frame, False
+            else:  # to walk on takes a request for each block
+                rows, is_whole = 0, False
+                break
+        if last is not None:
+            records += _first_records(file, header, schema, *last)
+    found = tuple(
+        _sample_field(name, [record[key] for record in records], schema.branches[name])
+        for name, key in itertools.islice(schema.keys.items(), MOST_FIELDS)
+    )
+    known = rows if rows or is_whole else None
+    sees_end = is_whole or stored is None
+    return FileSample(path, "avro", found, known, len(records), Counter(), is_whole, sees_end=sees_end)
+
+
+def _first_records(
+    file: IO[bytes], header: avro_container.Header, schema: RecordSchema, count: int, begin: int, length: int
+) -> list[dict[str, Any]]:
+    """Of a block of any size, about what its first megabyte holds."""
+    pieces = avro_container.block_pieces(file, header, begin, length)
+    try:
+        return next(decode_one_by_one(pieces, count, schema, [*schema.keys.values()]), [])[:SAMPLE_ROWS]
+    except Exception:  # the decoder may raise anything, and its words may hold bytes of the file
+        raise DamagedContainerError from None
+
+
+def _sample_field(name: str, values: list[Any], branches: list[Branch]) -> FieldSample:
+    arrow_type = time_type(branches) or id_type(branches)
+    if arrow_type is None:
+        return FieldSample(name, OTHER, None if branches else pa.nulls(len(values)))
+    return FieldSample(name, kind_of(arrow_type), column_of(values, arrow_type))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from dp_transforms.logs import id_columns, text_files
+from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.csv_rows import RowBlock, row_of_each_line, rows_over_lines
 from dp_transforms.logs.log_chunk import (
     EventFields,
@@ -29,14 +30,17 @@ from dp_transforms.logs.log_chunk import (
     log_size,
 )
 from dp_transforms.logs.rejected_events import Reasons, Rows
+from dp_transforms.logs.samples import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.text_files import (
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
     LineBlock,
+    count_not_utf8,
     is_utf8,
     line_blocks,
     read_head,
+    read_tail,
 )
 from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores.remote_files import StoredFile
@@ -261,3 +265,49 @@ def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
     encoded = cells.dictionary_encode()
     values = [value.decode().encode("latin1") for value in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(values, pa.binary()), safe=False)
+
+
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`."""
+    line_ends_in_cells = fields.csv_line_ends_in_cells
+    head, is_whole = read_head(path, stored)
+    separator = fields.csv_separator or likely_separator(path, head)
+    delimiter = delimiter_of(path, separator)
+    header = read_names(path, head, is_whole, delimiter, line_ends_in_cells)
+    if header is None:
+        return FileSample(path, "csv", (), 0, 0, Counter(), True)
+    is_time = times.parse_values(header.names, None).faults == 0
+    if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
+        raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
+    names, broken = header.names[:MOST_FIELDS], Counter[str]()
+    parser = RowParser(path, len(header.names), range(len(names)), delimiter)
+
+    def read(text: bytes, *, over_lines: bool) -> pa.Table:
+        """Whole rows. Counts what is broken."""
+        if over_lines and text:
+            # The first block alone: in the second one, the end of the text would count as that of the file.
+            rows = next(rows_over_lines(path, io.BytesIO(text), len(text), delimiter.encode(), 1))
+        else:
+            rows = row_of_each_line(path, LineBlock(text), delimiter.encode())
+        columns, kept = parser.read(rows)
+        for rejected in rows.rejected:
+            broken[rejected.reason] += len(rejected.positions)
+        broken[id_columns.WRONG_NUMBER_OF_CELLS] += rows.count - len(kept)
+        return pa.Table.from_arrays([column.cast(pa.binary()) for column in columns], names)
+
+    body = LineBlock(head[header.size :]).raw if is_whole else head[header.size : head.rfind(b"\n") + 1]
+    rows = read(body, over_lines=line_ends_in_cells)
+    is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
+    if not is_all:
+        last = rows
+        if not is_whole:
+            tail = b"" if line_ends_in_cells else read_tail(path, stored)
+            last = read(tail, over_lines=False)
+        rows = pa.concat_tables([rows[:SAMPLE_ROWS], last[-SAMPLE_ROWS:]])
+    found = [FieldSample(name, TEXT, one_chunk(rows.column(at))) for at, name in enumerate(names)]
+    looked_at, not_utf8 = (
+        len(rows) + broken.total(),
+        count_not_utf8(body.split(b"\n")) + count_not_utf8(tail.split(b"\n")),
+    )
+    known, sees_end = looked_at if is_all else None, is_whole or bool(tail)
+    return FileSample(path, "csv", tuple(found), known, looked_at, +broken, is_all, separator, not_utf8, sees_end)

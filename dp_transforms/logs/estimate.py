@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.logs import times
+from dp_transforms.logs import samples, times
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.id_columns import BROKEN_LINE
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, time_unit_error
@@ -67,10 +67,8 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
 
 
 def _problem_of(chunk: LogChunk, fields: EventFields) -> str | None:
-    from dp_transforms.logs import samples  # which imports all formats
-
     try:
-        sample = samples.sample_file(chunk.path, chunk.stored, fields.csv_line_ends_in_cells, fields.csv_separator)
+        sample = samples.sample_file(chunk.path, chunk.stored, fields)
     except EventFileError as error:
         return str(error)
     except OSError:

@@ -9,8 +9,10 @@ of its lines comes first must not matter. Blank lines are not events. Positions 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -20,10 +22,20 @@ import pyarrow.json
 
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.id_columns import Columns
-from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, log_size
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
 from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.rejected_events import Reasons, Rows
-from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, LineBlock, line_blocks
+from dp_transforms.logs.samples import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
+from dp_transforms.logs.text_files import (
+    BLANKS,
+    UTF8_MARK,
+    LineBlock,
+    count_not_utf8,
+    is_packed,
+    line_blocks,
+    read_head,
+    read_tail,
+)
 from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -307,3 +319,47 @@ def _read_block(path: str, block: LineBlock, decoder: JsonDecoder, byte_share: i
     return id_columns.block_of(
         path, columns, kept, reasons, lambda rows: block.numbers()[rows], byte_share, block.rejected(path)
     )
+
+
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`."""
+    head, is_whole = read_head(path, stored)
+    if problem := problem_of_head(head):
+        raise EventFileError(path, problem)
+    lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))
+    is_all = is_whole and len(lines) <= 2 * SAMPLE_ROWS
+    if not is_all:
+        last = lines if is_whole else stripped_lines(LineBlock(read_tail(path, stored)))
+        lines = lines[:SAMPLE_ROWS] + last[-SAMPLE_ROWS:]
+    parser = LineParser(fields)
+    events = [event for event in map(parser.parse, lines) if event is not None]
+    broken = Counter({id_columns.BROKEN_LINE: len(lines) - len(events)})
+    counted = Counter(name for event in events for name in itertools.islice(event, MOST_FIELDS))
+    # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
+    names = [name for name, count in counted.items() if 2 * count >= len(events)]
+    found = tuple(_field_of_values(name, [event.get(name) for event in events]) for name in names)
+    known, sees_end, not_utf8 = len(lines) if is_all else None, is_whole or not is_packed(path), count_not_utf8(lines)
+    return FileSample(path, "json", found, known, len(lines), +broken, is_all, None, not_utf8, sees_end)
+
+
+def _field_of_values(name: str, values: list[Any]) -> FieldSample:
+    """A field of values as the parser has them; OTHER if they are of several kinds."""
+    kinds = {_kind_of_value(value) for value in values if value is not None}
+    kind = kinds.pop() if len(kinds) == 1 else NUMBER if kinds == {WHOLE, NUMBER} else OTHER
+    if kind == OTHER:
+        return FieldSample(name, OTHER, pa.nulls(len(values)) if all(value is None for value in values) else None)
+    arrow_type = {TEXT: pa.binary(), WHOLE: pa.int64(), NUMBER: pa.float64()}[kind]
+    return FieldSample(name, kind, pa.array([_arrow_cell(value, kind) for value in values], arrow_type))
+
+
+def _arrow_cell(value: Any, kind: str) -> Any:
+    if value is None or kind == NUMBER:
+        return None if value is None else float(value)
+    if kind == TEXT:
+        return value.encode("utf-8", "surrogatepass")
+    return max(-(2**63), min(int(value) if len(value) < 20 else 2**63 - 1, 2**63 - 1))
+
+
+def _kind_of_value(value: Any) -> str:
+    kinds = ((WHOLE, Integer), (TEXT, str), (NUMBER, float))
+    return next((kind for kind, cell_type in kinds if isinstance(value, cell_type)), OTHER)

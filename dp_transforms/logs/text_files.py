@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.logs.id_columns import empty_batch
-from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, damaged_error, faults_of_store, open_log
+from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, damaged_error, faults_of_store, log_size, open_log
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
@@ -43,6 +43,7 @@ _LINE_FEED = ord("\n")
 _BLANK_LINES = re.compile(rb"\n[ \t\r\n]*\n")
 _IS_FILLED = np.ones(256, np.uint8)
 _IS_FILLED[list(BLANKS + b"\n")] = 0
+_TAIL_BYTES = 256 << 10
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
@@ -220,6 +221,16 @@ def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]
     return head, is_whole
 
 
+def read_tail(path: str, stored: StoredFile | None) -> bytes:
+    """Whole lines at the end of a file that is larger than its head; nothing of a compressed one."""
+    if is_packed(path):
+        return b""
+    with open_log(path, stored, _TAIL_BYTES) as file, faults_of_store(path, file):
+        file.seek(max(0, log_size(path, stored) - _TAIL_BYTES), os.SEEK_SET)
+        data = file.read(_TAIL_BYTES)
+    return data[data.find(b"\n") + 1 :]
+
+
 def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """A file that is not packed in about so many parts, of 4 to 64 MB."""
     parts = max(min(parts, chunk.bytes // _LEAST_BYTES), -(-chunk.bytes // _MOST_BYTES))
@@ -303,3 +314,8 @@ def is_utf8(text: bytes) -> bool:
         return text.isascii() or text.decode() is not None
     except UnicodeDecodeError:
         return False
+
+
+def count_not_utf8(lines: Iterable[bytes]) -> int:
+    """How many of these lines are not UTF-8."""
+    return sum(not is_utf8(line) for line in lines)
