@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.logs import samples, times
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
-from dp_transforms.logs.id_columns import BROKEN_LINE
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, time_unit_error
-from dp_transforms.logs.text_files import NOT_UTF8_TEXT
-from dp_transforms.logs.times import MICROS_PER_UNIT
+from dp_transforms.logs.text_files import NOT_UTF8_TEXT, LineBlock, is_utf8, read_head
+from dp_transforms.logs.times import MICROS_PER_UNIT, NUMBER
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
 _GROUPS_OF_WINDOWS = 128
-_LOOKED_AT_BLOCKS, _LOOKED_AT_ROWS = 16, 100
+_LOOKED_AT_BLOCKS = 16
 _MOST_UNPACKED = 1032  # bytes that deflate makes of one
 _PROBES = 32  # places of a log at which an event inside a range is looked for first
 
@@ -58,39 +58,51 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
     Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
     no cell. Raises EventFileError if a file cannot be read.
     """
-    for file_format in ("csv", "json"):
+    for file_format, problem_of in (("csv", _problem_of_csv), ("json", _problem_of_json)):
         first = next((chunk for chunk in chunks if chunk.format == file_format), None)
-        problem = None if first is None else _problem_of(first, fields)
+        try:
+            problem = None if first is None else problem_of(first, fields)
+        except (pa.ArrowException, OSError):
+            continue  # reading will report it
         if problem:
             return problem
     return None
 
 
-def _problem_of(chunk: LogChunk, fields: EventFields) -> str | None:
-    try:
-        sample = samples.sample_file(chunk.path, chunk.stored, fields)
-    except EventFileError as error:
-        return str(error)
-    except OSError:
-        return None  # reading will report it
-    place = on_one_line(chunk.path)
-    if sample.looked_at and sample.broken[BROKEN_LINE] == sample.looked_at:
-        return f"{place}: none of {sample.looked_at} lines that were looked at is a JSON object. Write one per line."
-    found = {field.name: field for field in sample.fields}
-    for name in fields.names if sample.looked_at and len(found) < samples.MOST_FIELDS else ():
-        if name not in found:
-            return f"{place}: most of its lines have no field {name!r}. Name it with {fields.flag(name)}."
-    if sample.not_utf8:
-        return f"{place}: {NOT_UTF8_TEXT}"
-    time, is_declared = found.get(fields.time), fields.time_unit in MICROS_PER_UNIT
-    if time is None or is_declared or (fields.time_format is not None and time.kind == samples.TEXT):
+def _problem_of_csv(chunk: LogChunk, fields: EventFields) -> str | None:
+    from dp_transforms.logs.csv_lines import first_cells, read_header
+
+    header = read_header(chunk.path, fields, chunk.stored)
+    if header is None:
         return None
-    is_number = time.kind in (samples.WHOLE, samples.NUMBER)
-    if time.kind == samples.TEXT and time.values is not None:
-        first = time.values[:_LOOKED_AT_ROWS].drop_null()
-        texts = first.filter(pc.greater(pc.binary_length(first), 0))
-        is_number = len(texts) > 0 and pc.all(pc.match_substring_regex(texts, times.NUMBER)).as_py()
-    return str(time_unit_error(chunk.path, fields)) if is_number else None
+    head, is_whole = read_head(chunk.path, chunk.stored)
+    cells = first_cells(chunk.path, head[header.size :], header, fields)
+    is_declared = fields.time_unit in MICROS_PER_UNIT or fields.time_format is not None
+    if not is_declared and cells and all(re.match(NUMBER, cell) for cell in cells):
+        return str(time_unit_error(chunk.path, fields))
+    is_text = is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1])
+    return None if is_text else f"{on_one_line(chunk.path)}: {NOT_UTF8_TEXT}"
+
+
+def _problem_of_json(chunk: LogChunk, fields: EventFields) -> str | None:
+    from dp_transforms.logs.json_lines import LOOKED_AT_LINES, Integer, LineParser, problem_of_head, stripped_lines
+
+    head, is_whole = read_head(chunk.path, chunk.stored)
+    if problem := problem_of_head(head):
+        return f"{on_one_line(chunk.path)}: {problem}"
+    lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))[:LOOKED_AT_LINES]
+    events = [event for event in map(LineParser(fields).parse, lines) if event is not None]
+    where = f"{on_one_line(chunk.path)}: none of its first {len(lines)} lines"
+    if not events:
+        return f"{where} is a JSON object. Write one object per line." if lines else None
+    for name in fields.names:
+        if all(name not in event for event in events):
+            return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
+    moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
+    if not is_utf8(b"\n".join(lines)):
+        return f"{on_one_line(chunk.path)}: {NOT_UTF8_TEXT}"
+    are_numbers = bool(moments) and all(isinstance(moment, (Integer, float)) for moment in moments)
+    return str(time_unit_error(chunk.path, fields)) if are_numbers and fields.time_unit not in MICROS_PER_UNIT else None
 
 
 def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:

@@ -9,6 +9,7 @@ of its lines comes first must not matter. Blank lines are not events. Positions 
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -70,6 +71,9 @@ class JsonDecoder:
         many these are."""
         count = _count_plain(block.raw)
         is_many = count >= _FEW_LINES or len(block.raw) >= _FEW_BYTES
+        if is_many and count and self._schema is None:
+            first = itertools.islice(io.BytesIO(block.raw), LOOKED_AT_LINES)
+            self._schema = guess_schema(list(first), self._fields)
         columns = self._read_fast(block.raw, count) if is_many else None
         if columns is not None:
             return columns, np.arange(count), count
