@@ -31,12 +31,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def judge_files_by_their_first_lines(patch: pytest.MonkeyPatch) -> None:
     """1, of replays: no item in the first 100 lines, so no field of that name in the file."""
 
-    def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    def find_chunks(path: str, fields: EventFields, stored: None) -> list[LogChunk]:
         with TextStream(path) as text:
             lines = bytes(text.stream.read(1 << 20)).split(b"\n")[:100]
         if not any(f'"{fields.item}"'.encode() in line for line in lines):
             raise EventFileError(path, f"no field {fields.item!r}.")
-        return found(path, fields)
+        return found(path, fields, stored)
 
     found = json_lines.find_chunks
     patch.setattr(json_lines, "find_chunks", find_chunks)
