@@ -5,10 +5,11 @@
                    many workers; spread_chunks: that, and small ones together; read_joined: blocks of many events
     samples        sample_log: some rows of a log, whatever its fields are called, for a look at it by the operator
     estimate       estimate_log: about how many events, and how much text, for the memory check; hint_of_log, unit_hint
-    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk and read_chunk
-    avro_schema    the Avro schemas that are read
+    parquet, avro, csv_lines, json_lines     one module per format: find_chunks, cut_chunk, read_chunk, sample
+    avro_schema    the Avro schemas that are read, and the Arrow types of their fields
     csv_rows       which lines of a CSV file are rows
     text_files     plain and compressed text, or a part of it, in blocks of whole lines
+    record_spans   many records decoded in one call; where some are broken, in smaller and smaller spans
     id_columns     Arrow columns -> ids (see `event_ids`) and batches; rows that cannot be read are rejected
     rejected_events  rows that could not be read, for the operator
     times          Arrow columns of any accepted type -> microseconds since 1970 UTC

@@ -12,14 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import fastavro
 import pyarrow as pa
 
-from dp_transforms.logs import id_columns, times
-from dp_transforms.logs.avro_schema import EventSchema, check_schema
+from dp_transforms.logs import id_columns
+from dp_transforms.logs.avro_schema import (
+    Branch,
+    EventSchema,
+    RecordSchema,
+    check_schema,
+    id_type,
+    record_schema,
+    time_type,
+)
 from dp_transforms.logs.log_chunk import (
     EventFields,
     EventFileError,
@@ -31,6 +41,7 @@ from dp_transforms.logs.log_chunk import (
     open_log,
     paused_collection,
 )
+from dp_transforms.logs.samples import AHEAD_BYTES, MOST_FIELDS, OTHER, SAMPLE_ROWS, FieldSample, FileSample, kind_of
 from dp_transforms.logs.text_files import ByteShares
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from dp_transforms.stores import avro_container
@@ -51,16 +62,16 @@ _END_MARK = "end_mark"
 
 
 def decode_one_by_one(
-    pieces: Iterator[bytes], count: int, schema: EventSchema, most_bytes: int | None = None
+    pieces: Iterator[bytes], count: int, schema: RecordSchema, keys: Sequence[str], most_bytes: int | None = None
 ) -> Iterator[list[dict[str, Any]]]:
-    """The records of a block, some at a time, with only the fields ``user``, ``item`` and ``time``.
+    """The records of a block, some at a time, with only the fields of these keys.
 
     pieces: the unpacked bytes of the block. count: the number of its records, as the file claims it. most_bytes: limit
     of the block without its long cells, each of which takes about a microsecond; None: MAX_BLOCK_BYTES.
     Raises BlockTooLargeError, and any error for a block that does not hold exactly so many records.
     """
     writer = fastavro.parse_schema(schema.record)
-    used = [field for field in schema.record["fields"] if field["name"] in ("user", "item", "time")]
+    used = [field for field in schema.record["fields"] if field["name"] in keys]
     reader = fastavro.parse_schema({**schema.record, "fields": used})
     cells = _Cells(pieces, MAX_BLOCK_BYTES if most_bytes is None else most_bytes)
     records: list[dict[str, Any]] = []
@@ -207,15 +218,20 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
             schema = check_schema(chunk.path, header.schema, fields)
             parts: list[ArrowColumns] = []
             first_row, size, read_to = rows_decoded + 1, 0, 0
+
+            def block_of(parts: list[ArrowColumns], read_to: int) -> ReadBlock:
+                share = shares.up_to(read_to - begin)
+                return id_columns.block_of_rows(chunk.path, to_columns(parts, fields), first_row, share)
+
             for part, read_to in _parts(file, header, schema, begin, end):
                 parts.append(part)
                 rows_decoded += len(part[2])
                 size += sum(column.nbytes for column in part)
                 if rows_decoded - first_row + 1 >= _BLOCK_ROWS or size > _BLOCK_BYTES:
-                    yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to - begin))
+                    yield block_of(parts, read_to)
                     parts, first_row, size = [], rows_decoded + 1, 0
             if parts:
-                yield _assemble(chunk.path, parts, schema, first_row, shares.up_to(read_to - begin))
+                yield block_of(parts, read_to)
     except EventFileError:
         raise
     except BlockTooLargeError:
@@ -248,19 +264,20 @@ def _parts(
     file: IO[bytes], header: avro_container.Header, schema: EventSchema, begin: int, end: int | None
 ) -> Iterator[tuple[ArrowColumns, int]]:
     """Some records of the blocks from ``begin`` up to ``end``, and how far the file is read with them."""
-    decoder = BlockDecoder(schema)
-    whole_bytes = whole_block_bytes(schema)
+    decoder = BlockDecoder(schema.records)
+    whole_bytes = whole_block_bytes(schema.records)
     for count, at, length in avro_container.iter_frames(file, header, begin, end):
         try:
             data = avro_container.read_block(file, header, at, length, whole_bytes)
         except BlockTooLargeError:
-            for part in decode_one_by_one(avro_container.block_pieces(file, header, at, length), count, schema):
-                yield to_arrow(part, schema), at + length
+            pieces = avro_container.block_pieces(file, header, at, length)
+            for records in decode_one_by_one(pieces, count, schema.records, schema.keys):
+                yield to_arrow(records, schema), at + length
         else:
-            yield decoder.decode(count, data), at + length
+            yield to_arrow(decoder.decode(count, data), schema), at + length
 
 
-def whole_block_bytes(schema: EventSchema) -> int:
+def whole_block_bytes(schema: RecordSchema) -> int:
     """How many bytes of records `BlockDecoder` may decode at once; larger blocks are for `decode_one_by_one`."""
     return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
@@ -269,13 +286,13 @@ ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
 
 
 class BlockDecoder:
-    """Blocks of records -> three Arrow columns: user, item, time.
+    """Blocks of records, decoded with all their fields.
 
     end_mark: the bytes that follow each record of a block. If they are random, records of many writers can be decoded
         together: no record can end early or late and so change how the next one is read, whatever it holds.
     """
 
-    def __init__(self, schema: EventSchema, end_mark: bytes = b"") -> None:
+    def __init__(self, schema: RecordSchema, end_mark: bytes = b"") -> None:
         self._schema, self._end_mark = schema, end_mark
         record = schema.record
         if end_mark:
@@ -285,7 +302,7 @@ class BlockDecoder:
         # that claims to be endless keeps it busy forever.
         self._array = fastavro.parse_schema({"type": "array", "items": record})
 
-    def decode(self, count: int, data: bytes) -> ArrowColumns:
+    def decode(self, count: int, data: bytes) -> list[dict[str, Any]]:
         """Raises anything for a block that does not hold ``count`` records and nothing else."""
         if count > len(data) // self._schema.min_record_bytes:
             raise ValueError("more records claimed than fit")
@@ -296,27 +313,26 @@ class BlockDecoder:
             raise ValueError("other bytes than the records claimed")
         if self._end_mark and any(record[_END_MARK] != self._end_mark for record in records):
             raise ValueError("a record that ends elsewhere")
-        return to_arrow(records, self._schema)
+        return records  # type: ignore[no-any-return]
 
 
 def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
-    """records: as fastavro returns them."""
-    time_type = {"float": pa.float64(), "whole": pa.int64(), "text": pa.binary()}[schema.time_type]
-    return (
-        _id_array([record["user"] for record in records], schema.user_is_number),
-        _id_array([record["item"] for record in records], schema.item_is_number),
-        pa.array([record["time"] for record in records], time_type),
-    )
+    """User, item and time. records: as fastavro returns them."""
+    columns = zip(schema.keys, schema.types, strict=True)
+    user, item, time = (column_of([record[key] for record in records], arrow_type) for key, arrow_type in columns)
+    return user, item, time
 
 
-def _id_array(values: list[Any], is_number: bool) -> pa.Array:
-    if is_number:
-        return pa.array(values, pa.int64())
+def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Values of a field, as fastavro returns them. arrow_type: see `avro_schema`."""
+    if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
+        return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
+    if not pa.types.is_binary(arrow_type):
+        return pa.array(values, arrow_type)
     try:
-        return pa.array(values, pa.binary())
+        return pa.array(values, arrow_type)
     except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
-        cells = [str(value).encode() if isinstance(value, int) else value for value in values]
-        return pa.array(cells, pa.binary())
+        return pa.array([str(value).encode() if isinstance(value, int) else value for value in values], arrow_type)
 
 
 def _zigzag(number: int) -> bytes:
@@ -330,20 +346,55 @@ def _zigzag(number: int) -> bytes:
     return bytes(out)
 
 
-def _assemble(
-    path: str,
-    parts: list[ArrowColumns],
-    schema: EventSchema,
-    first_row: int,
-    byte_share: int,
-) -> ReadBlock:
-    return id_columns.assemble_block(path, to_columns(parts, schema), lambda rows: rows + first_row, byte_share)
-
-
-def to_columns(parts: Sequence[ArrowColumns], schema: EventSchema) -> id_columns.Columns:
+def to_columns(parts: Sequence[ArrowColumns], fields: EventFields) -> id_columns.Columns:
     """The columns of at least one decoded block, joined."""
-    user, item, time = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
-    unit, *_ = schema.time_reading
-    if unit == "ns" or schema.is_local:
-        time = time.view(pa.timestamp(unit, None if schema.is_local else "UTC"))
-    return id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, *schema.time_reading)
+    arrays = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
+    return id_columns.event_columns(arrays, fields.time_reading)
+
+
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`. Of a local file the last block too."""
+    del fields
+    records: list[dict[str, Any]] = []
+    rows, is_whole, last = 0, True, None
+    with open_log(path, stored, AHEAD_BYTES) as file, faults_of_store(path, file):
+        header = read_avro_header(path, file)
+        schema = record_schema(path, header.schema)
+        for frame in avro_container.iter_frames(file, header):
+            rows += frame[0]
+            if len(records) < SAMPLE_ROWS:
+                first = _first_records(file, header, schema, *frame)
+                records += first
+                is_whole = is_whole and len(first) == frame[0]
+            elif stored is None:
+                last, is_whole = frame, False
+            else:  # to walk on takes a request for each block
+                rows, is_whole = 0, False
+                break
+        if last is not None:
+            records += _first_records(file, header, schema, *last)
+    found = tuple(
+        _sample_field(name, [record[key] for record in records], schema.branches[name])
+        for name, key in itertools.islice(schema.keys.items(), MOST_FIELDS)
+    )
+    known = rows if rows or is_whole else None
+    sees_end = is_whole or stored is None
+    return FileSample(path, "avro", found, known, len(records), Counter(), is_whole, sees_end=sees_end)
+
+
+def _first_records(
+    file: IO[bytes], header: avro_container.Header, schema: RecordSchema, count: int, begin: int, length: int
+) -> list[dict[str, Any]]:
+    """Of a block of any size, about what its first megabyte holds."""
+    pieces = avro_container.block_pieces(file, header, begin, length)
+    try:
+        return next(decode_one_by_one(pieces, count, schema, [*schema.keys.values()]), [])[:SAMPLE_ROWS]
+    except Exception:  # the decoder may raise anything, and its words may hold bytes of the file
+        raise DamagedContainerError from None
+
+
+def _sample_field(name: str, values: list[Any], branches: list[Branch]) -> FieldSample:
+    arrow_type = time_type(branches) or id_type(branches)
+    if arrow_type is None:
+        return FieldSample(name, OTHER, None if branches else pa.nulls(len(values)))
+    return FieldSample(name, kind_of(arrow_type), column_of(values, arrow_type))

@@ -11,16 +11,10 @@ import dataclasses
 import json
 from typing import Any
 
-from dp_transforms.logs import times
-from dp_transforms.logs.log_chunk import (
-    EventFields,
-    EventFileError,
-    check_fields_present,
-    damaged_error,
-    id_type_error,
-    time_type_error,
-    time_unit_error,
-)
+import pyarrow as pa
+
+from dp_transforms.logs.id_columns import check_event_types
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
 
 _MAX_DEPTH = 32
 _MAX_TYPES = 10_000
@@ -38,43 +32,71 @@ _PRIMITIVES = {
     "string": ("bytes", 1),
 }
 _TEXT, _WHOLE = frozenset({"string", "bytes"}), frozenset({"int", "long"})
+_ID_KINDS = _TEXT | _WHOLE
 _TICKS = {
-    "timestamp-millis": "ms",
-    "timestamp-micros": "us",
-    "timestamp-nanos": "ns",
-    "local-timestamp-millis": "ms",
-    "local-timestamp-micros": "us",
-    "local-timestamp-nanos": "ns",
-    "date": "d",
-}
+    f"{local}timestamp-{name}": pa.timestamp(unit, None if local else "UTC")
+    for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+    for local in ("", "local-")  # the time of a clock on the wall, in whichever zone
+} | {"date": pa.date32()}
+
+Branch = tuple[str, str | None]  # of a union, or the only one: type and logical type
 
 
 @dataclasses.dataclass(frozen=True)
-class EventSchema:
-    """How the records of a file are read.
+class RecordSchema:
+    """How the records of a file are decoded.
 
-    record: the schema to decode with; the three fields are called ``user``, ``item`` and ``time``.
-    user_is_number, item_is_number: all its values are whole numbers; else they are bytes or mixed.
-    time_type: ``text``, ``whole`` or ``float``.
-    time_reading: of numbers, and of numbers in text, the unit: ``s``, ``ms``, ``us``, ``ns`` or ``d``, None: text that
-        is none; the form of other text; the zone of times without one (see `times.parse_times`).
-    is_local: whether numbers count the time of a clock on the wall, in whichever zone.
+    record: the schema to decode with, whose fields have names of their own. keys, branches: by the names in the file,
+    these names, and the types that a field may have beside null.
     min_record_bytes: no record is shorter, which bounds the number of records in a block.
     has_repeats: whether a record may hold any number of values, in an array or a map.
     """
 
     record: dict[str, Any]
-    user_is_number: bool
-    item_is_number: bool
-    time_type: str
-    time_reading: tuple[str | None, str | None, str | None]
-    is_local: bool
+    keys: dict[str, str]
+    branches: dict[str, list[Branch]]
     min_record_bytes: int
     has_repeats: bool
 
 
+@dataclasses.dataclass(frozen=True)
+class EventSchema:
+    """Which events are in the records. keys: of user, item and time in `RecordSchema.record`. types: their columns."""
+
+    records: RecordSchema
+    keys: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+
+
 def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     """Raises EventFileError unless events can be read with the schema of this JSON text."""
+    records = record_schema(path, text, fields)
+    branches = [records.branches[name] for name in fields.names]
+    types = [type_of(each) for type_of, each in zip((id_type, id_type, time_type), branches, strict=True)]
+    shown = [_shown(each, _ID_KINDS) for each in branches[:2]] + [_shown_time(branches[2])]
+    check_event_types(path, types, shown, fields)
+    return EventSchema(records, tuple(records.keys[name] for name in fields.names), tuple(types))
+
+
+def id_type(branches: list[Branch]) -> pa.DataType | None:
+    """The type of a column of ids; None for a field that cannot be one."""
+    if not branches or any(kind not in _ID_KINDS or logical == "decimal" for kind, logical in branches):
+        return None
+    return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
+
+
+def time_type(branches: list[Branch]) -> pa.DataType | None:
+    """The type of a column of times, or of numbers that need a unit; None for a field that cannot be one."""
+    if len(branches) != 1 or branches[0][1] == "decimal":
+        return None
+    ((kind, logical),) = branches
+    if kind in _WHOLE:
+        return _TICKS.get(logical or "", pa.int64())
+    return pa.binary() if kind in _TEXT else pa.float64() if kind in ("float", "double") else None
+
+
+def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> RecordSchema:
+    """Raises EventFileError unless records can be decoded with the schema of this JSON text, and have these fields."""
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError):
@@ -84,22 +106,18 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     field_list = schema.get("fields")
     if not (isinstance(field_list, list) and all(_is_field(field) for field in field_list)):
         raise damaged_error(path, "Avro")
-    check_fields_present(path, [field["name"] for field in field_list], fields, has_schema=True)
+    names = [field["name"] for field in field_list]
+    if fields is not None:
+        check_fields_present(path, names, fields, has_schema=True)
     builder = _Builder(path)
     record, size = builder.build(schema, 0)
-    built = dict(zip((field["name"] for field in field_list), record["fields"], strict=True))
-    kinds = {field["name"]: builder.branches(field["type"]) for field in field_list if field["name"] in fields.names}
-    user_kinds, item_kinds = (_id_kinds(path, name, kinds[name]) for name in (fields.user, fields.item))
-    time_type, time_unit = _time_type(path, kinds[fields.time], fields)
-    for name, role in zip(fields.names, ("user", "item", "time"), strict=True):
-        built[name]["name"] = role
-    return EventSchema(
+    return RecordSchema(
         record=record,
-        user_is_number=user_kinds <= _WHOLE,
-        item_is_number=item_kinds <= _WHOLE,
-        time_type=time_type,
-        time_reading=(time_unit, fields.time_format, fields.time_zone),
-        is_local=any((logical or "").startswith("local-") for _, logical in kinds[fields.time]),
+        keys=dict(zip(names, (field["name"] for field in record["fields"]), strict=True)),
+        branches={
+            field["name"]: [branch for branch in builder.branches(field["type"]) if branch[0] != "null"]
+            for field in field_list
+        },
         min_record_bytes=max(1, size),
         has_repeats=builder.has_repeats,
     )
@@ -174,7 +192,7 @@ class _Builder:
         parts = [{"name": f"field{index}", "type": part} for index, (part, _) in enumerate(built)]
         return {"type": "record", "name": own_name, "fields": parts}, sum(size for _, size in built)
 
-    def branches(self, schema: Any) -> list[tuple[str, str | None]]:
+    def branches(self, schema: Any) -> list[Branch]:
         """(type, logical type) of each branch of a field that `build` has accepted."""
         if isinstance(schema, list):
             return [kind for branch in schema for kind in self.branches(branch)]
@@ -195,34 +213,14 @@ def _full_name(name: str, namespace: Any) -> str:
     return name if "." in name or not isinstance(namespace, str) or not namespace else f"{namespace}.{name}"
 
 
-def _id_kinds(path: str, name: str, branches: list[tuple[str, str | None]]) -> frozenset[str]:
+def _shown(branches: list[Branch], good: frozenset[str] = frozenset()) -> str:
+    """The first of the types that is not good."""
     for kind, logical in branches:
-        if kind not in _TEXT | _WHOLE | {"null"} or logical == "decimal":
-            raise id_type_error(path, name, _shown(kind, logical))
-    kinds = frozenset(kind for kind, _ in branches) - {"null"}
-    if not kinds:
-        raise id_type_error(path, name, "null")
-    return kinds
+        if kind not in good or logical == "decimal":
+            shown = kind if kind in (*_PRIMITIVES, "record", "enum", "array", "map", "fixed") else "of a named type"
+            return f"{shown} (decimal)" if logical == "decimal" else shown
+    return "null"
 
 
-def _time_type(path: str, branches: list[tuple[str, str | None]], fields: EventFields) -> tuple[str, str | None]:
-    """`EventSchema.time_type`, and the unit."""
-    kinds = [(kind, logical) for kind, logical in branches if kind != "null"]
-    if len(kinds) != 1:
-        raise time_type_error(path, fields.time, f"a union of {len(kinds)} types")
-    ((kind, logical),) = kinds
-    if kind in _WHOLE and logical in _TICKS:
-        return "whole", _TICKS[logical]
-    if kind in _WHOLE | {"float", "double"}:
-        if fields.time_unit not in times.MICROS_PER_UNIT:
-            raise time_unit_error(path, fields)
-        return "whole" if kind in _WHOLE else "float", fields.time_unit
-    if kind in _TEXT and logical != "decimal":
-        return "text", fields.time_unit
-    raise time_type_error(path, fields.time, _shown(kind, logical))
-
-
-def _shown(kind: str, logical: str | None) -> str:
-    known = kind in (*_PRIMITIVES, "record", "enum", "array", "map", "fixed")
-    shown = kind if known else "of a named type"
-    return f"{shown} (decimal)" if logical == "decimal" else shown
+def _shown_time(branches: list[Branch]) -> str:
+    return _shown(branches) if len(branches) == 1 else f"a union of {len(branches)} types"

@@ -11,12 +11,12 @@ import csv
 import io
 import itertools
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from dp_transforms.logs import id_columns, text_files, times
@@ -30,16 +30,18 @@ from dp_transforms.logs.log_chunk import (
     damaged_error,
     log_size,
 )
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import Reasons, Rows
+from dp_transforms.logs.samples import MOST_FIELDS, SAMPLE_ROWS, TEXT, FieldSample, FileSample
 from dp_transforms.logs.text_files import (
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
-    ByteShares,
     LineBlock,
+    count_not_utf8,
     is_utf8,
     line_blocks,
     read_head,
+    read_tail,
 )
 from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores.remote_files import StoredFile
@@ -174,28 +176,31 @@ def delimiter_of(path: str, separator: str | None) -> str:
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The rows, in blocks of about 4 MB of text."""
     path, delimiter = chunk.path, delimiter_of(chunk.path, fields.csv_separator)
-    shares = ByteShares(chunk.bytes)
-    rows_read = 0
     try:
         header = read_header(path, fields, chunk.stored)
-        if header is None:
-            raise damaged_error(path, "CSV")  # it had a header when it was found
-        parser = _Parser(path, header.names, fields)
-        with text_files.open_text(chunk) as text:
-            first_line = 1
-            if chunk.span is None or not chunk.span[0]:
-                text.stream.read(header.size)
-                first_line += header.lines
-            for rows in _row_blocks(path, text.stream, first_line, fields, delimiter.encode()):
-                block = parser.read(rows, shares.up_to(text.bytes_read()))
-                rows_read += block.rows
-                yield text.number(block)
     except (pa.ArrowException, OSError):
-        raise damaged_error(path, "CSV", None if chunk.span else rows_read) from None
-    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
+        header = None
+    if header is None:
+        raise damaged_error(path, "CSV")  # it had a header when it was found
+    used = [header.names.index(name) for name in fields.names]
+    parser = RowParser(path, len(header.names), used, delimiter)
+    skipped = header if chunk.span is None or not chunk.span[0] else None
+    yield from text_files.read_text(
+        chunk,
+        "CSV",
+        lambda stream: _row_blocks(path, stream, skipped, fields, delimiter.encode()),
+        lambda rows, byte_share: _read_block(path, rows, parser, fields, byte_share),
+    )
 
 
-def _row_blocks(path: str, stream: Any, first_line: int, fields: EventFields, delimiter: bytes) -> Iterator[RowBlock]:
+def _row_blocks(
+    path: str, stream: Any, header: CsvHeader | None, fields: EventFields, delimiter: bytes
+) -> Iterator[RowBlock]:
+    """header: None: the stream begins behind it."""
+    first_line = 1
+    if header is not None:
+        stream.read(header.size)
+        first_line += header.lines
     if fields.csv_line_ends_in_cells:
         yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, first_line)
         return
@@ -203,46 +208,46 @@ def _row_blocks(path: str, stream: Any, first_line: int, fields: EventFields, de
         yield row_of_each_line(path, block, delimiter)
 
 
-class _Parser:
-    """Arrow's parser, for blocks of whole rows."""
+def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventFields, byte_share: int) -> ReadBlock:
+    arrays, kept = parser.read(rows)
+    reasons = Reasons(rows.count)
+    reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
+    columns = id_columns.event_columns(arrays, fields.time_reading)
+    return id_columns.block_of(
+        path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
+    )
 
-    def __init__(self, path: str, names: list[str], fields: EventFields) -> None:
-        self._path, self._fields = path, fields
+
+class RowParser:
+    """Arrow's parser, for blocks of whole rows.
+
+    width: of a row, in cells. used: the numbers of the columns to read, from 0.
+    """
+
+    def __init__(self, path: str, width: int, used: Sequence[int], delimiter: str) -> None:
+        self._path, self._delimiter = path, delimiter
         # Columns are numbered: names may be any text, and unused ones may occur twice.
-        self._columns = [str(number) for number in range(len(names))]
-        self._used = [str(names.index(name)) for name in fields.names]
-        self._delimiter = delimiter_of(path, fields.csv_separator)
+        self._columns, self._used = [str(number) for number in range(width)], [str(number) for number in used]
 
-    def read(self, rows: RowBlock, byte_share: int) -> ReadBlock:
-        invalid: list[int] = []
+    def read(self, rows: RowBlock) -> tuple[list[pa.Array], Rows]:
+        """The columns, as bytes, and the numbers, from 0, of the rows that have the right number of cells."""
         # Other text is read as Latin-1, in which every byte is valid, and changed back: the parser fails at a row that
         # is not UTF-8 and has a wrong number of cells.
         is_valid = is_utf8(rows.text)
-        user, item, time = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode(), invalid)
-        if len(time) + len(invalid) != rows.count:
+        columns, invalid = self._parse(rows.text if is_valid else rows.text.decode("latin1").encode())
+        if len(columns[0]) + len(invalid) != rows.count:
             raise EventFileError(
                 self._path, "its rows cannot be separated. Leave the file out, and report this as a bug."
             )
-        unparsed = list(rows.rejected)
-        if invalid:
-            numbers = rows.numbers()[np.array(invalid, np.int64)]
-            unparsed.append(RejectedEvents(self._path, tuple(numbers.tolist()), id_columns.WRONG_NUMBER_OF_CELLS))
-        return id_columns.assemble_block(
-            self._path,
-            (
-                _encode_ids(user, is_valid=is_valid),
-                _encode_ids(item, is_valid=is_valid),
-                times.parse_times(time, *self._fields.time_reading),
-            ),
-            lambda found: np.delete(rows.numbers(), invalid)[found],
-            byte_share,
-            unparsed,
-        )
+        kept = np.arange(rows.count)
+        kept = np.delete(kept, invalid) if invalid else kept
+        return columns if is_valid else [_of_latin1(column) for column in columns], kept
 
-    def _parse(self, text: bytes, invalid: list[int]) -> list[pa.BinaryArray]:
-        """The three columns. invalid: gets the numbers, from 0, of the rows with a wrong number of cells."""
+    def _parse(self, text: bytes) -> tuple[list[pa.BinaryArray], list[int]]:
+        """The columns, and the numbers, from 0, of the rows with a wrong number of cells."""
         if not text:
-            return [pa.array([], pa.binary())] * 3
+            return [pa.array([], pa.binary()) for _ in self._used], []
+        invalid: list[int] = []
 
         def skip(row: Any) -> str:
             invalid.append(row.number - 1)
@@ -264,14 +269,57 @@ class _Parser:
                 column_types=dict.fromkeys(self._used, pa.binary()),
             ),
         )
-        return [one_chunk(table.column(number)) for number in range(3)]
+        return [one_chunk(column) for column in table.columns], invalid
 
 
-def _encode_ids(cells: pa.BinaryArray, *, is_valid: bool) -> id_columns.IdColumn:
-    if is_valid:
-        return id_columns.encode_ids(cells)
+def _of_latin1(cells: pa.BinaryArray) -> pa.DictionaryArray:
+    """Cells as they are in the file, from those of its bytes as Latin-1."""
     encoded = cells.dictionary_encode()
-    values = encoded.dictionary.view(pa.string())
-    if not pc.all(pc.string_is_ascii(values)).as_py():
-        values = pa.array([value.encode("latin1") for value in values.to_pylist()], pa.binary())
-    return id_columns.encode_ids(pa.DictionaryArray.from_arrays(encoded.indices, values, safe=False))
+    values = [value.decode().encode("latin1") for value in encoded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(values, pa.binary()), safe=False)
+
+
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`."""
+    line_ends_in_cells = fields.csv_line_ends_in_cells
+    head, is_whole = read_head(path, stored)
+    separator = fields.csv_separator or likely_separator(path, head)
+    delimiter = delimiter_of(path, separator)
+    header = read_names(path, head, is_whole, delimiter, line_ends_in_cells)
+    if header is None:
+        return FileSample(path, "csv", (), 0, 0, Counter(), True)
+    is_time = times.parse_values(header.names, None).faults == 0
+    if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
+        raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
+    names, broken = header.names[:MOST_FIELDS], Counter[str]()
+    parser = RowParser(path, len(header.names), range(len(names)), delimiter)
+
+    def read(text: bytes, *, over_lines: bool) -> pa.Table:
+        """Whole rows. Counts what is broken."""
+        if over_lines and text:
+            # The first block alone: in the second one, the end of the text would count as that of the file.
+            rows = next(rows_over_lines(path, io.BytesIO(text), len(text), delimiter.encode(), 1))
+        else:
+            rows = row_of_each_line(path, LineBlock(text), delimiter.encode())
+        columns, kept = parser.read(rows)
+        for rejected in rows.rejected:
+            broken[rejected.reason] += len(rejected.positions)
+        broken[id_columns.WRONG_NUMBER_OF_CELLS] += rows.count - len(kept)
+        return pa.Table.from_arrays([column.cast(pa.binary()) for column in columns], names)
+
+    body = LineBlock(head[header.size :]).raw if is_whole else head[header.size : head.rfind(b"\n") + 1]
+    rows = read(body, over_lines=line_ends_in_cells)
+    is_all, tail = is_whole and len(rows) <= 2 * SAMPLE_ROWS, b""
+    if not is_all:
+        last = rows
+        if not is_whole:
+            tail = b"" if line_ends_in_cells else read_tail(path, stored)
+            last = read(tail, over_lines=False)
+        rows = pa.concat_tables([rows[:SAMPLE_ROWS], last[-SAMPLE_ROWS:]])
+    found = [FieldSample(name, TEXT, one_chunk(rows.column(at))) for at, name in enumerate(names)]
+    looked_at, not_utf8 = (
+        len(rows) + broken.total(),
+        count_not_utf8(body.split(b"\n")) + count_not_utf8(tail.split(b"\n")),
+    )
+    known, sees_end = looked_at if is_all else None, is_whole or bool(tail)
+    return FileSample(path, "csv", tuple(found), known, looked_at, +broken, is_all, separator, not_utf8, sees_end)

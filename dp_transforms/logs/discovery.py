@@ -55,25 +55,31 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
     Logs without events have no chunks, or chunks without rows. That is not an error, because it could depend on one
     user's event. Raises EventFileError for sources without logs and for headers and schemas that cannot be used.
     """
-    local, remote = _by_place(sources)
-    chunks = [chunk for path in _find_files(local) for chunk in _chunks_of(path, fields)]
-    return chunks + _stored_chunks(list_stored_logs(remote), fields)
+    chunks: list[LogChunk] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # to look into a stored file takes as long as the store takes to answer
+        for is_local, logs in itertools.groupby(find_log_files(sources), key=lambda log: log[1] is None):
+            while some := list(itertools.islice(logs, 64 * _AT_ONCE)):
+                paths, stored = zip(*some, strict=True)
+                look = map if is_local else pool.map
+                chunks += itertools.chain.from_iterable(look(_chunks_of, paths, stored, itertools.repeat(fields)))
+    return chunks
+
+
+def _chunks_of(path: str, stored: StoredFile | None, fields: EventFields) -> list[LogChunk]:
+    try:
+        chunks: list[LogChunk] = module_of_format(format_of_log(path)).find_chunks(path, fields, stored)
+    except RemoteFileError as error:
+        raise EventFileError(path, f"it cannot be read: {error.strerror}.") from None
+    return chunks
 
 
 def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | None]]:
     """The files of all logs among ``sources`` (as in `find_log_chunks`), without a look into them. Raises
     EventFileError for sources without logs."""
-    local, remote = _by_place(sources)
-    yield from ((path, None) for path in _find_files(local))
-    yield from ((file.url, file) for file in list_stored_logs(remote))
-
-
-def _by_place(sources: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The local ones, and the URLs."""
     if not sources:
         raise EventFileError("sources", "none given. Name a file, a folder or a glob.")
-    remote = [source for source in sources if is_remote(source)]
-    return [source for source in sources if source not in remote], remote
+    yield from ((path, None) for path in _find_files([source for source in sources if not is_remote(source)]))
+    yield from ((file.url, file) for file in list_stored_logs([source for source in sources if is_remote(source)]))
 
 
 def format_of_log(path: str) -> str:
@@ -94,12 +100,7 @@ def list_stored_logs(sources: Sequence[str]) -> Iterator[StoredFile]:
 
 def find_file_chunks(path: str, fields: EventFields) -> list[LogChunk]:
     """The chunks of one file, none if it has no events. Raises EventFileError if it cannot be read."""
-    return _chunks_of(_checked_file(path), fields)
-
-
-def _chunks_of(path: str, fields: EventFields) -> list[LogChunk]:
-    chunks: list[LogChunk] = module_of_format(format_of_log(path)).find_chunks(path, fields)
-    return chunks
+    return _chunks_of(_checked_file(path), None, fields)
 
 
 def is_log_name(path: str) -> bool:
@@ -170,23 +171,6 @@ def _stored_logs(source: str) -> Iterator[StoredFile]:
         raise EventFileError(source, f"it cannot be read: {error.strerror}.") from None
     if not has_log:
         raise _nothing_there(source) if is_empty else _no_log_in_it(source)
-
-
-def _stored_chunks(files: Iterable[StoredFile], fields: EventFields) -> list[LogChunk]:
-    """Of several files at once: to look into a file takes as long as the store takes to answer."""
-
-    def find(file: StoredFile) -> list[LogChunk]:
-        try:
-            chunks: list[LogChunk] = module_of_format(format_of_log(file.url)).find_chunks(file.url, fields, file)
-        except RemoteFileError as error:
-            raise EventFileError(file.url, f"it cannot be read: {error.strerror}.") from None
-        return chunks
-
-    chunks, left = [], iter(files)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        while some := list(itertools.islice(left, 64 * _AT_ONCE)):
-            chunks += [chunk for found in pool.map(find, some) for chunk in found]
-    return chunks
 
 
 def _logs_below(folder: str) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dp_transforms.checks import on_one_line
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, time_unit_error
-from dp_transforms.logs.text_files import BLANKS, NOT_UTF8_TEXT, is_utf8, read_head
+from dp_transforms.logs.text_files import NOT_UTF8_TEXT, LineBlock, is_utf8, read_head
 from dp_transforms.logs.times import MICROS_PER_UNIT, NUMBER
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -85,15 +85,12 @@ def _problem_of_csv(chunk: LogChunk, fields: EventFields) -> str | None:
 
 
 def _problem_of_json(chunk: LogChunk, fields: EventFields) -> str | None:
-    from dp_transforms.logs.json_lines import LOOKED_AT_LINES, Integer, LineParser, problem_of_head
+    from dp_transforms.logs.json_lines import LOOKED_AT_LINES, Integer, LineParser, problem_of_head, stripped_lines
 
     head, is_whole = read_head(chunk.path, chunk.stored)
     if problem := problem_of_head(head):
         return f"{on_one_line(chunk.path)}: {problem}"
-    lines = [line.strip(BLANKS) for line in head.split(b"\n")]
-    if not is_whole:
-        lines.pop()
-    lines = [line for line in lines if line][:LOOKED_AT_LINES]
+    lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))[:LOOKED_AT_LINES]
     events = [event for event in map(LineParser(fields).parse, lines) if event is not None]
     where = f"{on_one_line(chunk.path)}: none of its first {len(lines)} lines"
     if not events:

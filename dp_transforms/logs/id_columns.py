@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.logs.log_chunk import ReadBlock
-from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
-from dp_transforms.logs.times import BAD_TIME, TimeColumn
+from dp_transforms.logs import times
+from dp_transforms.logs.log_chunk import (
+    EventFields,
+    ReadBlock,
+    TimeReading,
+    id_type_error,
+    time_type_error,
+    time_unit_error,
+)
+from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
+from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
 
@@ -48,6 +57,26 @@ def is_id_type(column_type: pa.DataType) -> bool:
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
     return bool(pa.types.is_integer(column_type)) or is_text_type(column_type)
+
+
+def check_event_types(
+    path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
+) -> None:
+    """Raises EventFileError unless columns of these types can be user, item and time.
+
+    types: None for a type that no event has. shown: the types in the words of the format.
+    """
+    for name, column_type, words in zip(fields.names[:2], types, shown, strict=False):
+        if column_type is None or not is_id_type(column_type):
+            raise id_type_error(path, name, words)
+    time_type = types[2]
+    if time_type is not None and pa.types.is_dictionary(time_type):
+        time_type = time_type.value_type
+    if time_type is not None and times.is_number_type(time_type):
+        if fields.time_unit not in times.MICROS_PER_UNIT:
+            raise time_unit_error(path, fields)
+    elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
+        raise time_type_error(path, fields.time, shown[2])
 
 
 def is_text_type(column_type: pa.DataType) -> bool:
@@ -98,33 +127,67 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
     return array.dictionary_encode()
 
 
-def assemble_block(
-    source: str,
-    columns: Columns,
-    positions_of: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]],
-    byte_share: int,
-    unparsed: Sequence[RejectedEvents] = (),
-) -> ReadBlock:
-    """The good rows as a batch, the rejected ones by reason.
+def event_columns(arrays: Sequence[pa.Array], time_reading: TimeReading) -> Columns:
+    """arrays: user, item and time as a format has them. time_reading: see `EventFields`."""
+    user, item, time = arrays
+    return encode_ids(user), encode_ids(item), parse_times(time, *time_reading)
 
-    columns: user, item, time, all of length n. A row with several faults is reported for the first one.
-    positions_of: numbers of rows in the block, from 0 -> their positions in the file.
-    unparsed: rows of the block that never became columns.
+
+class Events(NamedTuple):
+    """What n records are. batch: the events. rows: int64[len(batch)], their numbers among the records, rising from 0.
+    rejected: the others."""
+
+    batch: EventBatch
+    rows: Rows
+    rejected: tuple[RejectedEvents, ...]
+
+
+def events_of(
+    source: str, columns: Columns, rows: Rows, reasons: Reasons, positions_of: Callable[[Rows], Rows]
+) -> Events:
+    """The good records as a batch, the others by reason. A record with several faults is reported for the first one.
+
+    columns: of the records that could be decoded. rows: their numbers. reasons: of all n records, with those of the
+    records that could not be decoded. positions_of: numbers of records -> their positions in the source.
     """
     user, item, time = columns
-    reasons = Reasons(len(time.faults))
-    for name, faults in (("user", user.faults), ("item", item.faults), ("time", time.faults)):
-        for fault in np.unique(faults[faults != 0]).tolist() if faults.any() else ():
+    faulty = [
+        (name, column.faults)
+        for name, column in (("user", user), ("item", item), ("time", time))
+        if column.faults.any()
+    ]
+    for name, faults in faulty:
+        for fault in np.unique(faults[faults != 0]).tolist():
             text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
-            reasons.add(text, np.flatnonzero(faults == fault))
-    rejected = reasons.report(source, positions_of)
+            reasons.add(text, rows[faults == fault])
     users, items, micros = user.indices, item.indices, time.micros
-    if rejected:
-        good = reasons.good()
-        users, items, micros = users[good], items[good], micros[good]
+    if faulty:
+        good = np.flatnonzero(np.bitwise_or.reduce([faults for _, faults in faulty]) == 0)
+        users, items, micros, rows = users[good], items[good], micros[good], rows[good]
     batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
-    rows = len(time.faults) + sum(len(events.positions) for events in unparsed)
-    return ReadBlock(batch, (*unparsed, *rejected), rows, byte_share)
+    return Events(batch, rows, reasons.report(source, positions_of))
+
+
+def block_of(
+    source: str,
+    columns: Columns,
+    rows: Rows,
+    reasons: Reasons,
+    positions_of: Callable[[Rows], Rows],
+    byte_share: int,
+    left_out: Sequence[RejectedEvents] = (),
+) -> ReadBlock:
+    """`events_of`, as a block of a log. left_out: what was rejected before records were decoded."""
+    events = events_of(source, columns, rows, reasons, positions_of)
+    rejected = (*left_out, *events.rejected)
+    count = len(events.batch) + sum(len(part.positions) for part in rejected)
+    return ReadBlock(events.batch, rejected, count, byte_share)
+
+
+def block_of_rows(path: str, columns: Columns, first_row: int, byte_share: int) -> ReadBlock:
+    """Of a format whose records are numbered, and can all be decoded. first_row: the number of the first one."""
+    count = len(columns[2].faults)
+    return block_of(path, columns, np.arange(count), Reasons(count), lambda rows: rows + first_row, byte_share)
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:
@@ -144,12 +207,6 @@ def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:
     if len(values):  # else each row has a fault; and indices of such rows may be too large
         indices = values.indices.to_numpy().take(indices, mode="clip")
     return IdColumn(values.dictionary, indices, faults)
-
-
-def good_rows(columns: Columns) -> npt.NDArray[np.int64]:
-    """The rows that `assemble_block` puts into the batch, in their order."""
-    user, item, time = columns
-    return np.flatnonzero((user.faults | item.faults | time.faults) == 0)
 
 
 def _dictionary_array(values: pa.StringArray, indices: npt.NDArray[np.int32]) -> pa.DictionaryArray:

@@ -9,24 +9,34 @@ of its lines comes first must not matter. Blank lines are not events. Positions 
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
 from dp_transforms.logs import id_columns, text_files, times
 from dp_transforms.logs.id_columns import Columns
-from dp_transforms.logs.log_chunk import EventFields, LogChunk, ReadBlock, damaged_error, log_size
-from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.text_files import BLANKS, UTF8_MARK, ByteShares, LineBlock, line_blocks
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, log_size
+from dp_transforms.logs.record_spans import RecordSpans
+from dp_transforms.logs.rejected_events import Reasons, Rows
+from dp_transforms.logs.samples import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, TEXT, WHOLE, FieldSample, FileSample
+from dp_transforms.logs.text_files import (
+    BLANKS,
+    UTF8_MARK,
+    LineBlock,
+    count_not_utf8,
+    is_packed,
+    line_blocks,
+    read_head,
+    read_tail,
+)
 from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
@@ -41,207 +51,133 @@ _NOT_JSON_NUMBER = re.compile(rb"[:,\[\s]-?(?:NaN|Inf)")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _EXACT_IN_FLOAT = 2.0**53
 
-_Rows = npt.NDArray[np.int64]
-
 # So few lines, unless they are long, are faster one by one than in a call of Arrow's reader.
 _FEW_LINES, _FEW_BYTES = 50, 1 << 14
-_SPLIT = 8
 _SMALL_SPAN = 128  # lines: if one of them is odd, up to so many are read one by one
-# After so many failed calls of Arrow's reader in one block, the rest is read line by line. This limits the cost of
-# hostile lines.
-_MAX_FAILED_SPANS = 100
+_GUESSES = 8  # places of a block from which its types are guessed
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DecodedLines:
-    """n lines, decoded.
+class JsonDecoder:
+    """Lines -> columns. It remembers which types the fields had, which saves time and changes no result.
 
-    columns: user, item and time of the lines that are not broken. kept: their numbers, from 0. broken: those of the
-    others. schema: the types that the fields had, for `decode_lines` of what follows; None: not known.
+    schema: the types of other lines; None: not known.
     """
 
-    columns: Columns
-    kept: _Rows
-    broken: _Rows
-    schema: pa.Schema | None
+    def __init__(self, fields: EventFields, schema: pa.Schema | None = None) -> None:
+        self._fields, self._schema = fields, schema
 
+    def decode(self, block: LineBlock) -> tuple[Columns, Rows, int]:
+        """The columns of the lines that are not broken; their numbers, from 0, among those that are not blank; and how
+        many these are."""
+        count = _count_plain(block.raw)
+        is_many = count >= _FEW_LINES or len(block.raw) >= _FEW_BYTES
+        if is_many and count and self._schema is None:
+            first = itertools.islice(io.BytesIO(block.raw), LOOKED_AT_LINES)
+            self._schema = guess_schema(list(first), self._fields)
+        columns = self._read_fast(block.raw, count) if is_many else None
+        if columns is not None:
+            return columns, np.arange(count), count
+        lines, tried = stripped_lines(block), self._schema if count else None
+        if len(lines) >= _FEW_LINES:
+            self._schema = self._guess_schema(lines) or self._schema
+        spans = RecordSpans(_FEW_LINES, _SMALL_SPAN)
+        is_known_odd = tried is not None and tried == self._schema
+        parts = list(spans.decode(lines, self._read_together, self._read_one_by_one, is_known_odd=is_known_odd))
+        kept = np.concatenate([rows for rows, _ in parts])
+        return id_columns.join_columns([part for _, part in parts]), kept, len(lines)
 
-def decode_lines(block: LineBlock, fields: EventFields, schema: pa.Schema | None = None) -> DecodedLines:
-    """The columns of the lines that are not blank. schema: that of other lines saves time, and changes no result."""
-    read = _Spans(block, fields, schema)
-    kept = np.concatenate(read.kept)
-    is_broken = np.ones(read.count, np.bool_)
-    is_broken[kept] = False
-    return DecodedLines(id_columns.join_columns(read.parts), kept, np.flatnonzero(is_broken), read.schema)
-
-
-class _Spans:
-    """Reads lines by Arrow; if some line is odd, in smaller and smaller parts, and the smallest line by line.
-
-    parts, kept: columns, and the numbers of the lines that they hold. count: of all lines. schema: one that fitted
-    lines, if any did.
-    """
-
-    def __init__(self, block: LineBlock, fields: EventFields, schema: pa.Schema | None) -> None:
-        self._fields, self.schema = fields, schema
-        self._failed = 0
-        self.parts: list[Columns] = []
-        self.kept: list[_Rows] = []
-        whole = _Lines(block)
-        self.count = whole.count
-        are_many = whole.count >= _FEW_LINES or len(whole.text) >= _FEW_BYTES
-        if whole.is_plain and are_many and self._read_whole(whole):
-            return
-        self._lines = stripped_lines(block)
-        self.count = len(self._lines)
-        if self.count >= _FEW_LINES:
-            self.schema = self._guess_schema() or schema
-        self._read(0, self.count, is_known_odd=True)
-
-    def _read_whole(self, lines: _Lines) -> bool:
-        if self.schema is not None and self._read_fast(0, lines):
-            return True
-        guess = guess_schema(io.BytesIO(lines.text), self._fields)
-        if guess is None or guess == self.schema:
-            return False
-        self.schema = guess
-        return self._read_fast(0, lines)
-
-    def _guess_schema(self) -> pa.Schema | None:
+    def _guess_schema(self, lines: list[bytes]) -> pa.Schema | None:
         """From the first lines; from later ones if an odd line is among the first."""
-        step = max(1, self.count // _SPLIT)
-        guesses = (
-            guess_schema(itertools.islice(self._lines, begin, None), self._fields)
-            for begin in range(0, self.count, step)
-        )
+        begins = range(0, len(lines), max(1, len(lines) // _GUESSES))
+        guesses = (guess_schema(lines[begin : begin + LOOKED_AT_LINES], self._fields) for begin in begins)
         return next((guess for guess in guesses if guess is not None), None)
 
-    def _read(self, begin: int, end: int, *, is_known_odd: bool = False) -> None:
-        if self.schema is None or end - begin < _FEW_LINES or self._failed > _MAX_FAILED_SPANS:
-            self._read_slowly(begin, end)
-        elif is_known_odd or not self._read_span(begin, end):
-            step = max(_SMALL_SPAN, -(-(end - begin) // _SPLIT))
-            if step >= end - begin:
-                self._read_slowly(begin, end)
-                return
-            for at in range(begin, end, step):
-                self._read(at, min(at + step, end))
+    def _read_together(self, lines: list[bytes]) -> Columns | None:
+        text = b"".join(line + b"\n" for line in lines)
+        return self._read_fast(text, len(lines)) if _count_plain(text) == len(lines) else None
 
-    def _read_span(self, begin: int, end: int) -> bool:
-        lines = _Lines(LineBlock(b"\n".join(self._lines[begin:end])), are_stripped=True)
-        if lines.is_plain and lines.count == end - begin:
-            return self._read_fast(begin, lines)
-        self._failed += 1
-        return False
+    def _read_one_by_one(self, lines: list[bytes]) -> Iterator[tuple[Rows, Columns]]:
+        columns, kept = read_one_by_one(lines, self._fields)
+        yield kept, columns
 
-    def _read_fast(self, begin: int, lines: _Lines) -> bool:
-        part = _read_fast(lines, self.schema, self._fields)
-        if part is None:
-            self._failed += 1
-            return False
-        self.parts.append(part)
-        self.kept.append(np.arange(begin, begin + lines.count))
-        return True
-
-    def _read_slowly(self, begin: int, end: int) -> None:
-        part, kept = read_one_by_one(self._lines[begin:end], self._fields)
-        self.parts.append(part)
-        self.kept.append(kept + begin)
+    def _read_fast(self, text: bytes, count: int) -> Columns | None:
+        return read_fast(text, count, self._schema, self._fields)
 
 
 def stripped_lines(block: LineBlock) -> list[bytes]:
-    """The lines that are not blank, without blanks around them."""
-    return [line for line in (line.strip(BLANKS) for line in block.filled_text().split(b"\n")) if line]
+    """The lines that are not blank, without blanks around them and a byte order mark before them."""
+    stripped = (line.strip(BLANKS) for line in block.filled_text().split(b"\n"))
+    return [line.removeprefix(UTF8_MARK) for line in stripped if line]
 
 
-def join_line(line: bytes, fields: EventFields) -> bytes | None:
+def join_line(value: bytes, fields: EventFields) -> bytes | None:
     """Writes an object of several lines on one line; None if it is broken."""
-    if LineParser(fields).parse(line) is None:
+    if LineParser(fields).parse(value.removeprefix(UTF8_MARK)) is None:
         return None
     # No text in a valid object holds a line end: they are all between its parts.
-    return line.replace(b"\n", b" ")
+    return value.replace(b"\n", b" ")
 
 
-class _Lines:
-    """A block of lines.
+def _count_plain(text: bytes) -> int:
+    """How many lines there are, if Arrow may read them; else 0.
 
-    text: its lines without blank ones and, if Arrow needs that, without blanks and marks before them.
-    is_plain: Arrow may read it. count: how many lines it has, if it is plain.
+    Each must begin with ``{``, end with ``}``, not be nested deeply, and hold no NaN. JSON needs a comma between a
+    ``}`` and a ``{``, except at the top level. So no object can run over a line end, and if there are as many objects
+    as lines, each line is one object.
     """
-
-    def __init__(self, block: LineBlock, *, are_stripped: bool = False) -> None:
-        self.text = block.raw
-        self.count = 0
-        self.is_plain = self._check_plain()
-        if not self.is_plain and not are_stripped:
-            self.text = b"".join(line.removeprefix(UTF8_MARK) + b"\n" for line in stripped_lines(block))
-            self.is_plain = self._check_plain()
-
-    def _check_plain(self) -> bool:
-        """Whether each line begins with ``{``, ends with ``}``, is not nested deeply and holds no NaN.
-
-        JSON needs a comma between a ``}`` and a ``{``, except at the top level. So no object can run over a line end,
-        and if there are as many objects as lines, each line is one object.
-        """
-        text = self.text
-        if not text:
-            return True
-        if not (text.startswith(b"{") and text.endswith((b"}\n", b"}\r\n"))):
-            return False
-        codes = np.frombuffer(text, np.uint8)
-        feeds = np.flatnonzero(codes == ord("\n"))
-        lines = len(feeds)
-        if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
-            return False
-        self.count = lines
-        if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
-            return False
-        sizes = np.diff(feeds, prepend=-1)
-        for line in np.flatnonzero(sizes > MAX_VALUES).tolist():
-            if text.count(b",", feeds[line] - sizes[line] + 1, feeds[line]) > MAX_VALUES:
-                return False
-        is_opening = (codes | 0x20) == ord("{")
-        if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
-            return True
-        opened = np.searchsorted(np.flatnonzero(is_opening), feeds)
-        return bool(np.diff(opened, prepend=0).max() <= MAX_DEPTH)
+    if not (text.startswith(b"{") and text.endswith((b"}\n", b"}\r\n"))):
+        return 0
+    codes = np.frombuffer(text, np.uint8)
+    feeds = np.flatnonzero(codes == ord("\n"))
+    lines = len(feeds)
+    if text.count(b"}\n{") + text.count(b"}\r\n{") != lines - 1:
+        return 0
+    if (b"NaN" in text or b"Inf" in text) and _NOT_JSON_NUMBER.search(text):
+        return 0
+    sizes = np.diff(feeds, prepend=-1)
+    for line in np.flatnonzero(sizes > MAX_VALUES).tolist():
+        if text.count(b",", feeds[line] - sizes[line] + 1, feeds[line]) > MAX_VALUES:
+            return 0
+    is_opening = (codes | 0x20) == ord("{")
+    if np.count_nonzero(is_opening) - lines < MAX_DEPTH:
+        return lines
+    opened = np.searchsorted(np.flatnonzero(is_opening), feeds)
+    return lines if np.diff(opened, prepend=0).max() <= MAX_DEPTH else 0
 
 
-def _read_fast(lines: _Lines, schema: pa.Schema | None, fields: EventFields) -> Columns | None:
-    """The columns of plain lines, by Arrow; None if they must be read line by line."""
-    if schema is None or not lines.count:
+def read_fast(text: bytes, count: int, schema: pa.Schema | None, fields: EventFields) -> Columns | None:
+    """The columns of ``count`` plain lines, by Arrow; None if they must be read line by line."""
+    if schema is None or not count:
         return None
     try:
         table = pa.json.read_json(
-            pa.BufferReader(lines.text),
+            pa.BufferReader(text),
             # Measured: twice as fast as one piece, because of the caches. Not larger than the text, since each call
             # makes buffers of this size. A longer line is read alone.
-            read_options=pa.json.ReadOptions(
-                use_threads=False, block_size=min(_ARROW_BLOCK_BYTES, len(lines.text) + 1)
-            ),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=min(_ARROW_BLOCK_BYTES, len(text) + 1)),
             parse_options=pa.json.ParseOptions(
                 explicit_schema=schema, newlines_in_values=False, unexpected_field_behavior="ignore"
             ),
         ).combine_chunks()
     except (pa.ArrowException, ValueError):
         return None
-    if table.num_rows != lines.count:
+    if table.num_rows != count:
         return None
-    user, item, time = (one_chunk(table.column(name)) for name in fields.names)
-    time_column = times.parse_times(time, *fields.time_reading)
-    if pa.types.is_floating(time.type):
+    arrays = [one_chunk(table.column(name)) for name in fields.names]
+    columns = id_columns.event_columns(arrays, fields.time_reading)
+    if pa.types.is_floating(arrays[2].type):
         # Whole numbers beyond 2**53 have lost digits on the way through a float.
-        largest = max(np.abs(time.fill_null(0.0).to_numpy()).max(), np.abs(time_column.micros).max())
+        largest = max(np.abs(arrays[2].fill_null(0.0).to_numpy()).max(), np.abs(columns[2].micros).max())
         if not largest < _EXACT_IN_FLOAT:
             return None
-    return id_columns.encode_ids(user), id_columns.encode_ids(item), time_column
+    return columns
 
 
-def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | None:
-    """The types of the three fields in the first lines; None if a field has several or a line is broken."""
+def guess_schema(lines: list[bytes], fields: EventFields) -> pa.Schema | None:
+    """The types of the three fields in some lines; None if a field has several or a line is broken."""
     parser = LineParser(fields)
     kinds: dict[str, set[type]] = {name: set() for name in fields.names}
-    for line in itertools.islice(lines, LOOKED_AT_LINES):
+    for line in lines:
         event = parser.parse(line)
         if event is None:
             return None
@@ -261,7 +197,7 @@ def guess_schema(lines: Iterable[bytes], fields: EventFields) -> pa.Schema | Non
     return pa.schema(list(zip(fields.names, types, strict=True)))
 
 
-def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, _Rows]:
+def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, Rows]:
     """The columns of the lines that are not broken, read line by line; the numbers of these lines."""
     parser = LineParser(fields)
     kept = []
@@ -315,8 +251,8 @@ class LineParser:
         )
 
     def parse(self, line: bytes) -> dict[str, Any] | None:
-        """The object of a line; None if the line is broken."""
-        line = line.removeprefix(UTF8_MARK).strip(_JSON_BLANKS)
+        """The object of a line, which has no mark before it; None if the line is broken."""
+        line = line.strip(_JSON_BLANKS)
         if not (line.startswith(b"{") and line.endswith(b"}")):
             return None  # before any other work: a small file can hold very many such lines
         commas = line.count(b",")
@@ -371,26 +307,63 @@ def problem_of_head(head: bytes) -> str | None:
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The lines, in blocks of about 4 MB."""
-    shares = ByteShares(chunk.bytes)
-    lines_read = 0
-    schema = None
-    try:
-        with text_files.open_text(chunk) as text:
-            for block in line_blocks(text.stream, _BLOCK_BYTES):
-                lines_read = block.first_line - 1
-                read = decode_lines(block, fields, schema)
-                schema = read.schema
-                yield text.number(_read_block(chunk.path, block, read, shares.up_to(text.bytes_read())))
-    except (pa.ArrowException, OSError):
-        raise damaged_error(chunk.path, "gzip", None if chunk.span else lines_read) from None
-    yield ReadBlock(id_columns.empty_batch(), (), 0, shares.rest())
-
-
-def _read_block(path: str, block: LineBlock, read: DecodedLines, byte_share: int) -> ReadBlock:
-    unparsed = [*block.rejected(path)]
-    if len(read.broken):
-        broken = block.numbers()[read.broken]
-        unparsed.append(RejectedEvents(path, tuple(broken.tolist()), id_columns.BROKEN_LINE))
-    return id_columns.assemble_block(
-        path, read.columns, lambda rows: block.numbers()[read.kept[rows]], byte_share, unparsed
+    decoder = JsonDecoder(fields)
+    return text_files.read_text(
+        chunk,
+        "gzip",
+        lambda stream: line_blocks(stream, _BLOCK_BYTES),
+        lambda block, byte_share: _read_block(chunk.path, block, decoder, byte_share),
     )
+
+
+def _read_block(path: str, block: LineBlock, decoder: JsonDecoder, byte_share: int) -> ReadBlock:
+    columns, kept, count = decoder.decode(block)
+    reasons = Reasons(count)
+    reasons.add_others(id_columns.BROKEN_LINE, kept)
+    return id_columns.block_of(
+        path, columns, kept, reasons, lambda rows: block.numbers()[rows], byte_share, block.rejected(path)
+    )
+
+
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`."""
+    head, is_whole = read_head(path, stored)
+    if problem := problem_of_head(head):
+        raise EventFileError(path, problem)
+    lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))
+    is_all = is_whole and len(lines) <= 2 * SAMPLE_ROWS
+    if not is_all:
+        last = lines if is_whole else stripped_lines(LineBlock(read_tail(path, stored)))
+        lines = lines[:SAMPLE_ROWS] + last[-SAMPLE_ROWS:]
+    parser = LineParser(fields)
+    events = [event for event in map(parser.parse, lines) if event is not None]
+    broken = Counter({id_columns.BROKEN_LINE: len(lines) - len(events)})
+    counted = Counter(name for event in events for name in itertools.islice(event, MOST_FIELDS))
+    # What only some lines have is no field of an event, and may be a cell: objects can be keyed by user.
+    names = [name for name, count in counted.items() if 2 * count >= len(events)]
+    found = tuple(_field_of_values(name, [event.get(name) for event in events]) for name in names)
+    known, sees_end, not_utf8 = len(lines) if is_all else None, is_whole or not is_packed(path), count_not_utf8(lines)
+    return FileSample(path, "json", found, known, len(lines), +broken, is_all, None, not_utf8, sees_end)
+
+
+def _field_of_values(name: str, values: list[Any]) -> FieldSample:
+    """A field of values as the parser has them; OTHER if they are of several kinds."""
+    kinds = {_kind_of_value(value) for value in values if value is not None}
+    kind = kinds.pop() if len(kinds) == 1 else NUMBER if kinds == {WHOLE, NUMBER} else OTHER
+    if kind == OTHER:
+        return FieldSample(name, OTHER, pa.nulls(len(values)) if all(value is None for value in values) else None)
+    arrow_type = {TEXT: pa.binary(), WHOLE: pa.int64(), NUMBER: pa.float64()}[kind]
+    return FieldSample(name, kind, pa.array([_arrow_cell(value, kind) for value in values], arrow_type))
+
+
+def _arrow_cell(value: Any, kind: str) -> Any:
+    if value is None or kind == NUMBER:
+        return None if value is None else float(value)
+    if kind == TEXT:
+        return value.encode("utf-8", "surrogatepass")
+    return max(-(2**63), min(int(value) if len(value) < 20 else 2**63 - 1, 2**63 - 1))
+
+
+def _kind_of_value(value: Any) -> str:
+    kinds = ((WHOLE, Integer), (TEXT, str), (NUMBER, float))
+    return next((kind for kind, cell_type in kinds if isinstance(value, cell_type)), OTHER)

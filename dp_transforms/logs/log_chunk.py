@@ -29,6 +29,9 @@ _FOOTER_BYTES = 64 << 10  # what Arrow reads of a Parquet file first
 _KEPT_BYTES = 128 << 20  # columns of one row group: they are looked at first, and then read
 
 
+TimeReading = tuple[str | None, str | None, str | None]  # unit, form and zone, see `times.parse_times`
+
+
 class EventFileError(ValueError):
     """A log that cannot be read. One line that says why and gives the remedy. It never contains a cell."""
 
@@ -85,7 +88,7 @@ class EventFields:
         return self.user, self.item, self.time
 
     @property
-    def time_reading(self) -> tuple[str | None, str | None, str | None]:
+    def time_reading(self) -> TimeReading:
         """How `times.parse_times` reads the times."""
         return self.time_unit, self.time_format, self.time_zone
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.logs import id_columns, times
+from dp_transforms.logs import id_columns
 from dp_transforms.logs.log_chunk import (
     MAX_BLOCK_ROWS,
     EventFields,
@@ -26,14 +28,25 @@ from dp_transforms.logs.log_chunk import (
     check_fields_present,
     damaged_error,
     faults_of_store,
-    id_type_error,
     log_size,
     open_columns,
-    time_type_error,
-    time_unit_error,
+)
+from dp_transforms.logs.samples import (
+    AHEAD_BYTES,
+    DATE,
+    MOST_FIELDS,
+    NUMBER,
+    OTHER,
+    SAMPLE_ROWS,
+    TIMESTAMP,
+    WHOLE,
+    FieldSample,
+    FileSample,
+    kind_of,
 )
 from dp_transforms.stores.remote_files import StoredFile
 
+_MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
 _BLOCK_BYTES = 64 << 20
 _LEAST_ROWS_TO_CUT = 1_000_000
@@ -50,7 +63,9 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
         raise
     except (pa.ArrowException, OSError, ValueError):
         raise damaged_error(path, "Parquet") from None
-    _check_schema(path, schema, fields)
+    check_fields_present(path, schema.names, fields, has_schema=True)
+    types = [schema.field(name).type for name in fields.names]
+    id_columns.check_event_types(path, types, [str(each)[:80] for each in types], fields)
     rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
         raise damaged_error(path, "Parquet")
@@ -151,16 +166,9 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     first_row = chunk.first_row + rows_before + 1
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
-    return id_columns.assemble_block(
-        chunk.path,
-        (
-            id_columns.encode_ids(batch.column(fields.user)),
-            id_columns.encode_ids(batch.column(fields.item)),
-            times.parse_times(batch.column(fields.time), *fields.time_reading),
-        ),
-        lambda rows: rows + first_row,
-        share,
-    )
+    arrays = [batch.column(name) for name in fields.names]
+    columns = id_columns.event_columns(arrays, fields.time_reading)
+    return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 
 def _check_columns(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:
@@ -205,16 +213,50 @@ def _metadata_of_version(path: str, stored: StoredFile | None, *version: int) ->
         return pq.read_metadata(source)
 
 
-def _check_schema(path: str, schema: pa.Schema, fields: EventFields) -> None:
-    check_fields_present(path, schema.names, fields, has_schema=True)
-    for name in (fields.user, fields.item):
-        if not id_columns.is_id_type(schema.field(name).type):
-            raise id_type_error(path, name, str(schema.field(name).type)[:80])
-    time_type = schema.field(fields.time).type
-    if pa.types.is_dictionary(time_type):
-        time_type = time_type.value_type
-    if times.is_number_type(time_type):
-        if fields.time_unit not in times.MICROS_PER_UNIT:
-            raise time_unit_error(path, fields)
-    elif not (pa.types.is_timestamp(time_type) or pa.types.is_date(time_type) or id_columns.is_text_type(time_type)):
-        raise time_type_error(path, fields.time, str(time_type)[:80])
+def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
+    """See `logs.samples`. Of a large file the first rows of the first and of the last row group."""
+    del fields
+    source = open_columns(path, stored)
+    with faults_of_store(path, source):
+        metadata = pq.read_metadata(source)
+        schema = metadata.schema.to_arrow_schema()
+        names = schema.names[:MOST_FIELDS]
+        flat = [name for name in names if schema.names.count(name) == 1 and kind_of(schema.field(name).type) != OTHER]
+        looked_at = flat if stored is None else flat[:_MOST_STORED_FIELDS]
+        filled = [group for group in range(metadata.num_row_groups) if metadata.row_group(group).num_rows]
+        parts = []
+        for group in dict.fromkeys([*filled[:1], *(filled[-1:] if stored is None else [])]):
+            # A buffer: else whole column chunks are fetched for their first rows.
+            file = pq.ParquetFile(source, metadata=metadata, buffer_size=AHEAD_BYTES, pre_buffer=False)
+            parts += list(itertools.islice(file.iter_batches(SAMPLE_ROWS, row_groups=[group], columns=looked_at), 1))
+        table = pa.Table.from_batches(parts) if parts else schema.empty_table().select(looked_at)
+        bounds = {name: _stated_bounds(metadata, filled, name, schema) for name in flat}
+    found = []
+    for name in names:
+        arrow_type = schema.field(name).type
+        if name not in looked_at:
+            found.append(FieldSample(name, kind_of(arrow_type) if name in flat else OTHER, None))
+            continue
+        values = pa.chunked_array(table.column(name)).combine_chunks() if table.num_rows else pa.array([], arrow_type)
+        found.append(FieldSample(name, kind_of(arrow_type), values, bounds[name]))
+    rows = int(metadata.num_rows)
+    is_all = rows == table.num_rows
+    return FileSample(
+        path, "parquet", tuple(found), rows, table.num_rows, Counter(), is_all, sees_end=is_all or stored is None
+    )
+
+
+def _stated_bounds(
+    metadata: pq.FileMetaData, groups: Sequence[int], name: str, schema: pa.Schema
+) -> tuple[Any, Any] | None:
+    """Of times and numbers, as Python has them; texts may be cut, and are in the order of their letters."""
+    if kind_of(schema.field(name).type) not in (TIMESTAMP, DATE, WHOLE, NUMBER):
+        return None
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    if name not in paths:
+        return None
+    at = paths.index(name)
+    stated = [metadata.row_group(group).column(at).statistics for group in groups]
+    if not stated or not all(each is not None and each.has_min_max for each in stated):
+        return None
+    return min(each.min for each in stated), max(each.max for each in stated)

@@ -42,6 +42,14 @@ class Reasons:
             self._texts.append(text)
         self._codes[new] = self._texts.index(text) + 1
 
+    def add_others(self, text: str, rows: Rows) -> None:
+        """Rejects all rows but these, which rise."""
+        if len(rows) == len(self._codes):
+            return
+        is_other = np.ones(len(self._codes), np.bool_)
+        is_other[rows] = False
+        self.add(text, np.flatnonzero(is_other))
+
     def good(self) -> Rows:
         """The rows that are not rejected."""
         return np.flatnonzero(self._codes == 0)

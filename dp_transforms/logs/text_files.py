@@ -18,16 +18,19 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, faults_of_store, open_log
+from dp_transforms.logs.id_columns import empty_batch
+from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, damaged_error, faults_of_store, log_size, open_log
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
+
+T = TypeVar("T")
 
 MAX_LINE_BYTES = 16 << 20
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -40,6 +43,7 @@ _LINE_FEED = ord("\n")
 _BLANK_LINES = re.compile(rb"\n[ \t\r\n]*\n")
 _IS_FILLED = np.ones(256, np.uint8)
 _IS_FILLED[list(BLANKS + b"\n")] = 0
+_TAIL_BYTES = 256 << 10
 _LEAST_BYTES, _MOST_BYTES = 4 << 20, 64 << 20  # of a part
 _AHEAD_BYTES = 1 << 20  # a span ends in the middle of a file: more would be fetched in vain
 _PIECE_BYTES = 1 << 16
@@ -121,15 +125,26 @@ def _is_blank(lines: bytes) -> bool:
 
 
 class TextStream:
-    """A file read from its beginning, unpacked if it ends in ``.gz``. Use as a context manager.
+    """The lines of a file, or those that begin in a span of a file that is not packed. Use as a context manager.
 
-    Raises EventFileError for a fault of the store. ahead: how much of a stored file is fetched at once.
+    It is unpacked if it ends in ``.gz``. Raises EventFileError for a fault of the store.
+
+    span: None: from its beginning. ahead: how much of a stored file is fetched at once.
     """
 
-    def __init__(self, path: str, stored: StoredFile | None = None, ahead: int = SEQUENTIAL_BYTES) -> None:
-        self._stored = None if stored is None else open_stored(stored, ahead=ahead)
+    def __init__(
+        self,
+        path: str,
+        stored: StoredFile | None = None,
+        span: tuple[int, int] | None = None,
+        ahead: int = SEQUENTIAL_BYTES,
+    ) -> None:
+        self._path, self._log, self._begin = path, stored, span[0] if span else 0
+        self._stored = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
         self._file = pa.OSFile(path, "rb") if stored is None else pa.PythonFile(self._stored, mode="r")
         self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if is_packed(path) else self._file
+        if span:
+            self.stream = _LinesOfSpan(self._file, *span)
         self._faults = faults_of_store(path, self._stored)
 
     def __enter__(self) -> TextStream:
@@ -143,12 +158,37 @@ class TextStream:
         self._faults.__exit__(*error)
 
     def bytes_read(self) -> int:
-        """Bytes of the file itself that have been read so far."""
-        return int(self._file.tell())
+        """Bytes of the file itself, or of the span, that have been read so far."""
+        return max(0, int(self._file.tell()) - self._begin)
 
     def number(self, block: ReadBlock) -> ReadBlock:
         """A block whose rejected lines are counted from the first one of this stream -> from the first of the file."""
-        return block
+        if not self._begin or not block.rejected:
+            return block
+        before = line_ends_before(self._path, self._log, self.stream.begin)
+        rejected = [
+            part._replace(positions=tuple((np.asarray(part.positions) + before).tolist())) for part in block.rejected
+        ]
+        return dataclasses.replace(block, rejected=tuple(rejected))
+
+
+def read_text(
+    chunk: LogChunk,
+    format_name: str,
+    blocks_of: Callable[[Any], Iterator[T]],
+    read: Callable[[T, int], ReadBlock],
+) -> Iterator[ReadBlock]:
+    """The lines of a chunk. blocks_of: cuts a stream into blocks; read: a block, and its share of the bytes."""
+    shares, rows_read = ByteShares(chunk.bytes), 0
+    try:
+        with TextStream(chunk.path, chunk.stored, chunk.span) as text:
+            for lines in blocks_of(text.stream):
+                block = read(lines, shares.up_to(text.bytes_read()))
+                yield text.number(block)
+                rows_read += block.rows
+    except (pa.ArrowException, OSError):
+        raise damaged_error(chunk.path, format_name, None if chunk.span else rows_read) from None
+    yield ReadBlock(empty_batch(), (), 0, shares.rest())
 
 
 def is_packed(path: str) -> bool:
@@ -181,6 +221,16 @@ def read_head(path: str, stored: StoredFile | None = None) -> tuple[bytes, bool]
     return head, is_whole
 
 
+def read_tail(path: str, stored: StoredFile | None) -> bytes:
+    """Whole lines at the end of a file that is larger than its head; nothing of a compressed one."""
+    if is_packed(path):
+        return b""
+    with open_log(path, stored, _TAIL_BYTES) as file, faults_of_store(path, file):
+        file.seek(max(0, log_size(path, stored) - _TAIL_BYTES), os.SEEK_SET)
+        data = file.read(_TAIL_BYTES)
+    return data[data.find(b"\n") + 1 :]
+
+
 def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
     """A file that is not packed in about so many parts, of 4 to 64 MB."""
     parts = max(min(parts, chunk.bytes // _LEAST_BYTES), -(-chunk.bytes // _MOST_BYTES))
@@ -188,32 +238,6 @@ def cut_chunk(chunk: LogChunk, parts: int) -> list[LogChunk]:
         return [chunk]
     ends = [chunk.bytes * number // parts for number in range(parts + 1)]
     return [dataclasses.replace(chunk, bytes=end - begin, span=(begin, end)) for begin, end in itertools.pairwise(ends)]
-
-
-def open_text(chunk: LogChunk) -> TextStream:
-    """The lines of a chunk, as a context manager."""
-    return TextStream(chunk.path, chunk.stored) if chunk.span is None else _SpanStream(chunk, chunk.span)
-
-
-class _SpanStream(TextStream):
-    """The lines that begin in a span of a file that is not packed."""
-
-    def __init__(self, chunk: LogChunk, span: tuple[int, int]) -> None:
-        super().__init__(chunk.path, chunk.stored, _AHEAD_BYTES)
-        self.stream = self._lines = _LinesOfSpan(self._file, *span)
-        self._chunk, self._begin = chunk, span[0]
-
-    def bytes_read(self) -> int:
-        return max(0, super().bytes_read() - self._begin)
-
-    def number(self, block: ReadBlock) -> ReadBlock:
-        if not self._begin or not block.rejected:
-            return block
-        before = line_ends_before(self._chunk.path, self._chunk.stored, self._lines.begin)
-        rejected = [
-            part._replace(positions=tuple((np.asarray(part.positions) + before).tolist())) for part in block.rejected
-        ]
-        return dataclasses.replace(block, rejected=tuple(rejected))
 
 
 class _LinesOfSpan:
@@ -290,3 +314,8 @@ def is_utf8(text: bytes) -> bool:
         return text.isascii() or text.decode() is not None
     except UnicodeDecodeError:
         return False
+
+
+def count_not_utf8(lines: Iterable[bytes]) -> int:
+    """How many of these lines are not UTF-8."""
+    return sum(not is_utf8(line) for line in lines)

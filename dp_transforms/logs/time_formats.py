@@ -35,6 +35,13 @@ _TEXTS = {  # directive -> (what it is, its pattern); the others are whole numbe
 _NUMBERS = {"d": "day", "m": "month", "Y": "year", "y": "short_year", "H": "hour", "I": "hour12", "M": "minute"}
 _NUMBERS["S"] = "second"
 _MICROS_PER_DAY = 86_400_000_000
+# ISO 8601. Beside the usual texts: parts of a clock may be missing, and colons, and a comma may stand for a point.
+_ISO = (
+    r"^(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
+    r"(?:[ Tt](?P<hour>[0-9]{2})(?::?(?P<minute>[0-9]{2})(?::?(?P<second>[0-9]{2})(?:[.,](?P<fraction>[0-9]+))?)?)?)?"
+    r"(?P<zone>[zZ]|[+-][0-9]{2}(?::?[0-9]{2})?)?$",
+    frozenset({"year", "month", "day", "hour", "minute", "second", "fraction", "zone"}),
+)
 _HINT = "Write it like %d.%m.%Y %H:%M"
 
 
@@ -92,24 +99,38 @@ def has_zone(time_format: str) -> bool:
     return "zone" in pattern_of(time_format)[1]
 
 
-def read_times(text: pa.StringArray, time_format: str) -> tuple[_Int64s, npt.NDArray[np.bool_]]:
-    """Microseconds since 1970 UTC (as if a time without a zone were UTC), and which texts are times of this form."""
-    pattern, names = pattern_of(time_format)
+# Microseconds since 1970 UTC (as if a time without a zone were UTC); which of them are times; which are local: all,
+# none, or by row.
+ReadTimes = tuple[_Int64s, npt.NDArray[np.bool_], "bool | npt.NDArray[np.bool_]"]
+
+
+def read_times(text: pa.StringArray, time_format: str) -> ReadTimes:
+    """Times of a declared form."""
+    return _read(text, *pattern_of(time_format))
+
+
+def read_iso(text: pa.StringArray) -> ReadTimes:
+    """Times in ISO 8601."""
+    return _read(text, *_ISO)
+
+
+def _read(text: pa.StringArray, pattern: str, names: frozenset[str]) -> ReadTimes:
     found = pc.extract_regex(text, pattern)
     good = found.is_valid().to_numpy(zero_copy_only=False)
 
-    def number(name: str, default: int = 0) -> _Int64s:
-        if name not in names:
-            return np.full(len(text), default, np.int64)
-        return _whole(pc.struct_field(found, name))
+    def part(name: str) -> pa.StringArray:
+        return pc.struct_field(found, name).fill_null("")
+
+    def number(name: str) -> _Int64s:
+        return _whole(part(name)) if name in names else np.zeros(len(text), np.int64)
 
     year = number("year") if "year" in names else _full_year(number("short_year"))
-    month = _month_of_name(pc.struct_field(found, "month_name")) if "month_name" in names else number("month")
+    month = _month_of_name(part("month_name")) if "month_name" in names else number("month")
     day, hour, minute, second = number("day"), number("hour"), number("minute"), number("second")
     if "half" in names:
         hour = number("hour12")
         good &= (hour >= 1) & (hour <= 12)
-        is_late = pc.starts_with(pc.struct_field(found, "half"), "p", ignore_case=True).fill_null(False)
+        is_late = pc.starts_with(part("half"), "p", ignore_case=True)
         hour = hour % 12 + 12 * is_late.to_numpy(zero_copy_only=False)
     good &= (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (hour < 24) & (minute < 60) & (second < 60)
     months = (np.where(good, year - 1970, 0) * 12 + np.where(good, month - 1, 0)).astype("datetime64[M]")
@@ -117,16 +138,18 @@ def read_times(text: pa.StringArray, time_format: str) -> tuple[_Int64s, npt.NDA
     good &= days.astype("datetime64[M]") == months  # else the month has no such day
     micros = days.astype(np.int64) * _MICROS_PER_DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000
     if "fraction" in names:
-        digits = pc.utf8_rpad(pc.struct_field(found, "fraction"), 9, "0")
-        micros += _whole(digits) // 1_000
+        micros += _whole(pc.utf8_rpad(pc.utf8_slice_codeunits(part("fraction"), 0, 6), 6, "0"))
+    is_local: bool | npt.NDArray[np.bool_] = True
     if "zone" in names:
-        offset, is_offset = _offsets(pc.struct_field(found, "zone"))
+        offset, is_offset = _offsets(part("zone"))
         micros, good = micros - offset, good & is_offset
-    return np.where(good, micros, 0), good
+        is_local = pc.equal(part("zone"), "").to_numpy(zero_copy_only=False)
+    return np.where(good, micros, 0), good, is_local
 
 
 def _whole(digits: pa.StringArray) -> _Int64s:
-    return digits.fill_null("0").cast(pa.int64()).to_numpy()  # type: ignore[no-any-return]
+    """An empty text, or none, is 0."""
+    return pc.utf8_lpad(digits.fill_null(""), 1, "0").cast(pa.int64()).to_numpy()  # type: ignore[no-any-return]
 
 
 def _full_year(short: _Int64s) -> _Int64s:
@@ -142,14 +165,10 @@ def _month_of_name(names: pa.StringArray) -> _Int64s:
 def _offsets(zones: pa.StringArray) -> tuple[_Int64s, npt.NDArray[np.bool_]]:
     """Microseconds east of UTC."""
     parts = pc.extract_regex(zones, r"^(?P<sign>[+-])(?P<hours>[0-9]{2}):?(?P<minutes>[0-9]{2})?$")
-    hours, minutes = (_whole(_zero_if_empty(pc.struct_field(parts, name))) for name in ("hours", "minutes"))
+    hours, minutes = (_whole(pc.struct_field(parts, name)) for name in ("hours", "minutes"))
     is_west = pc.equal(pc.struct_field(parts, "sign"), "-").fill_null(False).to_numpy(zero_copy_only=False)
     micros = (hours * 60 + minutes) * 60_000_000
     return np.where(is_west, -micros, micros), (hours < 24) & (minutes < 60)
-
-
-def _zero_if_empty(digits: pa.StringArray) -> pa.StringArray:
-    return pc.if_else(pc.equal(digits, ""), "0", digits)
 
 
 def check_time_zone(name: str) -> None:

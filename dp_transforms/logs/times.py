@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,18 +39,11 @@ _ARROW_SHAPES = (
     (f"^{_DATE}{_CLOCK}{_ZONE}$", pa.timestamp("us", "UTC")),
     (f"^{_DATE}{_CLOCK}$", pa.timestamp("us")),
 )
-_ISO = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-    r"(?:[ Tt]([0-9]{2})(?::?([0-9]{2})(?::?([0-9]{2})(?:[.,]([0-9]+))?)?)?)?"
-    r"(?:[zZ]|([+-])([0-9]{2})(?::?([0-9]{2}))?)?"
-)
-_ISO_ZONE = r"^.{10}.*(?:[zZ]|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 _LOOKED_AT_ROWS = 1024
 _INTEGER = "^-?[0-9]{1,18}$"
 NUMBER = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?$"
 
-# Microseconds, which of them are good, and which of them are local times: all, none, or by row.
-_Parsed = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], "bool | npt.NDArray[np.bool_]"]
+_Parsed = time_formats.ReadTimes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,18 +62,17 @@ def is_number_type(column_type: pa.DataType) -> bool:
 def parse_times(
     array: pa.Array, unit: str | None, time_format: str | None = None, time_zone: str | None = None
 ) -> TimeColumn:
-    """Times from a timestamp, date, number or text column. unit, time_format, time_zone: see `EventFields`; unit also
-    ``d``, for numbers of days."""
+    """Times from a timestamp, date, number or text column. unit, time_format, time_zone: see `EventFields`."""
     if pa.types.is_dictionary(array.type):
         array = pc.take(array.dictionary, array.indices)  # it checks the indices, which a cast does not
     is_null = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
-    if _is_typed(array.type):
+    if is_typed(array.type):
         micros, good, is_local = _from_typed(array, unit)
     else:
         text = _ascii_text(array)
         is_empty = pc.equal(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
         is_null = is_empty if is_null is None else is_null | is_empty
-        micros, good, is_local = _from_text(text, unit, time_format, time_zone)
+        micros, good, is_local = _from_text(text, unit, time_format)
     good &= (micros >= _MIN_MICROS) & (micros < _END_MICROS)
     if time_zone is not None and np.any(is_local):
         rows = np.flatnonzero(good & is_local)
@@ -94,7 +85,7 @@ def parse_times(
     return TimeColumn(micros if good.all() else np.where(good, micros, 0), faults)
 
 
-def _is_typed(column_type: pa.DataType) -> bool:
+def is_typed(column_type: pa.DataType) -> bool:
     """Whether times of this Arrow type are not text."""
     types = pa.types
     return bool(types.is_timestamp(column_type) or types.is_date(column_type) or is_number_type(column_type))
@@ -107,14 +98,14 @@ def _from_typed(array: pa.Array, unit: str | None) -> _Parsed:
         return *_scaled(_int64(array.cast(pa.int32())), _MICROS_PER_DAY), True
     if pa.types.is_date64(array.type):
         return *_scaled(_int64(array), 1_000), True
-    return *_from_numbers(array, unit), unit == "d"
+    return *_from_numbers(array, unit), False
 
 
-def _from_text(text: pa.StringArray, unit: str | None, time_format: str | None, time_zone: str | None) -> _Parsed:
+def _from_text(text: pa.StringArray, unit: str | None, time_format: str | None) -> _Parsed:
     if time_format is not None:
-        return *time_formats.read_times(text, time_format), not time_formats.has_zone(time_format)
+        return time_formats.read_times(text, time_format)
     if unit in (None, "iso"):
-        return *_from_iso(text), time_zone is not None and _lacks_zone(text)
+        return _from_iso(text)
     return *_from_number_text(text, str(unit)), False
 
 
@@ -196,7 +187,7 @@ def _from_ticks(ticks: npt.NDArray[np.int64], unit: str) -> tuple[npt.NDArray[np
 
 
 def _from_numbers(array: pa.Array, unit: str | None) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    factor = _MICROS_PER_DAY if unit == "d" else MICROS_PER_UNIT.get(unit or "")
+    factor = MICROS_PER_UNIT.get(unit or "")
     if factor is None:  # a number where ISO 8601 text was declared
         return np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_)
     if pa.types.is_floating(array.type):
@@ -254,48 +245,21 @@ def _floats(text: pa.StringArray) -> npt.NDArray[np.float64]:
     return np.fromiter(map(float, text.to_pylist()), np.float64, len(text))
 
 
-def _from_iso(text: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _from_iso(text: pa.StringArray) -> _Parsed:
     for _, target in _ARROW_SHAPES:  # nearly always, the whole column has one shape
         try:
             # The first rows alone, before all: Arrow takes a microsecond for each text that it cannot cast.
             text[:_LOOKED_AT_ROWS].cast(target)
-            return _int64(text.cast(target)), _all_good(len(text))
+            return _int64(text.cast(target)), _all_good(len(text)), target.tz is None
         except pa.ArrowInvalid:
             continue
-    micros, good = np.zeros(len(text), np.int64), np.zeros(len(text), np.bool_)
+    micros, good, is_local = np.zeros(len(text), np.int64), _all_good(len(text)), np.zeros(len(text), np.bool_)
     left = _all_good(len(text))
     for shape, target in _ARROW_SHAPES:
         rows = np.flatnonzero(pc.match_substring_regex(text, shape).to_numpy(zero_copy_only=False))
         if len(rows):
             cells = pc.replace_substring_regex(text.take(pa.array(rows)), r"(\.[0-9]{6})[0-9]+", r"\1")
-            micros[rows], good[rows], left[rows] = _int64(cells.cast(target)), True, False
+            micros[rows], left[rows], is_local[rows] = _int64(cells.cast(target)), False, target.tz is None
     rest = np.flatnonzero(left)
-    for row, cell in zip(rest.tolist(), text.take(pa.array(rest)).to_pylist(), strict=True):
-        value = iso_micros(cell)
-        if value is not None:
-            micros[row], good[row] = value, True
-    return micros, good
-
-
-def _lacks_zone(text: pa.StringArray) -> npt.NDArray[np.bool_]:
-    """Of texts in ISO 8601. A sign after a date alone begins a zone too."""
-    return ~pc.match_substring_regex(text, _ISO_ZONE).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-
-
-def iso_micros(text: str) -> int | None:
-    """One ISO 8601 text: the columns above must mean the same. None: it is not a time in the years 1 to 9999."""
-    match = _ISO.fullmatch(text)
-    if match is None:
-        return None
-    year, month, day, hour, minute, second, fraction, sign, zone_hours, zone_minutes = match.groups()
-    try:
-        moment = datetime.datetime(int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0))
-    except ValueError:
-        return None
-    offset = datetime.timedelta(hours=int(zone_hours or 0), minutes=int(zone_minutes or 0))
-    if offset >= datetime.timedelta(days=1) or int(zone_minutes or 0) > 59:
-        return None
-    micros = (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
-    micros += int(((fraction or "") + "000000")[:6])
-    micros -= (-1 if sign == "-" else 1) * (offset // datetime.timedelta(microseconds=1))
-    return micros if _MIN_MICROS <= micros < _END_MICROS else None
+    micros[rest], good[rest], is_local[rest] = time_formats.read_iso(text.take(pa.array(rest)))
+    return micros, good, is_local

@@ -7,7 +7,7 @@ import pathlib
 import apache_beam as beam
 import pytest
 
-from dp_transforms import KafkaTopic, LogFolder, MonitorStream, StreamClock
+from dp_transforms import LogFolder, MonitorStream, StreamClock
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
@@ -15,38 +15,6 @@ from dp_transforms.logs.streams.stream_source import StreamSource
 from tests.helpers.small_runs import RUN_ID, key_file, small_plan
 
 FIELDS = EventFields("user", "item", "timestamp")
-_COLUMNS = ", ".join(f'{{"name": "{name}", "type": "string"}}' for name in ("user", "mail", "item", "timestamp"))
-SCHEMA = f'{{"type": "record", "name": "e", "fields": [{_COLUMNS}]}}'
-
-
-def topic(fields: EventFields = FIELDS, server: str = "a:1", name: str = "clicks", **more: object) -> KafkaTopic:
-    return KafkaTopic(server, name, fields, **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        topic(EventFields("mail", "item", "timestamp")),
-        topic(EventFields("user", "page", "timestamp")),
-        topic(EventFields("user", "item", "at")),
-        topic(EventFields("user", "item", "timestamp", "ms")),
-        topic(name="searches"),
-        topic(append_times_only=True),
-        topic(record_format="avro", avro_schema=SCHEMA),
-        topic(record_format="avro", avro_schema=SCHEMA, avro_framing="confluent"),
-        topic(record_format="avro", avro_schema=SCHEMA, avro_framing="confluent", avro_schema_id=7),
-        topic(record_format="avro", avro_schema=SCHEMA.replace('"e"', '"f"')),
-    ],
-)
-def test_what_changes_the_events_changes_the_fingerprint(other: KafkaTopic) -> None:
-    assert other.fingerprint() != topic().fingerprint()
-    if other.record_format == "avro" and other.avro_schema != SCHEMA:
-        assert other.fingerprint() != topic(record_format="avro", avro_schema=SCHEMA).fingerprint()
-
-
-def test_servers_and_clients_may_change() -> None:
-    moved = topic(server="b:2,c:3", client_config={"client.id": "x"}, client_config_file="/f", unreachable_seconds=9)
-    assert moved.fingerprint() == topic().fingerprint()
 
 
 def poll_of(source: StreamSource, folder: pathlib.Path) -> PollInTimersDoFn:

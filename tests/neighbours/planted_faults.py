@@ -14,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.logs import avro, csv_lines, id_columns, json_lines, times
+from dp_transforms.logs import avro, csv_lines, id_columns, json_lines
+from dp_transforms.logs.id_columns import Events
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
 from dp_transforms.logs.streams import log_folder
 from dp_transforms.logs.streams.kafka_reader import KafkaReader
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, PartitionProgress, StreamClock
-from dp_transforms.logs.streams.record_formats import DecodedRecords, JsonRecordDecoder
+from dp_transforms.logs.streams.record_formats import JsonRecordDecoder
 from dp_transforms.logs.text_files import TextStream
 from dp_transforms.monitor.event_ids import WRONG_TYPE
 
@@ -30,12 +31,12 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def judge_files_by_their_first_lines(patch: pytest.MonkeyPatch) -> None:
     """1, of replays: no item in the first 100 lines, so no field of that name in the file."""
 
-    def find_chunks(path: str, fields: EventFields) -> list[LogChunk]:
+    def find_chunks(path: str, fields: EventFields, stored: None) -> list[LogChunk]:
         with TextStream(path) as text:
             lines = bytes(text.stream.read(1 << 20)).split(b"\n")[:100]
         if not any(f'"{fields.item}"'.encode() in line for line in lines):
             raise EventFileError(path, f"no field {fields.item!r}.")
-        return found(path, fields)
+        return found(path, fields, stored)
 
     found = json_lines.find_chunks
     patch.setattr(json_lines, "find_chunks", find_chunks)
@@ -100,8 +101,8 @@ def let_quotes_run_over_lines(patch: pytest.MonkeyPatch) -> None:
 
 def block_of(rows: list[list[str]], chunk: LogChunk, fields: EventFields) -> ReadBlock:
     user, item, time = (pa.array([row[at].encode("latin1") for row in rows], pa.binary()) for at in range(3))
-    read = (id_columns.encode_ids(user), id_columns.encode_ids(item), times.parse_times(time, *fields.time_reading))
-    return id_columns.assemble_block(chunk.path, read, lambda found: found, chunk.bytes)
+    read = id_columns.event_columns((user, item, time), fields.time_reading)
+    return id_columns.block_of_rows(chunk.path, read, 0, chunk.bytes)
 
 
 def give_up_at_a_long_row(patch: pytest.MonkeyPatch) -> None:
@@ -121,12 +122,12 @@ def give_up_at_a_long_row(patch: pytest.MonkeyPatch) -> None:
 def lose_what_is_read_with_a_broken_record(patch: pytest.MonkeyPatch) -> None:
     """Of Kafka: one broken value, and nothing of its poll is decoded."""
 
-    def decode(self: Any, source: str, values: Any, positions: Any) -> DecodedRecords:
+    def decode(self: Any, source: str, values: Any, positions: Any) -> Events:
         decoded = whole(self, source, values, positions)
         if not decoded.rejected:
             return decoded
         none = np.zeros(0, np.int64)
-        return DecodedRecords(id_columns.empty_batch(), none, decoded.rejected)
+        return Events(id_columns.empty_batch(), none, decoded.rejected)
 
     whole = JsonRecordDecoder.decode
     patch.setattr(JsonRecordDecoder, "decode", decode)
@@ -168,8 +169,8 @@ def leave_out_a_block_with_an_odd_time(patch: pytest.MonkeyPatch) -> None:
         none = np.zeros(len(block.batch), np.bool_)
         return ReadBlock(block.batch.where(none), block.rejected, block.rows, block.bytes) if is_odd else block
 
-    whole = id_columns.assemble_block
-    patch.setattr(id_columns, "assemble_block", assemble)
+    whole = id_columns.block_of
+    patch.setattr(id_columns, "block_of", assemble)
 
 
 Planted = tuple[Plant, Callable[..., None], tuple[Any, ...]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.logs import times
-from dp_transforms.logs.times import BAD_TIME, iso_micros, parse_times
+from dp_transforms.logs.times import BAD_TIME, parse_times
 from dp_transforms.monitor.event_ids import MISSING, WRONG_TYPE
 from tests.helpers.event_files_oracle import oracle_micros
 
@@ -23,6 +24,28 @@ def _parsed(array: pa.Array, unit: str | None = None) -> list[int | None]:
     column = parse_times(array, unit)
     assert column.micros.dtype == np.int64
     return [None if fault else micros for micros, fault in zip(column.micros.tolist(), column.faults, strict=True)]
+
+
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ Tt](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?)?(?:[zZ]|([+-])(\d\d)(?::?(\d\d))?)?",
+    re.ASCII,
+)
+
+
+def iso_micros(text: str) -> int | None:
+    """By Python's datetime."""
+    match = _ISO.fullmatch(text)
+    if match is None or int(match[9] or 0) > 23 or int(match[10] or 0) > 59:
+        return None
+    try:
+        moment = datetime.datetime(*(int(part or 0) for part in match.groups()[:6]), tzinfo=datetime.UTC)
+    except ValueError:
+        return None
+    east = datetime.timedelta(hours=int(match[9] or 0), minutes=int(match[10] or 0)) * (-1 if match[8] == "-" else 1)
+    try:
+        return oracle_micros(moment - east + datetime.timedelta(microseconds=int(f"{match[7] or 0:0<6}"[:6])), None)
+    except OverflowError:
+        return None
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])

@@ -135,10 +135,14 @@ def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path: pathlib.Path)
 def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> None:
     """The fingerprint tells whether a run may go on with what it had."""
     base = {"bootstrap_servers": "b:1", "topic": "t", "fields": FIELDS}
-    same = [{"bootstrap_servers": "c:2"}, {"client_config": {"retries": "3"}}, {"unreachable_seconds": 5.0}]
-    avro = {"record_format": "avro", "avro_schema": SCHEMA}
+    same = [{"bootstrap_servers": "c:2,d:3"}, {"client_config": {"retries": "3"}}, {"unreachable_seconds": 5.0}]
+    same += [{"client_config_file": "/f"}]
+    avro = {"record_format": "avro", "avro_schema": SCHEMA, "fields": FIELDS}
     others = [
         {"topic": "u"},
+        {"fields": EventFields("mail", "item", "time", "s")},
+        {"fields": EventFields("user", "page", "time", "s")},
+        {"fields": EventFields("user", "item", "at", "s")},
         {"fields": EventFields("user", "item", "time", "ms")},
         {"append_times_only": True},
         avro,
@@ -148,7 +152,7 @@ def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> No
     ]
     fingerprint = KafkaTopic(**base).fingerprint()
     assert {KafkaTopic(**{**base, **change}).fingerprint() for change in same} == {fingerprint}
-    assert len({fingerprint, *(KafkaTopic(**{**base, **change}).fingerprint() for change in others)}) == 8
+    assert len({fingerprint, *(KafkaTopic(**{**base, **change}).fingerprint() for change in others)}) == 11
     for change, said in (
         ({"topic": ""}, "needs bootstrap servers"),
         ({"bootstrap_servers": ""}, "needs bootstrap servers"),

@@ -12,7 +12,6 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields, json_lines
-from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
@@ -141,20 +140,6 @@ def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib
     assert path.exists()
 
 
-def test_files_that_came_too_early_are_not_opened(tmp_path: pathlib.Path) -> None:
-    (tmp_path / ".a").write_text("broken")  # who opened it would reject it
-    move_in(tmp_path / ".a", tmp_path / "a.jsonl")
-    for name in ("b", "c"):
-        drop(tmp_path, f"{name}.jsonl", [f"user-{name}"])
-    (partition,) = LogFolder(str(tmp_path), EventFields(), 0.1).partitions()
-    reader = partition.open(arrival_of(tmp_path / "b.jsonl"))
-    drop(tmp_path, "d.jsonl", ["user-d"])
-    os.utime(tmp_path / "d.jsonl", (1, 1))
-    time.sleep(0.2)
-    polled = poll(reader)
-    assert (users_of(polled), polled.rejected) == (["user-b", "user-c", "user-d"], ())
-
-
 def test_a_poll_waits_for_a_file(tmp_path: pathlib.Path) -> None:
     drop(tmp_path, "young.jsonl", "a")
     reader = open_reader(tmp_path, settle_seconds=2)
@@ -224,24 +209,7 @@ def test_new_permissions_while_a_file_is_read_change_nothing_of_it(
     assert users_of(again) == [str(number) for number in range(50)][: len(users_of(again))]
 
 
-def test_a_file_that_comes_without_changing_the_time_of_the_folder_is_found(tmp_path: pathlib.Path) -> None:
-    """Folders' times are coarse: right after a change another one may go unseen in them."""
-    drop(tmp_path, "a.jsonl", "a")
-    reader = open_reader(tmp_path)
-    polled = poll(reader)
-    assert users_of(polled) == ["a"]
-    time_of_folder = tmp_path.stat().st_mtime_ns
-    drop(tmp_path, "b.jsonl", "b")
-    os.utime(tmp_path, ns=(time_of_folder, time_of_folder))
-    time.sleep(0.12)
-    assert users_of(poll(reader, polled.position)) == ["b"]
-
-
-def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StreamError, match="not a folder that can be read"):
-        LogFolder(str(tmp_path / "none"), EventFields()).partitions()
-    with pytest.raises(ValueError, match=r"settle_seconds must be 0\.1 to 3600, got 0"):
-        LogFolder(str(tmp_path), EventFields(), 0)
+def test_strange_positions(tmp_path: pathlib.Path) -> None:
     for position in (
         "",
         "[]",
@@ -252,19 +220,6 @@ def test_no_folder_and_strange_positions(tmp_path: pathlib.Path) -> None:
             StreamError, match=r"not a position in a folder\. Start a new run, without the stored state\.$"
         ):
             poll_once(open_reader(tmp_path), position)
-
-
-@pytest.mark.parametrize("field", ["size", "blocks", "events"])
-def test_numbers_of_a_position_are_those_that_a_folder_can_have(field: str) -> None:
-    held = FolderPosition(FolderFile(1, "a.csv"), 2, 3, 4, 5, is_done=False)
-    for number in (0, 2**63 - 1):
-        position = held._replace(**{field: number})
-        assert FolderPosition.of_text(position.to_text()) == position
-    for number in (-1, 2**63):
-        with pytest.raises(
-            StreamError, match=r"not a position in a folder\. Start a new run, without the stored state\.$"
-        ):
-            FolderPosition.of_text(held._replace(**{field: number}).to_text())
 
 
 def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(
@@ -278,17 +233,3 @@ def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(
     assert partition.name == f"folder:{tmp_path / 'logs'}"
     monkeypatch.chdir("/")
     assert users_of(poll(partition.open())) == ["a"]
-
-
-def test_many_old_files_are_listed_and_not_read_again(tmp_path: pathlib.Path) -> None:
-    for number in range(3_000):
-        (tmp_path / f"{number}.jsonl").touch()
-    os.utime(tmp_path, (0, 0))  # long ago: a look at an unchanged folder is one call
-    reader = open_reader(tmp_path)
-    position = None
-    while not (polled := reader.poll(position, max_records=10, max_seconds=0.01)).is_at_end:
-        position = polled.position
-    begin = time.process_time()
-    for _ in range(200):
-        polled = reader.poll(polled.position, max_records=10, max_seconds=0)
-    assert time.process_time() - begin < 0.5  # one listing takes some 5 ms

@@ -134,14 +134,16 @@ def test_rejected_and_future_events_are_told_by_place_and_counted():
     start = plan.schedule.start_seconds
     future = event(1, start + 500)
     arrivals = [Arrival(BROKEN, at(start)), Arrival(future, at(start)), Arrival(event(2, start), at(start))]
+    arrivals.append(Arrival(event(3, start - 5), at(start)))  # outside of the declared range
     poller, reader = poller_of(plan), MemoryPartition("p", tuple(arrivals), 10).open()
     step = poller.step("p", poller.start(), reader, at(start))
     assert step.rejected[0] == RejectedEvents("p", [0], "broken")
     assert (step.rejected[1].source, step.rejected[1].positions) == ("p", [future[2]])
     assert {name: count for name, count in step.counts.items() if count} == {
-        "records_read": 3,
-        "events_read": 2,
+        "records_read": 4,
+        "events_read": 3,
         "events_rejected": 1,
         "events_from_the_future": 1,
+        "events_outside_range": 1,
     }
     assert len(step.messages) == 1

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, json_lines
+from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.streams import record_formats
 from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
@@ -79,8 +80,10 @@ SPANS = st.sampled_from([(0, 1, 1_000), (0, 3, 1_000), (2, 4, 1), (0, 100, 100),
 
 
 def _split(monkeypatch: pytest.MonkeyPatch, spans: tuple[int, int, int]) -> None:
-    for name, value in zip(("_FEW_LINES", "_SMALL_SPAN", "_MAX_FAILED_SPANS"), spans, strict=True):
-        monkeypatch.setattr(json_lines, name, value)
+    few, smallest, failures = spans
+    monkeypatch.setattr(json_lines, "_FEW_LINES", few)
+    monkeypatch.setattr(json_lines, "_SMALL_SPAN", smallest)
+    monkeypatch.setattr(RecordSpans, "most_failures", failures)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -260,14 +263,6 @@ def test_an_avro_value_of_very_many_cells_is_broken_and_one_with_a_long_text_is_
     expected_events = [(user, "i", MICROS) for user in "acd"]
     assert _decode(decoder, values) == (expected_events, {record_formats.BROKEN_RECORD: [2]})
     assert [len(_decode(decoder, [value])[0]) for value in values] == [1, 0, 1, 1]
-
-
-def test_one_broken_value_among_many_costs_only_itself() -> None:
-    values: list[bytes | None] = [_avro(PLAIN, str(n), "i", MICROS + n) for n in range(1_000)]
-    values[777], values[3] = b"\xff" * 12, None
-    events, rejected = _decode(_avro_decoder(), values)
-    assert events == [(str(n), "i", MICROS + n) for n in range(1_000) if n not in (777, 3)]
-    assert rejected == {record_formats.NO_VALUE: [4], record_formats.BROKEN_RECORD: [778]}
 
 
 def test_headers_before_avro_values() -> None:

@@ -46,7 +46,7 @@ def _micros(text: str, form: str) -> int | None:
 
 
 def _read(texts: list[str], form: str) -> list[int | None]:
-    micros, good = read_times(pa.array(texts, pa.string()), form)
+    micros, good, _ = read_times(pa.array(texts, pa.string()), form)
     return [value if is_good else None for value, is_good in zip(micros.tolist(), good.tolist(), strict=True)]
 
 

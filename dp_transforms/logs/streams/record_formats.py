@@ -8,24 +8,23 @@ that contains no part of them.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import fastavro.schema
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from dp_transforms.logs import avro, id_columns, json_lines
 from dp_transforms.logs.avro import decode_one_by_one
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
+from dp_transforms.logs.id_columns import Events
+from dp_transforms.logs.json_lines import JsonDecoder
 from dp_transforms.logs.log_chunk import EventFields, EventFileError
-from dp_transforms.logs.rejected_events import Reasons, RejectedEvents
+from dp_transforms.logs.record_spans import RecordSpans
+from dp_transforms.logs.rejected_events import Reasons, Rows
 from dp_transforms.logs.text_files import MAX_LINE_BYTES, LineBlock
-from dp_transforms.monitor.event_batch import EventBatch
 
 RECORD_FORMATS = ("json", "avro")
 # none: the record alone. confluent: a zero byte and the schema's number in the registry, 4 bytes, before it.
@@ -43,23 +42,6 @@ OTHER_SCHEMA = "header names another Avro schema"
 
 _END_MARK_BYTES = 16
 _ALONE_BELOW = 16  # if a value is broken, up to so many values are decoded one by one
-_SPLIT = 8
-
-_Rows = npt.NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class DecodedRecords:
-    """n values, decoded.
-
-    batch: the events, in the order of the values.
-    rows: int64[len(batch)], for each event the number of its value, from 0.
-    rejected: the values that are not events, by the positions given for them.
-    """
-
-    batch: EventBatch
-    rows: _Rows
-    rejected: tuple[RejectedEvents, ...]
 
 
 def record_decoder(
@@ -89,130 +71,105 @@ def record_decoder(
 
 
 class JsonRecordDecoder:
-    """One JSON object per value. It remembers the types of the fields, which saves time and does not change results."""
+    """One JSON object per value."""
 
     def __init__(self, fields: EventFields) -> None:
         self._fields = fields
-        self._schema: pa.Schema | None = None
+        self._lines = JsonDecoder(fields)
 
-    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+    def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
         """The values become lines, so that the same values are accepted as in a file of lines.
 
         values: None for a record without a value. positions: int64[n], their places in ``source``, to report.
         """
-        reasons = Reasons(len(values))
         # A value of blanks only is not a value, as a line of blanks only is not a line.
         lines = [value.strip(b" \t\r\n") if value is not None else b"" for value in values]
-        sizes = np.fromiter(map(len, lines), np.int64, len(lines))
-        reasons.add(NO_VALUE, np.flatnonzero(sizes == 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
+        reasons = _by_size(lines, least=1)
         is_any_folded = b"\n" in b"".join(lines)
-        for row in [row for row, line in enumerate(lines) if b"\n" in line] if is_any_folded else ():
-            joined = json_lines.join_line(lines[row], self._fields) if sizes[row] <= MAX_VALUE_BYTES else None
+        for row in [row for row in reasons.good().tolist() if b"\n" in lines[row]] if is_any_folded else ():
+            joined = json_lines.join_line(lines[row], self._fields)
             if joined is None:
                 reasons.add(BROKEN_RECORD, np.array([row]))
             else:
                 lines[row] = joined
         rows = reasons.good()
-        if len(rows) < len(lines):
-            lines = [lines[row] for row in rows.tolist()]
-        if not lines:
-            return DecodedRecords(id_columns.empty_batch(), rows, reasons.report(source, positions.take))
-        read = json_lines.decode_lines(LineBlock(b"\n".join(lines)), self._fields, self._schema)
-        self._schema = read.schema
-        reasons.add(BROKEN_RECORD, rows[read.broken])
-        return _assemble(source, read.columns, rows[read.kept], positions, reasons)
+        columns, kept, _ = self._lines.decode(LineBlock(b"\n".join([lines[row] for row in rows.tolist()])))
+        reasons.add_others(BROKEN_RECORD, rows[kept])
+        return id_columns.events_of(source, columns, rows[kept], reasons, positions.take)
 
 
 class AvroRecordDecoder:
     """One Avro record per value, behind a header where the framing has one."""
 
     def __init__(self, fields: EventFields, schema: str, framing: str, schema_id: int | None) -> None:
-        self._schema = _check_avro_schema(schema, fields)
+        self._fields, self._schema = fields, _check_avro_schema(schema, fields)
         self._header = _expected_header(schema, framing, schema_id)
         # New in each process, so that no writer of records can know it.
         self._end_mark = os.urandom(_END_MARK_BYTES)
-        self._many = avro.BlockDecoder(self._schema, self._end_mark)
-        self._one = avro.BlockDecoder(self._schema)
-        self._whole_bytes = avro.whole_block_bytes(self._schema)
+        self._many = avro.BlockDecoder(self._schema.records, self._end_mark)
+        self._one = avro.BlockDecoder(self._schema.records)
+        self._whole_bytes = avro.whole_block_bytes(self._schema.records)
 
-    def decode(self, source: str, values: Sequence[bytes | None], positions: _Rows) -> DecodedRecords:
+    def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
         """See `JsonRecordDecoder.decode`."""
-        reasons = Reasons(len(values))
-        sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
-        reasons.add(NO_VALUE, np.flatnonzero(sizes < 0))
-        reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
+        reasons = _by_size(values, least=0)
         header = self._header
         if header.size:
-            reasons.add(NO_HEADER, np.flatnonzero((sizes >= 0) & (sizes < header.size)))
+            is_short = [value is not None and len(value) < header.size for value in values]
+            reasons.add(NO_HEADER, np.flatnonzero(is_short))
             reasons.add(NO_HEADER, _without(values, header.magic))
             reasons.add(OTHER_SCHEMA, _without(values, header.known))
         rows = reasons.good()
         bodies = [value[header.size :] for row in rows.tolist() if (value := values[row]) is not None]
-        parts: list[avro.ArrowColumns] = []
-        kept: list[_Rows] = []
-        self._decode_span(bodies, 0, len(bodies), parts, kept)
-        read = np.concatenate(kept) if kept else np.zeros(0, np.int64)
-        reasons.add(BROKEN_RECORD, rows[np.setdiff1d(np.arange(len(rows)), read)])
-        if not parts:
-            return DecodedRecords(id_columns.empty_batch(), read, reasons.report(source, positions.take))
-        return _assemble(source, avro.to_columns(parts, self._schema), rows[read], positions, reasons)
+        spans = RecordSpans(few=1, smallest=_ALONE_BELOW)
+        parts = list(spans.decode(bodies, self._decode_together, self._decode_one_by_one))
+        kept = rows[np.concatenate([found for found, _ in parts] or [np.zeros(0, np.int64)])]
+        reasons.add_others(BROKEN_RECORD, kept)
+        columns = avro.to_columns([part for _, part in parts] or [avro.to_arrow([], self._schema)], self._fields)
+        return id_columns.events_of(source, columns, kept, reasons, positions.take)
 
-    def _decode_span(
-        self, bodies: list[bytes], begin: int, end: int, parts: list[avro.ArrowColumns], kept: list[_Rows]
-    ) -> None:
-        """All in one call if none is broken, else in smaller and smaller parts."""
-        if begin == end:
-            return
-        span = bodies[begin:end]
+    def _decode_together(self, bodies: list[bytes]) -> avro.ArrowColumns | None:
+        if sum(map(len, bodies)) > self._whole_bytes:
+            return None
         try:
-            if sum(map(len, span)) <= self._whole_bytes:
-                data = self._end_mark.join([*span, b""])
-                parts.append(self._many.decode(len(span), data))
-                kept.append(np.arange(begin, end))
-                return
+            records = self._many.decode(len(bodies), self._end_mark.join([*bodies, b""]))
+            return avro.to_arrow(records, self._schema)
         except Exception:  # the decoder may raise anything on hostile bytes, and its words may contain them
-            pass
-        if end - begin > _ALONE_BELOW:
-            step = -(-(end - begin) // _SPLIT)
-            for at in range(begin, end, step):
-                self._decode_span(bodies, at, min(at + step, end), parts, kept)
-            return
-        for row in range(begin, end):
+            return None
+
+    def _decode_one_by_one(self, bodies: list[bytes]) -> Iterator[tuple[Rows, avro.ArrowColumns]]:
+        for row, body in enumerate(bodies):
             try:
-                part = self._decode_alone(bodies[row])
+                part = self._decode_alone(body)
             except Exception:  # as above: this record is the broken one
                 continue
-            parts.append(part)
-            kept.append(np.array([row]))
+            yield np.array([row]), part
 
     def _decode_alone(self, body: bytes) -> avro.ArrowColumns:
         """Raises some exception, of any type, unless the value is one record."""
         if len(body) <= self._whole_bytes:
-            return self._one.decode(1, body)
+            return avro.to_arrow(self._one.decode(1, body), self._schema)
         pieces = (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
-        (records,) = decode_one_by_one(pieces, 1, self._schema, self._whole_bytes)
+        (records,) = decode_one_by_one(pieces, 1, self._schema.records, self._schema.keys, self._whole_bytes)
         return avro.to_arrow(records, self._schema)
 
 
 RecordDecoder = JsonRecordDecoder | AvroRecordDecoder
 
 
-def _assemble(
-    source: str, read: id_columns.Columns, rows_read: _Rows, positions: _Rows, reasons: Reasons
-) -> DecodedRecords:
-    """rows_read: for each row of the columns the number of its value."""
-    block = id_columns.assemble_block(source, read, lambda rows: positions[rows_read[rows]], 0)
-    return DecodedRecords(
-        block.batch, rows_read[id_columns.good_rows(read)], (*reasons.report(source, positions.take), *block.rejected)
-    )
+def _by_size(values: Sequence[bytes | None], least: int) -> Reasons:
+    reasons = Reasons(len(values))
+    sizes = np.fromiter((-1 if value is None else len(value) for value in values), np.int64, len(values))
+    reasons.add(NO_VALUE, np.flatnonzero(sizes < least))
+    reasons.add(TOO_LARGE, np.flatnonzero(sizes > MAX_VALUE_BYTES))
+    return reasons
 
 
 def _check_avro_schema(schema: str, fields: EventFields) -> EventSchema:
     return check_schema("the Avro schema", schema.encode("utf-8", "surrogatepass"), fields)
 
 
-def _without(values: Sequence[bytes | None], prefix: bytes) -> _Rows:
+def _without(values: Sequence[bytes | None], prefix: bytes) -> Rows:
     lacks = (value is not None and not value.startswith(prefix) for value in values)
     return np.flatnonzero(np.fromiter(lacks, np.bool_, len(values)))
 
