@@ -33,7 +33,7 @@ def test_the_example_of_the_readme_finds_the_heavy_item(tmp_path: pathlib.Path) 
     """As it is printed, users pay for hits; without `release=...`, for looks."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert example.count("\n") <= 10
-    for_looks = example.replace(', release="labels", hits_per_user=10', "")
+    for_looks = example.replace(', mode="hits", hits_per_user=10', "")
     assert for_looks != example
     assert 'runner="DirectRunner"' in example
     found = []

@@ -27,7 +27,7 @@ from dp_transforms.cli.demo import (
 )
 from dp_transforms.cli.main import main
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.replay_request import ReplayRequest
+from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
 from dp_transforms.engines.flink import WorkerPool
@@ -161,17 +161,14 @@ def _kill_workers_at_work(
 
 def _replay_here(run_id: str, plan: ReleasePlan, key: pathlib.Path, output: str) -> None:
     fields = EventFields()
+    logs = (f"s3://{_BUCKET}/log/",)
     request = ReplayRequest(
-        chunks=find_log_chunks([f"s3://{_BUCKET}/log/"], fields),
+        ReplayOptions(logs=logs, noise_key_file=str(key)),
+        chunks=find_log_chunks(logs, fields),
         fields=fields,
         plan=plan,
-        domain_file=None,
         output=output,
-        dead_letter=None,
-        max_bad_fraction=0.5,
-        noise_key_file=str(key),
         run_id=run_id,
-        stream="events",
     )
     run_replay(request, pipeline_options([]), ReadProgress())
 

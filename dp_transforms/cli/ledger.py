@@ -100,7 +100,7 @@ def reserve(
     click.echo(f"Run {verdict.run_id}: {verdict.line}")
 
 
-@command.command("mode")
+@command.command("release")
 @_ledger_option
 @click.argument("run_id")
 def release(place: str | None, run_id: str) -> None:

@@ -13,24 +13,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import click
-
 from dp_transforms.checks import how_to_install
-from dp_transforms.cli.options import ENGINE, option
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts as names
 
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
 LOOPBACK = "127.0.0.1"
-METRICS_PORT = option(
-    ENGINE,
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve the numbers for the operator to Prometheus while this command runs, on the loopback address alone "
-    "(0: any free port). Needs the extra metrics.",
-)
 _WARNING = "For the operator, not covered by the guarantee."
 _COUNTERS = {
     names.RECORDS_READ: "Records read, broken ones too.",

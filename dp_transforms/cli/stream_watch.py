@@ -69,7 +69,7 @@ def watch_stream(
                 status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {request.stop_file}")
                 if is_draining:
                     status.tell(_draining_words(request, request.stop_file))
-                elif request.once:
+                elif request.options.job.once:
                     made_stop_file = _ask_to_drain(request, request.stop_file, status)
                 elif request.engine.reads_once and (waiting := _waiting_words(request)):
                     status.tell(waiting)

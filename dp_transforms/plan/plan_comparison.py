@@ -39,7 +39,7 @@ LOOKS = (1, 10, 100, 1000)  # pairs (window, item) of each holder in the whole r
 FOUND = 0.95
 # Keys of the methods in JSON, and what tables and pictures call them.
 LOOKS_NEW, LOOKS_KNOWN = "looks", "looks_known"
-LOOKS_AND_HITS, LOOKS_ALONE = "looks_and_hits", "looks_alone"  # the other of the two for a names plan
+LOOKS_AND_HITS, LOOKS_ALONE = "looks_and_hits", "looks_alone"  # the other of the two for a `LooksPlan`
 HITS_TO_COMPARE = 10
 TITLES = {
     LOOKS_NEW: "looks, new item",
@@ -47,7 +47,7 @@ TITLES = {
     LOOKS_AND_HITS: f"looks and {HITS_TO_COMPARE} hits",
     LOOKS_ALONE: "looks alone",
     "hits": "hits",
-    "hits-with-counts": "hits\nwith\ncounts",
+    "hits-with-counts": "hits-with-counts",
     "kms21": "kms21",
     "pipelinedp": "PipelineDP, best cap",
     "weighted_gaussian": "weighted Gaussian",

@@ -162,8 +162,8 @@ def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
 def _notes(found: FoundFrom) -> list[str]:
     notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
     if LOOKS_KNOWN in found:
-        notes.append("known item: one that was named lately. In a stream names follows each user's pace, and differs.")
-    hits = ", names with hits" if LOOKS_AND_HITS in found or LOOKS_ALONE in found else ""
+        notes.append("known item: one that was named lately. In a stream each user has its own pace, and these differ.")
+    hits = ", looks with hits" if LOOKS_AND_HITS in found or LOOKS_ALONE in found else ""
     notes.append(f"hits, hits-with-counts{hits}: if none of the item's users was excluded before.")
     return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
 
@@ -193,7 +193,7 @@ def _names_lines(plan: LooksPlan) -> list[tuple[str, str]]:
     else:
         known = "not followed"
     return [
-        ("chosen", f"names, for users with {plan.usual_looks[0]:,} to {plan.usual_looks[1]:,} pairs in the run"),
+        ("chosen", f"looks, for users with {plan.usual_looks[0]:,} to {plan.usual_looks[1]:,} pairs in the run"),
         ("pairs that count", f"at most {plan.most_looks:,} of a user"),
         ("prices", prices_in_words(plan)),
         (

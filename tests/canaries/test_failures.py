@@ -309,7 +309,7 @@ def test_what_workers_put_on_disk_has_no_name_and_no_user(
             on_disk[f"file of worker {number}"] = os.pread(files.disk, 1 << 26, 0)
         close(pool)
 
-    monkeypatch.setattr(ProcessPool, "mode", lambda pool, blob: None)  # which would give the space back
+    monkeypatch.setattr(ProcessPool, "release", lambda pool, blob: None)  # which would give the space back
     monkeypatch.setattr(ProcessPool, "close", look_and_close)
     ran = shell.run_clean(*REPLAY, "--processes", "2", "--memory", "1MB")
     assert ran.code == 0, ran.err

@@ -38,7 +38,7 @@ READ = {
     ("ledger", "place"): ["ledger", "--ledger", "PATH"],
     ("ledger reserve", "place"): ["ledger", "reserve", "--ledger", "PATH", *RESERVED],
     ("ledger reserve", "plan_file"): ["ledger", "reserve", "--ledger", "made.db", *RESERVED[:-1], "PATH"],
-    ("ledger release", "place"): ["ledger", "mode", "--ledger", "PATH", "run"],
+    ("ledger release", "place"): ["ledger", "release", "--ledger", "PATH", "run"],
     ("ledger abandon", "place"): ["ledger", "abandon", "--ledger", "PATH", "run"],
     ("ledger fail", "place"): ["ledger", "fail", "--ledger", "PATH", "run"],
     ("ledger doctor", "place"): ["ledger", "doctor", "--ledger", "PATH"],

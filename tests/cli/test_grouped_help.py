@@ -20,7 +20,7 @@ _WIDTH, _MOST_LINES = 80, 42
 def _help(command: str, word: str) -> list[str]:
     result = CliRunner().invoke(shh, [command, word], terminal_width=_WIDTH, prog_name="shh")
     assert result.exit_code == 0, result.output
-    return result.output.splitlines()
+    return result.output.partition("\nRules:\n")[0].splitlines()
 
 
 def _options(command: str) -> list[click.Option]:

@@ -40,7 +40,7 @@ def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
     assert "0.5 of 4" in table
     assert "1e-09 of 1e-08" in table
     assert "0 of 48" in table
-    assert "drew nothing" in shh("ledger", "mode", "run", "--ledger", "l.db", cwd=folder).stdout
+    assert "drew nothing" in shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
     assert "0 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
 
@@ -61,7 +61,7 @@ def test_a_table_that_is_too_wide_for_the_terminal_is_shown_row_by_row(folder: p
 
 def test_what_stays_spent_of_a_released_run_is_said(folder: pathlib.Path) -> None:
     Ledger.open(folder / "l.db").reserve_run(part(run_id="run", cost=names_cost(activity=0.5)), CAPS)
-    said = shh("ledger", "mode", "run", "--ledger", "l.db", cwd=folder).stdout
+    said = shh("ledger", "release", "run", "--ledger", "l.db", cwd=folder).stdout
     assert said.endswith("from a histogram of the same users, which stays spent: 0.5.\n")
     assert "0.5 of 4" in shh("ledger", "--ledger", "l.db", cwd=folder).stdout
 
@@ -127,7 +127,7 @@ def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder: pathlib.Pa
     ("words", "what"),
     [
         (("--ledger", "none.db"), "there is no ledger"),
-        (("mode", "other", "--ledger", "l.db"), "knows no run other"),
+        (("release", "other", "--ledger", "l.db"), "knows no run other"),
         (("abandon", "other", "--ledger", "l.db"), "knows no run other"),
         (("fail", "other", "--ledger", "l.db"), "knows no run other"),
         (("--ledger", "l.db", "--population", "films"), "knows no population films"),

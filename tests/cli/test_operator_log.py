@@ -139,7 +139,7 @@ def test_commands_options_values_and_files_are_completed(
 ) -> None:
     assert completed("shh si", monkeypatch, capsys) == ["plain,simulate"]
     assert "plain,--epsilon" in completed("shh plan --ep", monkeypatch, capsys)
-    assert completed("shh plan --mode na", monkeypatch, capsys) == ["plain,names"]
+    assert completed("shh plan --mode lo", monkeypatch, capsys) == ["plain,looks"]
     assert completed("shh doctor cl", monkeypatch, capsys) == ["file,cl"]
     assert completed("shh audit --plan p", monkeypatch, capsys) == ["file,p"]
     assert completed("shh --config s", monkeypatch, capsys) == ["file,s"]

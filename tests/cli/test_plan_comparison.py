@@ -66,7 +66,7 @@ def test_it_opens_with_a_sentence_and_a_table_of_all_methods() -> None:
         1000: [501, 372, 312, 530, 671, 806, 820, 867],
     }
     assert "Looks alone are paid for: most users have 1 to 1,000 items." in rest.partition("│")[0]
-    for part in ("names, for users with 1 to 1,000 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
+    for part in ("looks, for users with 1 to 1,000 pairs", "at most 3,000 of a user", "for 168 windows after a name"):
         assert part in rest
     assert "(2, 1e-09)-differentially private" in rest
 
@@ -145,7 +145,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     for part in (
         "A: ",
         "B: ",
-        "labels │ names",
+        "hits │ looks",
         "2 │ 1 ",
         "384 │ 24",
         "from 530 users on",
@@ -160,7 +160,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     assert record["compared"][1]["found_from"]["looks"]["10"] == plans[1].found_from(10)
     chart = tmp_path / "both.svg"
     assert _run("--compare", *paths, "--chart", str(chart)).exit_code == 0
-    assert "A: labels" in chart.read_text()
+    assert "A: hits" in chart.read_text()
     assert "B: looks, new item" in chart.read_text()
     missing = _run("--compare", paths[0], str(tmp_path / "no.json"))
     assert isinstance(missing.exception, UserError)

@@ -96,9 +96,6 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(
 
 
 def test_counts_belong_to_names_and_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    refused = shh("replay", log, *BUDGET, "--mode", "hits", "--counts-for", 3, "--output", tmp_path / "r.avro")
-    assert refused.returncode == 2
-    assert "--counts-for cannot be used with --mode hits" in refused.stderr
     below = shh("replay", log, *BUDGET, *NAMES, "--counts-for", -1, "--output", tmp_path / "r.avro")
     assert "--counts-for must be" in below.stderr
     key = tmp_path / "noise.key"

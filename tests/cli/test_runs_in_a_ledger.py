@@ -179,7 +179,7 @@ def test_a_run_that_was_reserved_before_a_repair_is_not_released(folder: pathlib
     assert replay(folder, "1.avro", "--mode", "hits", "--run-id", "monday").returncode == 0
     shutil.copy(folder / "backup.db", folder / "ledger.db")
     assert shh("ledger", "doctor", *ACCOUNT[:2], "--repair", cwd=folder).returncode == 0
-    refused = error_of(shh("ledger", "mode", *ACCOUNT[:2], "monday", cwd=folder))
+    refused = error_of(shh("ledger", "release", *ACCOUNT[:2], "monday", cwd=folder))
     assert "was abandoned before, and cannot be released" in refused
     assert spent(folder) == "2"
 
@@ -199,16 +199,13 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
     assert statuses(folder) == [["released", "finished"]]
     assert spent(folder) == "2"
     run_id = read_report_file(folder / "1.avro")[0].run_id
-    refused = shh("ledger", "mode", *ACCOUNT[:2], run_id, cwd=folder)
+    refused = shh("ledger", "release", *ACCOUNT[:2], run_id, cwd=folder)
     assert "start record" in error_of(refused)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--population", "news"), "--population belong to --ledger"),
-        (("--max-epsilon", "2", "--max-delta", "1e-6"), "belong to --ledger"),
-        (("--ledger", "ledger.db"), "--ledger needs --population"),
         ((*ACCOUNT, "--max-epsilon", "2"), "are set together"),
         (ACCOUNT, "Declare it, once, with --max-epsilon"),
         ((*ACCOUNT, "--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),

@@ -134,7 +134,7 @@ def test_kubernetes_knows_every_field_of_the_others(built: list[Any]) -> None:
 
 @pytest.mark.long
 def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path, tmp_path) -> None:
-    case = history_case(mode="names")
+    case = history_case(mode="looks")
     case.fill(kafka, "kubernetes-in")
     kafka.create_topic("kubernetes-out")
     (tmp_path / "plan.json").write_text(case.plan.to_json())

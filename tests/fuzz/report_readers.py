@@ -164,7 +164,7 @@ def _read_folder(_sample: Sample, path: str) -> Any:
 def _plan_samples() -> list[Sample]:
     plans = [
         small_plan(),
-        small_plan(mode="labels"),
+        small_plan(mode="hits"),
         small_plan(sliding=2, hits_per_user=1),
         small_plan(domain=("a", "b"), threshold=5),
         small_plan(mode="kms21"),

@@ -1,8 +1,9 @@
 """The tables of docs/commands.md, made from the options, and of docs/python_api.md, made from docstrings:
 `python -m tests.helpers.option_tables` writes them.
 
-The first cell is written by hand: it names the kind of value. Meaning and default are those of ``--help``. A default
-that the help does not mention, such as "required", is kept.
+Of options the first cell is written by hand: it names the kind of value. Meaning and default are those of ``--help``. A
+default that the help does not mention, such as "required", is kept. Rules between options are a table of their own, at
+the end of the part of a command.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "commands.md"
 API_PAGE = DOCS / "python_api.md"
 _ROW = re.compile(r"^\| `(--[a-z-]+)`((?:\\\||[^|])*)\| .* \| (.*?) ?\|$", re.MULTILINE)
+
+_HEAD = "\n| of these options each | rule | because |\n|---|---|---|\n"
+_RULES = re.compile(re.escape(_HEAD) + r"(\|.*\n)*")
+_OPTION = re.compile(r"--[a-z-]+( (?!or\b|and\b)[\w:-]+)?")
 
 _NAME = re.compile(r"^\| `(\w+)` \|.*$", re.MULTILINE)
 
@@ -57,8 +62,22 @@ def with_tables(page: str, found: Mapping[str, click.Command]) -> str:
                 for parameter in each.params
                 if isinstance(parameter, click.Option)
             }
-            parts[at] = _ROW.sub(lambda row, options=options: _row(row, options), part)
+            part = _RULES.sub("", part).rstrip() + "\n"
+            parts[at] = _ROW.sub(lambda row, options=options: _row(row, options), part) + _rules(command)
+            parts[at] += "\n" if at + 1 < len(parts) else ""
     return "".join(parts)
+
+
+def _rules(command: click.Command) -> str:
+    """The table of the rules between its options; empty without any."""
+    rules = getattr(command, "rules", [])
+    rows = [f"| {_in_code(rule.options)} | {_in_code(rule.in_short)} | {rule.why} |\n" for rule in rules]
+    return f"{_HEAD}{''.join(rows)}" if rows else ""
+
+
+def _in_code(text: str) -> str:
+    """Options and their values in backticks."""
+    return _OPTION.sub(r"`\g<0>`", text)
 
 
 def _row(row: re.Match[str], options: Mapping[str, click.Option]) -> str:

@@ -307,7 +307,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def operate(self, run_id: str, how: str) -> None:
         ledger = self.ledgers["me"]
         expected = self.model.operator_fails(run_id) if how == "failed" else self.model.end(run_id, how)
-        work = {"released": ledger.mode, "abandoned": ledger.abandon, "failed": ledger.fail_run}[how]
+        work = {"released": ledger.release, "abandoned": ledger.abandon, "failed": ledger.fail_run}[how]
         self.both(expected, lambda: work(run_id))
 
     @invariant()

@@ -35,9 +35,9 @@ each_case = pytest.mark.parametrize(
 )
 
 
-def _settings(release: str, epsilon: float, hits: int) -> MonitorSettings:
+def _settings(mode: str, epsilon: float, hits: int) -> MonitorSettings:
     # A threshold so high that one holder alone is out of the question: the open domain is paid by delta_open.
-    return settings_for(release, epsilon, hits, math.ceil(12 / epsilon), math.ceil(2 / epsilon))
+    return settings_for(mode, epsilon, hits, math.ceil(12 / epsilon), math.ceil(2 / epsilon))
 
 
 def _actions(settings: MonitorSettings) -> list[Action]:
@@ -56,8 +56,8 @@ def _epsilons(settings: MonitorSettings) -> list[float]:
 
 
 @functools.cache
-def _kernel_of(release: str, epsilon: float, hits: int) -> tuple[MonitorSettings, list[Action], Kernel]:
-    settings = _settings(release, epsilon, hits)
+def _kernel_of(mode: str, epsilon: float, hits: int) -> tuple[MonitorSettings, list[Action], Kernel]:
+    settings = _settings(mode, epsilon, hits)
     actions = _actions(settings)
     return settings, actions, extract_kernel(settings, actions)
 
@@ -95,20 +95,20 @@ def _check(claimed: MonitorSettings, kernel: Kernel, *, rounds: int = ROUNDS) ->
 
 
 @each_case
-def test_no_adaptive_adversary_exceeds_the_claim(release: str, epsilon: float, hits: int) -> None:
-    settings, _, kernel = _kernel_of(release, epsilon, hits)
+def test_no_adaptive_adversary_exceeds_the_claim(mode: str, epsilon: float, hits: int) -> None:
+    settings, _, kernel = _kernel_of(mode, epsilon, hits)
     verdicts = _check(settings, kernel)
     for adds_target, verdict in verdicts.items():
         assert verdict.excess <= 0, f"adds_target={adds_target}: delta exceeds the claim by {verdict.excess:.3g}"
     # The test is not vacuous: a good part of the claim is attained, in both directions.
-    fair = 0.9 if release == "hits" else 0.7
+    fair = 0.9 if mode == "hits" else 0.7
     assert min(verdict.largest_ratio for verdict in verdicts.values()) >= fair
 
 
 @each_case
-def test_kernel_is_one_query_of_a_charged_mechanism(release: str, epsilon: float, hits: int) -> None:
+def test_kernel_is_one_query_of_a_charged_mechanism(mode: str, epsilon: float, hits: int) -> None:
     """Every window alone is epsilon-DP, costs at most one hit, and does not depend on a user that has paid all."""
-    kernel = _kernel_of(release, epsilon, hits)[-1]
+    kernel = _kernel_of(mode, epsilon, hits)[-1]
     assert sorted(kernel) == list(range(hits + 1))
     for paid, by_action in kernel.items():
         for results in by_action:
@@ -182,24 +182,16 @@ PATCHES = {
     "charge above instead of the zone": _plant_charge_above_instead_of_the_zone,
 }
 FAULTS = [
-    *(
-        (release, fault)
-        for release in ("hits", "hits-with-counts")
-        for fault in ("no charge", "charges lost", "k + 1 hits")
-    ),
-    *(
-        (release, fault)
-        for release in ("hits", "hits-with-counts")
-        for fault in ("noise halved", "budgets reset per window")
-    ),
+    *((mode, fault) for mode in ("hits", "hits-with-counts") for fault in ("no charge", "charges lost", "k + 1 hits")),
+    *((mode, fault) for mode in ("hits", "hits-with-counts") for fault in ("noise halved", "budgets reset per window")),
     ("hits", "count published above the zone"),
     ("hits", "charge above instead of the zone"),
 ]
 
 
 @pytest.mark.parametrize(("mode", "fault"), FAULTS)
-def test_a_planted_fault_is_found(release: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    claimed = _settings(release, 0.25, 1)
+def test_a_planted_fault_is_found(mode: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed = _settings(mode, 0.25, 1)
     real = claimed
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor
     if fault == "k + 1 hits":

@@ -92,8 +92,8 @@ def _excess(
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize(("epsilon", "hits"), [(0.25, 1), (1.0, 1), (0.5, 2)])
-def test_every_transcript_of_fresh_users(release: str, epsilon: float, hits: int) -> None:
-    settings = settings_for(release, epsilon, hits, THRESHOLD, ZONE)
+def test_every_transcript_of_fresh_users(mode: str, epsilon: float, hits: int) -> None:
+    settings = settings_for(mode, epsilon, hits, THRESHOLD, ZONE)
     ratios = []
     for name, rounds in SEQUENCES.items():
         excess, ratio = _excess(settings, rounds)
@@ -105,16 +105,16 @@ def test_every_transcript_of_fresh_users(release: str, epsilon: float, hits: int
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("name", POOLS)
-def test_every_transcript_of_users_that_pay_together(release: str, hits: int, name: str) -> None:
+def test_every_transcript_of_users_that_pay_together(mode: str, hits: int, name: str) -> None:
     """Where all others are excluded x' may be the only active holder: that is what delta_open pays for."""
-    settings = settings_for(release, 0.75, hits, THRESHOLD, ZONE)
+    settings = settings_for(mode, 0.75, hits, THRESHOLD, ZONE)
     assert _excess(settings, POOLS[name], open_domain=True)[0] <= 1e-12
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_others_that_paid_before_the_first_window(release: str) -> None:
+def test_others_that_paid_before_the_first_window(mode: str) -> None:
     """Raw counts well above the active ones: the bit is drawn for the former, the noise tested on the latter."""
-    settings = settings_for(release, 0.75, 1, THRESHOLD, ZONE)
+    settings = settings_for(mode, 0.75, 1, THRESHOLD, ZONE)
     paid = {user: 1 for window in range(4) for user in fresh_users(window, 2)}
     assert _excess(settings, fresh([5, 6, 5, 7]), paid_before=paid)[0] <= 1e-12
 
@@ -122,8 +122,8 @@ def test_others_that_paid_before_the_first_window(release: str) -> None:
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("hits", [1, 2])
 @pytest.mark.parametrize("name", TWO_ITEMS)
-def test_every_transcript_of_two_items_in_a_window(release: str, hits: int, name: str) -> None:
-    settings = settings_for(release, 0.75, hits, THRESHOLD, ZONE, max_items=2)
+def test_every_transcript_of_two_items_in_a_window(mode: str, hits: int, name: str) -> None:
+    settings = settings_for(mode, 0.75, hits, THRESHOLD, ZONE, max_items=2)
     assert _excess(settings, TWO_ITEMS[name])[0] <= 1e-12
 
 
@@ -149,9 +149,9 @@ def test_enumeration_finds_a_missing_charge(rule: type, monkeypatch: pytest.Monk
 
 
 def test_enumeration_finds_halved_noise() -> None:
-    for release in ("hits", "hits-with-counts"):
-        claimed = settings_for(release, 0.5, 1, THRESHOLD, ZONE)
-        real = settings_for(release, 1.0, 1, THRESHOLD, ZONE)
+    for mode in ("hits", "hits-with-counts"):
+        claimed = settings_for(mode, 0.5, 1, THRESHOLD, ZONE)
+        real = settings_for(mode, 1.0, 1, THRESHOLD, ZONE)
         assert _excess(claimed, SEQUENCES["one below the threshold"], real=real)[0] > 0.01
 
 
@@ -163,10 +163,10 @@ def test_enumeration_finds_halved_noise() -> None:
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize(("epsilon", "threshold"), [(0.25, 12), (1.0, 5), (0.5, 1), (0.5, 2)])
 def test_an_item_of_one_user_is_published_with_the_probability_of_the_tail(
-    release: str, epsilon: float, threshold: int
+    mode: str, epsilon: float, threshold: int
 ) -> None:
     """Exactly ``Pr[Z >= T - 1]``, and never without the user."""
-    settings = settings_for(release, epsilon, 1, threshold, 3)
+    settings = settings_for(mode, epsilon, 1, threshold, 3)
     probe = WindowProbe(settings)
     outcomes = probe.outcomes(0, [[TARGET_USER]], state_with_hits({}), threshold + 4)
     silent = outcomes.pop(())
@@ -178,8 +178,8 @@ def test_an_item_of_one_user_is_published_with_the_probability_of_the_tail(
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(release: str) -> None:
-    settings = settings_for(release, 0.5, 1, THRESHOLD, ZONE)
+def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(mode: str) -> None:
+    settings = settings_for(mode, 0.5, 1, THRESHOLD, ZONE)
     probe = WindowProbe(settings)
     outcomes = probe.outcomes(0, [[*SHARED, TARGET_USER]], state_with_hits(dict.fromkeys(SHARED, 1)), 9)
     published = sum(outcome.weight for transcript, outcome in outcomes.items() if transcript)
@@ -192,12 +192,12 @@ def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(release: str)
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("max_items", [1, 3])
-def test_the_plan_pays_for_every_item_of_one_user(release: str, max_items: int) -> None:
+def test_the_plan_pays_for_every_item_of_one_user(mode: str, max_items: int) -> None:
     plan = ReleasePlan.calibrate(
         epsilon=2.0,
         delta=1e-9,
         schedule=WindowSchedule.fixed(0, 384 * 3600, 3600),
-        release=release,
+        mode=mode,
         hits_per_user=2,
         max_items_per_user=max_items,
     )

@@ -122,7 +122,7 @@ def test_bad_choices_are_refused(choices: dict[str, Any], said: str) -> None:
     "choice", ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
 )
 def test_choices_of_names_are_refused_in_other_modes(mode: str, choice: str) -> None:
-    with pytest.raises(ValueError, match=f"{choice} cannot be used with mode '{mode}': it belongs to names"):
+    with pytest.raises(ValueError, match=f"{choice} cannot be used with mode '{mode}': it belongs to looks"):
         ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode=mode, **{choice: 1})  # type: ignore[arg-type]
 
 

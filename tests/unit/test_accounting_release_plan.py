@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import math
@@ -364,30 +363,3 @@ def test_guarantee_sentence() -> None:
     condition = ", provided the list of items is public and was not made from the log."
     assert IN_DOMAIN.guarantee == sentence.removesuffix(".") + condition
     assert "provided" not in sentence
-
-
-@pytest.mark.parametrize(
-    ("plan", "fingerprint", "text"),
-    [
-        (
-            LABELS,
-            "e2b6920f903b0563f727cd1cadff2a0973dcaf51250d7c7247f2dc7f06c7b41c",
-            "ce629d5c6781331109291efdc452b79b",
-        ),
-        (
-            COUNTS,
-            "f99444e6b5c0c5bb56ebe6f566d79c24e6e4589f29ec9d9df291f36843e377ef",
-            "d719fb197bdbd93783211f0cad7a2937",
-        ),
-        (KMS21, "c073b8f966bf2329551e2c0fba249717d1d3079db06315a836b3061f9a2df3e9", "c4be475617da21f0"),
-        (
-            IN_DOMAIN,
-            "8463f1eacde71906fc8851d00c40a3f2ee35714fabad1a7ae9e07b6a18013801",
-            "f57f643cc92062e75991c32cf1dae020",
-        ),
-    ],
-)
-def test_stored_plans_keep_their_bytes_and_their_fingerprint(plan: ReleasePlan, fingerprint: str, text: str) -> None:
-    """Of the plans before there were two kinds of them; text: the head of the SHA-256 of the whole file."""
-    assert plan.fingerprint == fingerprint
-    assert hashlib.sha256(plan.to_json().encode()).hexdigest().startswith(text)

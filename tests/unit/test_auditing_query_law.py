@@ -56,9 +56,9 @@ def test_results_are_those_of_the_release_rule(zone_width: int, distance: int) -
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_results_are_those_of_the_real_monitor(release: str) -> None:
+def test_results_are_those_of_the_real_monitor(mode: str) -> None:
     """Every outcome of its 128-bit uniforms, from `tests/privacy`."""
-    settings = settings_for(release, EPSILON, 1, 12, 4)
+    settings = settings_for(mode, EPSILON, 1, 12, 4)
     distances = range(-4, 8)
     kernel = extract_kernel(settings, [Action(settings.threshold + distance) for distance in distances])
     for distance, entries in zip(distances, kernel[0], strict=True):

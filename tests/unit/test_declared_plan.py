@@ -45,7 +45,7 @@ def test_a_file_has_all_of_it(tmp_path: pathlib.Path) -> None:
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert declared_plan(tmp_path / "plan.json") == plan
     assert declared_plan(str(tmp_path / "plan.json")) == plan
-    with pytest.raises(ValueError, match=r"^epsilon, release cannot be given beside plan"):
+    with pytest.raises(ValueError, match=r"^epsilon, mode cannot be given beside plan"):
         declared_plan(tmp_path / "plan.json", epsilon=2, mode="looks")
 
 

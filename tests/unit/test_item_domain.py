@@ -24,7 +24,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 def plan_of(domain: ItemDomain | None) -> ReleasePlan:
     schedule = WindowSchedule.fixed(0, 3600, 60)
-    return ReleasePlan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="labels", domain=domain)
+    return ReleasePlan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", domain=domain)
 
 
 def keys(run_id: str = "run", secret: bytes = bytes(32)) -> StreamKeys:

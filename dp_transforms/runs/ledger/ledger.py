@@ -268,7 +268,7 @@ class Ledger:
                     f" never go on: shh ledger abandon {run_id}"
                 )
             rows.end_run(transaction.connection, run_id, parts, status)
-            note(transaction, run, 0, "mode" if status == Status.RELEASED else "abandon")
+            note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
             return run
 
 

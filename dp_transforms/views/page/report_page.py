@@ -44,9 +44,9 @@ _MADE = (
 )
 _CHARTS = {"items": "items_over_time.json", "item": "one_item.json"}
 _PUBLISHED = {
-    "names": "names of items that many users have, with sizes: at least so many users",
-    "labels": "names of items that many users have; near the threshold with a noisy number of users",
-    "counts": "names of items that many users have, with noisy numbers of users",
+    "looks": "names of items that many users have, with sizes: at least so many users",
+    "hits": "names of items that many users have; near the threshold with a noisy number of users",
+    "hits-with-counts": "names of items that many users have, with noisy numbers of users",
     "kms21": "names of items that many users have",
 }
 
