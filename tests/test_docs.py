@@ -134,7 +134,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
 
 
 def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path: pathlib.Path) -> None:
-    result = run_python("-m", "dp_transforms.cli.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
+    result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     shown = result.stdout
     assert re.findall(r"^\$ shh (\w+)", shown, re.MULTILINE) == ["simulate", "replay", "replay", "show"]

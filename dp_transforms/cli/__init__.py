@@ -2,7 +2,7 @@
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
 - plan: ``shh plan``. plan_from_log: its ``--from-log``, how active users are.
-- audit: ``shh audit``. audit_report, audit_hits_report, audit_looks_report: how its result is shown.
+- audit: ``shh audit``. audit_report, audit_mode_reports: how its result is shown.
 - replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
   runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
 - flink_replay: a replay on Flink.
@@ -19,7 +19,7 @@ What a stream needs:
 - stream_options: its options, and which ones need or exclude each other. stream_request: from the options to all that
   a run needs.
 - stream_state: a stream with ``--state``, as a part of a run.
-- stream_watch: watches a run to its end. stream_status: what a person sees of it. stream_metrics: numbers for
+- stream_watch: watches a run to its end. stream_status: what a person sees of it, and
   Prometheus.
 
 What several share:
@@ -37,6 +37,5 @@ What several share:
 
 Beside the command:
 
-- demo, demo_flink, demo_stream: ``make demo`` and so on. simulated_stream: what they need.
 - job_words: options that pipelines/replay_log.py and pipelines/live_stream.py share.
 """

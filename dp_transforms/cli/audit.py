@@ -21,8 +21,7 @@ from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, samp
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import default_rounds
-from dp_transforms.cli.audit_hits_report import HitsReport
-from dp_transforms.cli.audit_looks_report import LooksReport
+from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
 from dp_transforms.cli.audit_report import AuditReport
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import filled_by, opt

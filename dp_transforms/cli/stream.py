@@ -31,11 +31,10 @@ from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.state_options import account_of_options
 from dp_transforms.cli.state_part import DONE, RunAccount, part_is_done, part_is_taken, state_errors
 from dp_transforms.cli.stream_job import StreamJob, started_engine
-from dp_transforms.cli.stream_metrics import LOOPBACK, served_metrics
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
 from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
-from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_status import LOOPBACK, StreamStatus, served_metrics
 from dp_transforms.cli.stream_watch import watch_stream
 from dp_transforms.engines.portable import job_name
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic

@@ -18,10 +18,9 @@ from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.flink_jobs import FlinkWatch, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
-from dp_transforms.cli.stream_metrics import OperatorMetrics
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
-from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_status import OperatorMetrics, StreamStatus
 from dp_transforms.cli.table_output import show_command
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest

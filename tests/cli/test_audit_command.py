@@ -16,7 +16,7 @@ from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.cli.audit import command, finish, sample_hits
-from dp_transforms.cli.audit_hits_report import HitsReport
+from dp_transforms.cli.audit_mode_reports import HitsReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan

@@ -13,7 +13,7 @@ from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.statistics import FALSE_ALARM
 from dp_transforms.cli.audit import command, finish, sample_looks
-from dp_transforms.cli.audit_looks_report import LooksReport
+from dp_transforms.cli.audit_mode_reports import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.plan.looks_plan import LooksPlan

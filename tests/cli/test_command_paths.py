@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.cli.demo import demo
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
+from examples.demos.demo import demo
 from tests.cli.command_paths import (
     BUDGET,
     FOREIGN,

@@ -14,7 +14,7 @@ from dp_transforms.cli.subcommands import shh
 from tests.helpers.option_tables import commands
 
 _MANY = ("plan", "replay", "stream")
-_WIDTH, _MOST_LINES = 80, 42
+_WIDTH, _MOST_LINES, _MOST_OPTIONS = 80, 42, 25
 
 
 def _help(command: str, word: str) -> list[str]:
@@ -63,6 +63,7 @@ def test_the_short_help_fits_on_a_screen_and_names_the_long_one() -> None:
     for command in _MANY:
         lines = _help(command, "--help")
         assert len(lines) <= _MOST_LINES
+        assert sum(line.startswith("  --") for line in lines) <= _MOST_OPTIONS
         assert max(map(len, lines)) <= _WIDTH
         briefs = [option for option in _options(command) if isinstance(option, GroupedOption) and option.brief]
         for option in briefs:

@@ -15,16 +15,6 @@ from typing import NamedTuple
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.cli.demo import (
-    fresh_folder,
-    kill_workers,
-    make_noise_key,
-    print_checks,
-    print_command,
-    run_demo,
-    shh_words,
-    started,
-)
 from dp_transforms.cli.main import main
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
@@ -37,6 +27,16 @@ from dp_transforms.engines.local import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import read_report_file
+from examples.demos.demo import (
+    fresh_folder,
+    kill_workers,
+    make_noise_key,
+    print_checks,
+    print_command,
+    run_demo,
+    shh_words,
+    started,
+)
 
 _FOLDER = pathlib.Path("demo") / "flink"
 _BUCKET = "clicks"
