@@ -20,10 +20,7 @@ class LoadOptions:
 
     report: str = argument("REPORT", nargs=1)
     output: str = opt(
-        "",
-        "The database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-        required=True,
-        metavar="URL",
+        "", "The database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.", required=True, metavar="URL"
     )
     output_table: str | None = output_table_option()
 

@@ -22,15 +22,7 @@ from dp_transforms.accounting.activity import (
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.checks import check_whole
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import (
-    INPUT,
-    UTC_TIME,
-    Rule,
-    flag,
-    names_of,
-    nested,
-    opt,
-)
+from dp_transforms.cli.options import INPUT, UTC_TIME, Rule, flag, names_of, nested, opt
 from dp_transforms.cli.plan_options import PlanOptions, option_error, plan_from_options, schedule_from_options
 from dp_transforms.cli.shared_options import FieldOptions
 from dp_transforms.errors import UserError

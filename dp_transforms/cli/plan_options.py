@@ -73,9 +73,7 @@ class PlanOptions:
         type=DURATION,
     )
     slide: int | None = opt(
-        BUDGET,
-        "Time between the starts of two windows; must divide --window. Default: --window.",
-        type=DURATION,
+        BUDGET, "Time between the starts of two windows; must divide --window. Default: --window.", type=DURATION
     )
     start: int | None = opt(
         BUDGET,
@@ -110,8 +108,7 @@ class PlanOptions:
         "what finds most, which is 0 where many of a user's items are near the threshold.",
     )
     max_items_per_user: int | None = opt(
-        ADVANCED,
-        f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}.",
+        ADVANCED, f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
     )
     threshold: int | None = opt(
         ADVANCED,
@@ -135,8 +132,7 @@ class PlanOptions:
         metavar="WINDOWS",
     )
     no_known_items: bool = switch(
-        ADVANCED,
-        "With looks: do not follow items that were named; each window is judged alike.",
+        ADVANCED, "With looks: do not follow items that were named; each window is judged alike."
     )
     counts_for: int | None = opt(
         BUDGET,

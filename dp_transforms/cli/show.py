@@ -240,11 +240,7 @@ def _time_order(report: WindowReport) -> tuple[int, str]:
 
 
 def _print_table(
-    header: ReportHeader,
-    reports: list[WindowReport],
-    total: int,
-    max_items: int | None,
-    zone: datetime.tzinfo,
+    header: ReportHeader, reports: list[WindowReport], total: int, max_items: int | None, zone: datetime.tzinfo
 ) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     ascii_only = is_ascii_only(console)

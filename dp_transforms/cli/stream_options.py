@@ -52,10 +52,7 @@ class SourceOptions:
         needed="or another input",
         metavar="HOST:PORT",
     )
-    topic: str | None = opt(
-        INPUT,
-        "The topic to read, from the first record that can count; with --kafka.",
-    )
+    topic: str | None = opt(INPUT, "The topic to read, from the first record that can count; with --kafka.")
     folder: str | None = opt(
         INPUT,
         "Read a folder of log files, and those that are moved into it later.",
@@ -70,20 +67,14 @@ class SourceOptions:
         type=click.Choice(["json", "avro"]),
         default="json",
     )
-    avro_schema: str | None = opt(
-        INPUT,
-        "The Avro schema of the records (.avsc); with --format avro.",
-        metavar="FILE",
-    )
+    avro_schema: str | None = opt(INPUT, "The Avro schema of the records (.avsc); with --format avro.", metavar="FILE")
     avro_framing: str | None = opt(
         INPUT,
         "What is before each Avro record: nothing, the id of a schema registry, or a fingerprint. Default: none.",
         type=click.Choice(["none", "confluent", "single-object"]),
     )
     avro_schema_id: int | None = opt(
-        INPUT,
-        "With confluent framing: the only schema id that is accepted.",
-        type=click.IntRange(min=0),
+        INPUT, "With confluent framing: the only schema id that is accepted.", type=click.IntRange(min=0)
     )
     kafka_config: str | None = opt(
         INPUT,
@@ -111,16 +102,10 @@ class ClockOptions:
         "user's device. Without this option the broker must set them (message.timestamp.type=LogAppendTime).",
     )
     allowed_lateness: int = opt(
-        INPUT,
-        "How long after its end a window still accepts events.",
-        type=DURATION_OR_ZERO,
-        default="1m",
+        INPUT, "How long after its end a window still accepts events.", type=DURATION_OR_ZERO, default="1m"
     )
     out_of_order: int = opt(
-        INPUT,
-        "By how much the clock of a partition may run backwards.",
-        type=DURATION_OR_ZERO,
-        default="10s",
+        INPUT, "By how much the clock of a partition may run backwards.", type=DURATION_OR_ZERO, default="10s"
     )
     max_ahead: int = opt(
         INPUT,
@@ -129,10 +114,7 @@ class ClockOptions:
         default="5m",
     )
     idle_timeout: int = opt(
-        INPUT,
-        "A partition with nothing new for this long no longer keeps windows open.",
-        type=DURATION,
-        default="1m",
+        INPUT, "A partition with nothing new for this long no longer keeps windows open.", type=DURATION, default="1m"
     )
     shown_within: int | None = opt(
         INPUT,
@@ -163,21 +145,14 @@ class SinkOptions:
         metavar="TOPIC",
     )
     output_kafka: str | None = opt(
-        OUTPUT,
-        "Bootstrap servers of --output-topic. Default: those of --kafka.",
-        metavar="HOST:PORT",
+        OUTPUT, "Bootstrap servers of --output-topic. Default: those of --kafka.", metavar="HOST:PORT"
     )
     output_kafka_config: str | None = opt(
         OUTPUT,
         "Like --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
         metavar="FILE",
     )
-    output_format: str = opt(
-        OUTPUT,
-        "Format of the reports.",
-        type=click.Choice(["json", "avro"]),
-        default="json",
-    )
+    output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
     dead_letter: str | None = opt(
         OUTPUT,
         "Folder for lists of the records that cannot be read (files of mode 0600).",
@@ -216,19 +191,11 @@ class JobOptions:
     )
     cluster: ClusterOptions = nested(ClusterOptions)
     checkpoint_dir: str | None = opt(
-        ENGINE,
-        "Where Flink keeps checkpoints: a path or URI that its machines share.",
-        metavar="PATH",
+        ENGINE, "Where Flink keeps checkpoints: a path or URI that its machines share.", metavar="PATH"
     )
-    checkpoint_interval: int | None = opt(
-        ENGINE,
-        "Time between checkpoints on Flink. Default: 10s.",
-        type=DURATION,
-    )
+    checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
     resume_from: str | None = opt(
-        ENGINE,
-        "A savepoint or checkpoint of Flink to resume from; with --run-id or --state.",
-        metavar="SAVEPOINT",
+        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id or --state.", metavar="SAVEPOINT"
     )
 
 
@@ -244,12 +211,7 @@ class StreamOptions:
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
-    stream: str = opt(
-        OUTPUT,
-        "Name of the stream in reports.",
-        metavar="NAME",
-        default="events",
-    )
+    stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
         "The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
@@ -280,10 +242,7 @@ class StreamOptions:
         type=click.IntRange(0, 65535),
         metavar="PORT",
     )
-    verbose: bool = switch(
-        ADVANCED,
-        "Show Beam's log, which may contain cells of the data.",
-    )
+    verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
 
     def with_absolute_paths(self) -> StreamOptions:
         """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""

@@ -169,6 +169,17 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(
     assert not [name for name in os.listdir(folder) if name.endswith((".partial", ".tmp"))]
 
 
+def test_a_folder_that_is_missing_is_named_before_any_work(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, words, output in lines_that_write():
+        if words[0] != "stream" and "--dead-letter" not in words:
+            code, stderr_text = run([*words[:-1], f"absent/{output}"], capsys)
+            assert (code, stderr_text.count("\n")) == (1, 1), name
+            assert f"absent/{output} cannot be written" in stderr_text, name
+            assert "The folder does not exist. Create it" in stderr_text, name
+
+
 @pytest.mark.parametrize("kind", LINKS)
 @pytest.mark.parametrize("words", [WRITTEN["explain", "html"][0], WRITTEN["show", "html"][0]], ids=["explain", "show"])
 def test_a_page_that_may_be_replaced_replaces_no_link_nor_what_has_another_name(

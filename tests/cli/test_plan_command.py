@@ -162,19 +162,6 @@ def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_output_is_never_overwritten(tmp_path: pathlib.Path) -> None:
-    output = tmp_path / "plan.json"
-    output.write_text("mine")
-    result = _run(*BUDGET, *HOURLY, *LABELS, "--output", str(output))
-    assert isinstance(result.exception, UserError)
-    assert "exists" in str(result.exception)
-    assert "\n" not in str(result.exception)
-    assert output.read_text() == "mine"
-    result = _run(*BUDGET, *HOURLY, *LABELS, "--output", str(tmp_path / "no" / "plan.json"))
-    assert isinstance(result.exception, UserError)
-    assert "does not exist. Create it" in str(result.exception)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
