@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -61,6 +61,11 @@ class GroupedOption(click.Option):
 def flag(name: str) -> str:
     """``hits_per_user`` -> ``--hits-per-user``."""
     return "--" + name.replace("_", "-")
+
+
+def flags(names: Iterable[str]) -> str:
+    """Of several names, as a `Rule` takes them."""
+    return ", ".join(map(flag, names))
 
 
 def opt(
@@ -153,7 +158,11 @@ def filled_by(record: type[R], name: str, rules: Sequence[Rule] = ()) -> Callabl
 def given_names() -> set[str]:
     """The parameters of the command that the operator gave, on the command line or in a file."""
     context = click.get_current_context()
-    return {name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+    return {name for name in context.params if _is_given(context, name)}
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,8 +249,7 @@ def broken_rules(context: click.Context) -> Iterator[tuple[Rule, str]]:
         given, option = context.params[str(options[name].name)], options[name]
         if value:
             return option.seen_as(given) == value
-        is_given = context.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT
-        return is_given and given is not None and given is not False
+        return _is_given(context, str(option.name)) and given is not None and given is not False
 
     for rule in context.command.rules:
         if message := rule.broken(has):

@@ -14,7 +14,7 @@ from rich.table import Table
 from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, TargetChargingMode
 from dp_transforms.checks import exact, on_one_line
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import OUTPUT, Rule, filled_by, flag, names_of, nested, opt, switch
+from dp_transforms.cli.options import OUTPUT, Rule, filled_by, flags, names_of, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_from_log import FROM_LOG_RULES, Activity, FromLogOptions, plan_with_activity
 from dp_transforms.cli.plan_options import (
@@ -78,26 +78,17 @@ class PlanCommand:
     as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
 
 
-_OF_ACCOUNTANTS = ("delta", "mode", "hits_per_user")
+_LOG_OPTIONS = names_of(FromLogOptions)
+_NOT_OF_ACCOUNTANTS = tuple(name for name in PLAN_OPTIONS if name not in ("delta", "mode", "hits_per_user"))
 PLAN_COMMAND_RULES = (
     Rule(
         "--compare",
-        excludes=", ".join(map(flag, (*PLAN_OPTIONS, *names_of(FromLogOptions), "epsilon_per_query", "output"))),
+        excludes=flags([*PLAN_OPTIONS, *_LOG_OPTIONS, "epsilon_per_query", "output"]),
         is_usage=True,
     ),
     Rule(
         "--epsilon-per-query",
-        excludes=", ".join(
-            map(
-                flag,
-                (
-                    *(name for name in PLAN_OPTIONS if name not in _OF_ACCOUNTANTS),
-                    *names_of(FromLogOptions),
-                    "output",
-                    "chart",
-                ),
-            )
-        ),
+        excludes=flags([*_NOT_OF_ACCOUNTANTS, *_LOG_OPTIONS, "output", "chart"]),
         is_usage=True,
     ),
     Rule("--epsilon-per-query", needs="--delta", is_usage=True),

@@ -22,7 +22,7 @@ from dp_transforms.accounting.activity import (
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.checks import check_whole
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import INPUT, UTC_TIME, Rule, flag, names_of, nested, opt
+from dp_transforms.cli.options import INPUT, UTC_TIME, Rule, flags, names_of, nested, opt
 from dp_transforms.cli.plan_options import PlanOptions, option_error, plan_from_options, schedule_from_options
 from dp_transforms.cli.shared_options import FieldOptions
 from dp_transforms.errors import UserError
@@ -69,7 +69,7 @@ class FromLogOptions:
 
 
 FROM_LOG_RULES = (
-    Rule(", ".join(flag(name) for name in names_of(FromLogOptions)[1:]), needs="--from-log", is_usage=True),
+    Rule(flags(names_of(FromLogOptions)[1:]), needs="--from-log", is_usage=True),
     Rule("--from-log", needs="--mode looks", is_usage=True),
     Rule("--from-log", excludes="--usual-looks", is_usage=True),
     Rule(

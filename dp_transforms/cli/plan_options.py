@@ -21,6 +21,7 @@ from dp_transforms.cli.options import (
     UTC_TIME,
     Rule,
     flag,
+    flags,
     names_of,
     opt,
     switch,
@@ -177,15 +178,15 @@ def _mode_rules() -> Iterator[Rule]:
         choice = "known_items" if name == "no_known_items" else name
         modes = tuple(mode for mode in MODES if choice in plan_class(mode).CHOICES)
         if 0 < len(modes) < len(MODES):
-            options_of.setdefault(modes, []).append(flag(name))
+            options_of.setdefault(modes, []).append(name)
     for modes, options in options_of.items():
-        yield Rule(", ".join(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
+        yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
 
 
 MODE_RULES = tuple(_mode_rules())
 PLAN_RULES = (
     Rule(
-        ", ".join(flag(name) for name in PLAN_OPTIONS if name != "domain_file"),
+        flags(name for name in PLAN_OPTIONS if name != "domain_file"),
         excludes="--plan",
         why="the plan sets it already",
         remedy="Leave the plan or the option out.",

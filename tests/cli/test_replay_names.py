@@ -27,9 +27,9 @@ def log(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "log.parquet"
 
 
-def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_heavy_items_are_named_also_where_no_mode_is_asked_for(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output = tmp_path / "report.jsonl"
-    done = shh("replay", log, *BUDGET, *NAMES, "--output", output)
+    done = shh("replay", log, *BUDGET[: BUDGET.index("--mode")], *NAMES[2:], "--output", output)
     assert done.returncode == 0, done.stderr
     header, windows = found(output)
     hours = [hour for hour in range(HOURS) if hour not in (2, 4)]
@@ -38,15 +38,6 @@ def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> Non
     assert header["plan"]["most_looks"] == 20
     assert "did not count" not in done.stderr
     assert f"Read {len(log_rows()):,} rows" in done.stderr
-
-
-def test_names_is_what_a_replay_does_where_no_release_is_asked_for(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    output = tmp_path / "report.jsonl"
-    done = shh("replay", log, *BUDGET[: BUDGET.index("--mode")], *NAMES[2:], "--output", output)
-    assert done.returncode == 0, done.stderr
-    header, windows = found(output)
-    assert header["plan"]["mode"] == "looks"
-    assert windows["00"] == ["heavy-0"]
 
 
 @pytest.mark.long
