@@ -86,7 +86,7 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(
     )
 
 
-def test_counts_belong_to_names_and_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_counts_belong_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     below = shh("replay", log, *BUDGET, *NAMES, "--counts-for", -1, "--output", tmp_path / "r.avro")
     assert "--counts-for must be" in below.stderr
     key = tmp_path / "noise.key"

@@ -124,22 +124,6 @@ def test_what_is_wrong_is_told_before_anything_starts(
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.parametrize("option", ["--kafka-config", "--output-kafka-config", "--avro-schema"])
-def test_a_pipe_is_refused_before_anything_starts(
-    folder: pathlib.Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody writes into it: a command that opened it as a file would wait forever."""
-    os.mkfifo("pipe", 0o600)
-    more = ["--format", "avro"] if option == "--avro-schema" else []
-    words = [*KAFKA, *KEY, "--output-topic", "r", *PLAN, option, "pipe", *more]
-    code, out, err = run(words, capsys)
-    assert (code, out) == (1, "")
-    assert err == (
-        f"shh: {option} {folder / 'pipe'} cannot be read: it is a pipe, a socket or a device, not a regular file."
-        " Name a regular file.\n"
-    )
-
-
 @pytest.mark.parametrize(("plan", "stream"), [({"epsilon": 3}, "events"), ({}, "other")])
 def test_a_run_goes_on_with_its_own_plan_and_stream(
     folder: pathlib.Path, plan: dict[str, int], stream: str, capsys: pytest.CaptureFixture[str]
