@@ -46,13 +46,13 @@ $(INSTALLED): pyproject.toml setup.py
 	@touch $@
 
 demo: $(INSTALLED)
-	@$(BIN)/python -m dp_transforms.cli.demo
+	@$(BIN)/python -m examples.demos.demo
 
 demo-flink: $(INSTALLED) flink
-	@$(BIN)/python -m dp_transforms.cli.demo_flink
+	@$(BIN)/python -m examples.demos.demo_flink
 
 demo-stream: $(INSTALLED) flink kafka
-	@$(BIN)/python -m dp_transforms.cli.demo_stream
+	@$(BIN)/python -m examples.demos.demo_stream
 
 # All that gates a change but the engines: neither Java nor Go is needed.
 test: $(INSTALLED)

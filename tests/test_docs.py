@@ -152,7 +152,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
 
 
 def test_the_demo_replays_one_log_for_hits_and_for_looks(tmp_path: pathlib.Path) -> None:
-    result = run_python("-m", "dp_transforms.cli.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
+    result = run_python("-m", "examples.demos.demo", cwd=tmp_path, environment={"COLUMNS": "120"})
     assert result.returncode == 0, result.stderr
     shown = result.stdout
     assert re.findall(r"^\$ shh (\w+)", shown, re.MULTILINE) == ["simulate", "replay", "replay", "show"]
@@ -182,7 +182,9 @@ def test_every_option_is_documented_once_in_its_section_or_with_those_of_several
     several = re.findall(r"^Of (.*):\n((?:(?!Of |<!--).*\n)*)", sections["Options of several commands"], re.MULTILINE)
     for name in having:
         assert f"<!-- options of {name} -->" in sections[f"shh {name}"]
-        named = named_options(sections[f"shh {name}"])
+        named = named_options(
+            re.sub(r"^What goes together:\n\n(?:[- ] .*\n)*", "", sections[f"shh {name}"], flags=re.M)
+        )
         named += [option for whose, options in several if f"`{name}`" in whose for option in named_options(options)]
         assert sorted(named) == sorted(option_tables.options_of(commands()[name]))
 

@@ -2,10 +2,10 @@
 
 - main: the entrance of the command. subcommands: runs the module of each subcommand, errors in one line; ``--config``.
 - plan: ``shh plan``. plan_from_log: its ``--from-log``, how active users are.
-- audit: ``shh audit``. audit_report, audit_hits_report, audit_looks_report: how its result is shown.
-- replay: ``shh replay``. replay_request: all that it is asked for. replay_runs: its runs, with their progress.
-  replay_run: its pipeline. home_workers: its worker processes and its memory.
-- replay_engine, flink_replay: where a replay runs; one on Flink.
+- audit: ``shh audit``. audit_report, audit_mode_reports: how its result is shown.
+- replay: ``shh replay``. replay_request: its options and their rules, and all that it is asked for. replay_runs: its
+  runs, with their progress. replay_run: its pipeline. home_workers: its worker processes and its memory.
+- flink_replay: a replay on Flink.
 - show: ``shh show``, its pages and charts. explain: ``shh explain``. load: ``shh load``. What is shown:
   `dp_transforms.views`.
 - doctor, log_glance, field_roles, glance_words: ``shh doctor``, a glance at a log; what is found in it, which field
@@ -16,18 +16,19 @@
 
 What a stream needs:
 
-- stream_options: its options. stream_rules: which ones need or exclude each other, and where its stop file is.
-  stream_request: from the options to all that a run needs.
+- stream_options: its options, and which ones need or exclude each other. stream_request: from the options to all that
+  a run needs.
 - stream_state: a stream with ``--state``, as a part of a run.
-- stream_watch: watches a run to its end. stream_status: what a person sees of it. stream_metrics: numbers for
+- stream_watch: watches a run to its end. stream_status: what a person sees of it, and
   Prometheus.
 
 What several share:
 
 - engine_choice: which engine runs a command, its options, and a check of the ports that others can reach. stream_job:
   starts the engine, and runs the job in a thread. flink_jobs: what Flink is asked about it.
-- options, plan_options, state_options: what options are made of, and those of several commands; those that define a
-  plan; those of a part of a run, and where a run is accounted for.
+- options: what the options of a command are made of, one frozen record, and the rules between them. shared_options,
+  plan_options, state_options: records of several commands: fields of a log and views; what defines a plan; a part of a
+  run, and where a run is accounted for.
 - state_part, ledger_account: a part of a run, and what an account of runs hears of it; that of a ledger.
 - output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
@@ -36,6 +37,5 @@ What several share:
 
 Beside the command:
 
-- demo, demo_flink, demo_stream: ``make demo`` and so on. simulated_stream: what they need.
 - job_words: options that pipelines/replay_log.py and pipelines/live_stream.py share.
 """

@@ -21,10 +21,10 @@ from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, samp
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import default_rounds
-from dp_transforms.cli.audit_hits_report import HitsReport
-from dp_transforms.cli.audit_looks_report import LooksReport
+from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
 from dp_transforms.cli.audit_report import AuditReport
 from dp_transforms.cli.operator_log import operator_console
+from dp_transforms.cli.options import filled_by, opt
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
@@ -42,25 +42,33 @@ _HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in mode `hits` an item has abou
 Advance = Callable[[str, float], None]
 
 
-@click.command(name="audit")
-@click.option("--plan", "plan_file", metavar="FILE", help="The plan to check, a file of `shh plan --output`.")
-@click.option(
-    "--runs",
-    type=click.IntRange(min=0, max=10_000_000),
-    metavar="N",
-    help="Runs of the real code with the user, and as many without; 0: no runs, only exact computation. "
-    f"Default: {_MOST_RUNS:,}; fewer if a run has more than three hits, a wide zone or many holders.",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1, max=100_000),
-    metavar="N",
-    help="How many items the adversary gives the user, one per window if there are enough windows; in mode looks, the "
-    "most looks of the user in what is tried. "
-    "Default: until the user is excluded, or its purse is empty.",
-)
-@click.option("--output", type=click.Path(path_type=str), metavar="FILE", help="Also write all numbers here, as JSON.")
-def command(plan_file: str | None, runs: int | None, rounds: int | None, output: str | None) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """The command line of ``shh audit``."""
+
+    plan_file: str | None = opt("", "The plan to check, a file of `shh plan --output`.", "--plan", metavar="FILE")
+    runs: int | None = opt(
+        "",
+        "Runs of the real code with the user, and as many without; 0: no runs, only exact computation. "
+        f"Default: {_MOST_RUNS:,}; fewer if a run has more than three hits, a wide zone or many holders.",
+        type=click.IntRange(min=0, max=10_000_000),
+        metavar="N",
+    )
+    rounds: int | None = opt(
+        "",
+        "How many items the adversary gives the user, one per window if there are enough windows; in mode looks, the "
+        "most looks of the user in what is tried. "
+        "Default: until the user is excluded, or its purse is empty.",
+        type=click.IntRange(min=1, max=100_000),
+        metavar="N",
+    )
+    output: str | None = opt(
+        "", "Also write all numbers here, as JSON.", type=click.Path(path_type=str), metavar="FILE"
+    )
+
+
+@filled_by(AuditOptions, "audit")
+def command(options: AuditOptions) -> None:
     """Check a plan before it is used: the most that its mechanism can reveal, computed exactly and by running the real
     code, against what the plan claims. Uses no data and no noise key; takes about a minute. Exit code 1 if a claim does
     not hold.
@@ -69,10 +77,10 @@ def command(plan_file: str | None, runs: int | None, rounds: int | None, output:
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2026-01-01 --end 2026-02-01 --output plan.json
     shh audit --plan plan.json --output audit.json
     """
+    plan_file, runs, rounds, output = options.plan_file, options.runs, options.rounds, options.output
     if plan_file is None:
         raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
-    if output is not None:
-        check_output(output)
+    check_output(output)
     plan = read_plan(plan_file)
     with _progress() as advance:
         if isinstance(plan, LooksPlan):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import click
 from rich.console import Console
@@ -22,7 +22,8 @@ from dp_transforms.cli.glance_words import (
 )
 from dp_transforms.cli.log_glance import LogGlance, glance_at
 from dp_transforms.cli.operator_log import is_json
-from dp_transforms.cli.options import reading_of, separator_of, time_text_options
+from dp_transforms.cli.options import argument, filled_by, nested, opt
+from dp_transforms.cli.shared_options import ReadingOptions
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log
@@ -30,21 +31,19 @@ from dp_transforms.stores.remote_files import UrlError
 from dp_transforms.views.report_table import is_ascii_only
 
 
-@click.command(name="doctor")
-@click.argument("logs", metavar="LOG...", nargs=-1, required=True)
-@click.option("--user-field", metavar="NAME", help="Look at this field as the user. Default: one is proposed.")
-@click.option("--item-field", metavar="NAME", help="Look at this field as the item. Default: one is proposed.")
-@click.option("--time-field", metavar="NAME", help="Look at this field as the time. Default: one is proposed.")
-@click.option(
-    "--time-unit",
-    type=click.Choice(["s", "ms", "us", "iso"]),
-    help="Unit of times that are numbers, since 1970 UTC. Default: the one that gives times of our days.",
-)
-@time_text_options
-@click.option(
-    "--csv-line-ends-in-cells", is_flag=True, help="Quoted cells of CSV files may contain line ends, as in a replay."
-)
-def command(logs: tuple[str, ...], **options: Any) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """The command line of ``shh doctor``."""
+
+    logs: tuple[str, ...] = argument("LOG...")
+    user_field: str | None = opt("", "Look at this field as the user. Default: one is proposed.", metavar="NAME")
+    item_field: str | None = opt("", "Look at this field as the item. Default: one is proposed.", metavar="NAME")
+    time_field: str | None = opt("", "Look at this field as the time. Default: one is proposed.", metavar="NAME")
+    reading: ReadingOptions = nested(ReadingOptions)
+
+
+@filled_by(DoctorOptions, "doctor")
+def command(options: DoctorOptions) -> None:
     """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.
 
     LOG is what `shh replay` takes: files, folders, globs or URLs. Some rows at the beginning and the end of some
@@ -53,21 +52,26 @@ def command(logs: tuple[str, ...], **options: Any) -> None:
     \b
     shh doctor clicks.csv
     """
-    glance = show_glance(logs, options, click.echo, Console())
+    roles = {"user_field": options.user_field, "item_field": options.item_field, "time_field": options.time_field}
+    glance = show_glance(options.logs, roles, options.reading, click.echo, Console())
     if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
 def show_glance(
-    logs: Sequence[str], options: Mapping[str, Any], say: Callable[[str], None], console: Console
+    logs: Sequence[str],
+    roles: Mapping[str, str | None],
+    reading: ReadingOptions,
+    say: Callable[[str], None],
+    console: Console,
 ) -> LogGlance:
-    """Says what a log is like, and the command that replays it. options: of the fields, None for those that were not
-    given. console: where it is said. Raises UserError if there is no log."""
+    """Says what a log is like, and the command that replays it. roles: the fields of an event that the operator named,
+    by their options. console: where it is said. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     try:
-        reading = reading_of(options)
+        times = reading.fields().time_reading
         sample = sample_log(
-            logs, csv_line_ends_in_cells=options["csv_line_ends_in_cells"], csv_separator=separator_of(options)
+            logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
         )
     except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
@@ -75,7 +79,7 @@ def show_glance(
         raise UserError(f"the log cannot be read: {error.strerror}.") from None
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
-    glance = glance_at(sample, given_roles(options), reading)
+    glance = glance_at(sample, given_roles(roles), times)
     blocks = [[FOR_THE_OPERATOR], log_lines(glance, ascii_only)]
     if glance.has_rows:
         blocks.append(["Read it as:", *choice_lines(glance, ascii_only)])
@@ -84,7 +88,7 @@ def show_glance(
     proposal = proposal_of(glance)
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
-        fields = field_words(glance, options["csv_line_ends_in_cells"])
+        fields = field_words(glance, reading.csv_line_ends_in_cells)
         blocks.append(
             [
                 "For a private report, with a range of your own:",

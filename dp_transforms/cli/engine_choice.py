@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import ENGINE, flag, option
+from dp_transforms.cli.options import ENGINE, Rule, opt, switch
 from dp_transforms.engines.engine_process import LOCAL as LOCAL_FLINK
 from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
@@ -21,14 +21,6 @@ from dp_transforms.errors import UserError
 # Only in this process the noise key can be drawn and forgotten: no other process needs it.
 IN_PROCESS = "in-process"
 FLINK, PRISM, JOB_SERVICE = "flink", "prism", "job-service"
-_FLINK_OPTIONS = (
-    "flink_master",
-    "checkpoint_dir",
-    "checkpoint_interval",
-    "parallelism",
-    "worker_pool",
-    "resume_from",
-)
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 _WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"
 _ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"
@@ -54,27 +46,55 @@ class EngineName(click.Choice):
         return super().convert(value, param, ctx)
 
 
-FLINK_MASTER = option(
-    ENGINE,
-    "--flink-master",
-    metavar="HOST:PORT",
-    help="REST address of the Flink cluster. Default: [local], a Flink that is started here.",
-)
-PARALLELISM = option(ENGINE, "--parallelism", type=click.IntRange(min=1), help="Parallel parts on Flink. Default: 1.")
-WORKER_POOL = option(
-    ENGINE,
-    "--worker-pool",
-    metavar="HOST:PORT",
-    help="Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
-    "with --flink-master [local].",
-)
-ALLOW_OPEN_PORTS = option(
-    ENGINE,
-    "--allow-open-ports",
-    is_flag=True,
-    default=False,
-    help="Run even if other machines may reach a port that takes code without a password: a port of the engine or "
-    "of --worker-pool. First close it off by other means (docs/deploy.md).",
+def _seen_as(flink_master: str | None) -> str:
+    return "HOST:PORT" if flink_master and _HOST_AND_PORT.fullmatch(flink_master) else ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """What is said of a Flink cluster, and of open ports."""
+
+    flink_master: str | None = opt(
+        ENGINE,
+        "REST address of the Flink cluster. Default: [local], a Flink that is started here.",
+        metavar="HOST:PORT",
+        seen_as=_seen_as,
+    )
+    parallelism: int | None = opt(ENGINE, "Parallel parts on Flink. Default: 1.", type=click.IntRange(min=1))
+    worker_pool: str | None = opt(
+        ENGINE,
+        "Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
+        "with --flink-master [local].",
+        metavar="HOST:PORT",
+    )
+    allow_open_ports: bool = switch(
+        ENGINE,
+        "Run even if other machines may reach a port that takes code without a password: a port of the engine or "
+        "of --worker-pool. First close it off by other means (docs/deploy.md).",
+    )
+    detach: bool = switch(ENGINE, "Print the job's id and leave the job running, on a Flink cluster.")
+
+
+ON_FLINK = "--engine flink | --flink-master"
+ENGINE_RULES = (
+    Rule("--flink-master", excludes="--engine prism | --engine in-process | --engine job-service"),
+    Rule(
+        "--parallelism, --worker-pool, --worker-memory, --checkpoint-dir, --checkpoint-interval, --resume-from",
+        needs=ON_FLINK,
+    ),
+    Rule(
+        "--flink-master HOST:PORT",
+        needs="--worker-pool",
+        why="its task managers need Python workers that they can reach",
+        remedy="Start Beam's worker pool beside them and name it with --worker-pool HOST:PORT (docs/deploy.md).",
+    ),
+    Rule("--detach", needs="--flink-master HOST:PORT", why="an engine that runs on after this command"),
+    Rule(
+        "--resume-from",
+        needs="--run-id | --state",
+        why="it resumes a run",
+        remedy="Give the run's name with --run-id (the run printed it).",
+    ),
 )
 
 
@@ -117,22 +137,25 @@ class EngineChoice:
         return self.name == FLINK and (self.checkpoint_dir is not None or not self.is_local)
 
 
-def choose_engine(options: dict[str, Any]) -> EngineChoice:
-    """Raises UserError for options that contradict or need each other."""
-    name = options["engine"] or (FLINK if options["flink_master"] else PRISM)
-    given = [flag(option) for option in _FLINK_OPTIONS if options[option] is not None]
-    if given and name != FLINK:
-        verb = "belongs" if len(given) == 1 else "belong"
-        raise UserError(f"{', '.join(given)} {verb} to --engine flink, got --engine {name}. Leave it out.")
+def choose_engine(
+    name: str | None,
+    options: ClusterOptions,
+    *,
+    usually: str,
+    checkpoint_dir: str | None = None,
+    checkpoint_seconds: int | None = None,
+    resume_from: str | None = None,
+) -> EngineChoice:
+    """usually: the engine where neither it nor a Flink is named. Raises UserError for addresses that cannot be used."""
     engine = EngineChoice(
-        name,
-        flink_master=options["flink_master"] or LOCAL_FLINK,
-        checkpoint_dir=options["checkpoint_dir"],
-        checkpoint_seconds=options["checkpoint_interval"] or 10,
-        parallelism=options["parallelism"] or 1,
-        worker_pool=options["worker_pool"],
-        resume_from=options["resume_from"],
-        allow_open_ports=options["allow_open_ports"],
+        name or (FLINK if options.flink_master else usually),
+        flink_master=options.flink_master or LOCAL_FLINK,
+        checkpoint_dir=checkpoint_dir,
+        checkpoint_seconds=checkpoint_seconds or 10,
+        parallelism=options.parallelism or 1,
+        worker_pool=options.worker_pool,
+        resume_from=resume_from,
+        allow_open_ports=options.allow_open_ports,
     )
     if engine.flink_master != LOCAL_FLINK and not _HOST_AND_PORT.fullmatch(engine.flink_master):
         raise UserError(f"--flink-master must be HOST:PORT or [local], got {engine.flink_master!r}.")
@@ -140,18 +163,6 @@ def choose_engine(options: dict[str, Any]) -> EngineChoice:
         raise UserError(f"--worker-pool must be HOST:PORT, got {engine.worker_pool!r}.")
     if engine.worker_pool is not None and not engine.allow_open_ports:
         check_worker_pool(engine.worker_pool, engine.flink_master)
-    if not engine.is_local and engine.worker_pool is None:
-        raise UserError(
-            f"a Flink at {engine.flink_master} needs Python workers that it can reach. Start Beam's worker pool beside"
-            " its task managers and name it with --worker-pool HOST:PORT (docs/deploy.md)."
-        )
-    if options["detach"] and engine.is_local:
-        raise UserError(
-            f"--detach needs an engine that runs on after this command, got --engine {name} on this machine."
-            " Give --flink-master HOST:PORT, or leave --detach out."
-        )
-    if engine.resume_from is not None and options["run_id"] is None and options["state"] is None:
-        raise UserError("--resume-from resumes a run: give its name with --run-id (the run printed it).")
     return engine
 
 

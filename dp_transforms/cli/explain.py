@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import shutil
 import textwrap
@@ -9,9 +10,10 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from dp_transforms.cli.options import FORCE_OPTION, user_errors
+from dp_transforms.cli.options import argument, filled_by, opt, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.shared_options import force_option
 from dp_transforms.cli.show import read_report
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
@@ -35,35 +37,40 @@ from dp_transforms.views.time_axis import local_text
 _WIDTH = 100
 
 
-@click.command(name="explain")
-@click.argument("reports", metavar="[REPORT]...", nargs=-1, type=click.Path(path_type=str))
-@click.option(
-    "--plan", "plan_file", metavar="FILE", help="Explain a plan of `shh plan --output` instead, before it is run."
-)
-@click.option(
-    "--html",
-    metavar="FILE.html",
-    help="Also write a fact sheet of the plan, one page to attach to an approval.",
-)
-@FORCE_OPTION
-def command(reports: tuple[str, ...], plan_file: str | None, html: str | None, force: bool) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """The command line of ``shh explain``."""
+
+    reports: tuple[str, ...] = argument("[REPORT]...", required=False)
+    plan_file: str | None = opt(
+        "", "Explain a plan of `shh plan --output` instead, before it is run.", "--plan", metavar="FILE"
+    )
+    html: str | None = opt(
+        "", "Also write a fact sheet of the plan, one page to attach to an approval.", metavar="FILE.html"
+    )
+    force: bool = force_option()
+
+
+@filled_by(ExplainOptions, "explain")
+def command(options: ExplainOptions) -> None:
     """Say in plain words what a report promises, what it may be used for, and what it does not cover.
 
     REPORT is a file of `shh replay`, several of one run or their folder, or a folder of `shh stream`. Exit code 1 if
     the report contradicts its own plan.
     """
-    if bool(reports) == (plan_file is not None):
+    html, plan_file = options.html, options.plan_file
+    if bool(options.reports) == (plan_file is not None):
         raise click.UsageError("Name a report, or a plan with --plan.")
     if html is not None and not html.lower().endswith((".html", ".htm")):
         raise click.UsageError(f"--html must end in .html, got {html!r}.")
-    check_output(html, "--html", force=force)
+    check_output(html, "--html", force=options.force)
     findings: list[Finding] = []
     if plan_file is not None:
         plan: ReleasePlan | None = read_plan(plan_file)
         windows: list[WindowReport] = []
     else:
         with user_errors(ReportFileError):
-            header, read, state = read_report(reports)
+            header, read, state = read_report(options.reports)
             windows = list(read)
         plan = plan_of(header)
         findings = check_against_plan(header, windows, plan)
@@ -76,7 +83,7 @@ def command(reports: tuple[str, ...], plan_file: str | None, html: str | None, f
             raise UserError(
                 "the plan in the report cannot be read, so there is no fact sheet. Use --plan with its file."
             )
-        write_output(html, fact_sheet(plan), force=force)
+        write_output(html, fact_sheet(plan), force=options.force)
         click.echo(f"\nFact sheet written to {html}.")
     if not all(each.holds for each in findings):
         raise UserError("the report and its plan do not agree: see the points marked NO. Do not rely on its guarantee.")

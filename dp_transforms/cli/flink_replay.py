@@ -19,8 +19,13 @@ from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkProgress, FlinkStart, ReplayWatch
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
-from dp_transforms.cli.replay_engine import LEAST_WORKER_MEGABYTES, USUAL_WORKER_MEGABYTES, ClusterReplay
-from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_request import (
+    LEAST_WORKER_MEGABYTES,
+    USUAL_WORKER_MEGABYTES,
+    ClusterReplay,
+    ReplayRequest,
+    ReplaySummary,
+)
 from dp_transforms.cli.replay_run import read_log, release_whole, run_replay
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.engines.flink_rest import FlinkRest
@@ -67,10 +72,10 @@ def build_detached(pipeline: beam.Pipeline, request: ReplayRequest) -> None:
     batches, bad_rows = read_log(pipeline, request)
     reports = release_whole(batches, request)
     paths = reports | "WriteReports" >> WriteReports(draft, request.header, shown_name=request.output)
-    publish = PublishReport(draft, request.output, request.header, request.max_bad_fraction)
+    publish = PublishReport(draft, request.output, request.header, request.options.max_bad_fraction)
     _ = (paths, batches, bad_rows) | "PublishReport" >> publish
-    if request.dead_letter is not None:
-        _ = bad_rows | "WriteRejected" >> WriteRejected(request.dead_letter)
+    if request.options.dead_letter is not None:
+        _ = bad_rows | "WriteRejected" >> WriteRejected(request.options.dead_letter)
 
 
 def _run_to_end(pipeline: beam.Pipeline, watch: ReplayWatch, engine: ClusterReplay) -> PipelineResult:

@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
-from dp_transforms.cli.options import ENGINE, ParsedText, adds, event_fields, option, user_errors
+from dp_transforms.cli.engine_choice import IN_PROCESS
+from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
-from dp_transforms.cli.replay_request import ReplayRequest
+from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
 from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import UserError
 from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
@@ -34,7 +33,6 @@ _BYTES_OF_A_WORKER = 350_000_000  # its libraries, and the columns of one task
 _EVENTS_PER_SHARD = 1_250_000
 _BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
 _MOST_SHARDS = 256
-_UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
 _MEMORY_PER_EVENT = 120
@@ -42,92 +40,62 @@ _BYTES_PER_LONG_LABEL_BYTE = 6
 _BYTES_PER_DOMAIN_BYTE = 7
 
 
-def _memory_size(text: str) -> int:
-    """``4GB``, ``500MB``, ``1.5GiB``: bytes."""
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?(MB|GB|MiB|GiB)", text.strip())
-    if match is None or not float(match[1]):
-        raise ValueError(f"{text!r} is not a size. Use a number and MB, GB, MiB or GiB, such as 4GB.")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-home_worker_options = adds(
-    option(
-        ENGINE,
-        "--memory",
-        brief="The most that all processes take, e.g. 4GB.",
-        type=ParsedText("size", _memory_size),
-        metavar="SIZE",
-        help="Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
-        "fit goes to disk, to files without a name in the folder for temporary files (TMPDIR). Default: what is "
-        "free.",
-    ),
-    option(
-        ENGINE,
-        "--processes",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Worker processes of a replay on this machine; the report does not depend on it. 1: this process does "
-        "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
-        "with --state, and with options for Beam.",
-    ),
-)
-
-
-def pool_for(logs: Sequence[str], options: dict[str, Any], beam_words: Sequence[str]) -> ProcessPool | None:
+def pool_for(options: ReplayOptions, beam_words: Sequence[str]) -> ProcessPool | None:
     """Starts worker processes, before anything is known of the log but the size of local files; None if these are
     small, or the replay is not by such workers.
 
     Raises UserError for options that contradict each other.
     """
-    reason = why_one_process(options, beam_words)
-    wanted = options["processes"]
+    reason, work = why_one_process(options, beam_words), options.work
     if reason is not None:
-        for name in ("processes", "memory"):
-            if options[name] is not None and not (name == "processes" and wanted == 1):
-                raise UserError(f"--{name} cannot be used {reason}. Leave --{name} out.")
+        for name, wanted in (("--processes", work.processes not in (None, 1)), ("--memory", work.memory is not None)):
+            if wanted:
+                raise UserError(f"{name} cannot be used {reason}. Leave {name} out.")
         return None
-    number = _number(_bytes_of(logs), options)
-    return _start(number, options) if number > 1 else None
+    number = _number(_bytes_of(options.logs), work)
+    return _start(number, work) if number > 1 else None
 
 
-def pool_for_request(request: ReplayRequest, options: dict[str, Any]) -> ProcessPool | None:
+def pool_for_request(request: ReplayRequest) -> ProcessPool | None:
     """The same when all is known, and one worker process for a log that does not fit into the memory of this one; None
     for a replay by this process."""
-    number = _number(sum(chunk.bytes for chunk in request.chunks), options)
+    work = request.options.work
+    number = _number(sum(chunk.bytes for chunk in request.chunks), work)
     if number > 1:
-        return _start(number, options)
-    memory = options["memory"] or free_memory_bytes()
-    if options["processes"] is None:
+        return _start(number, work)
+    memory = work.memory or free_memory_bytes()
+    if work.processes is None:
         memory = min(memory, _MOST_IN_THIS_PROCESS)
-    if options["allow_large_log"] or fits(memory, request):
+    if work.allow_large_log or fits(memory, request):
         return None
-    return _start(1, options)
+    return _start(1, work)
 
 
-def why_one_process(options: dict[str, Any], beam_words: Sequence[str]) -> str | None:
+def why_one_process(options: ReplayOptions, beam_words: Sequence[str]) -> str | None:
     """Why the workers of this module cannot be used; None if they can."""
-    if options["engine"] not in (None, "in-process") or options["flink_master"] is not None:
+    if options.work.engine not in (None, IN_PROCESS) or options.work.cluster.flink_master is not None:
         return "with --engine: an engine has workers of its own"
-    if options["state"] is not None:
+    if options.part.state is not None:
         return "with --state: each window is taken by this process, in order"
     if beam_words:
         return "with options for Beam (after --), which say how it runs"
     return None
 
 
-def read_early(pool: ProcessPool, logs: Sequence[str], options: dict[str, Any]) -> None:
+def read_early(pool: ProcessPool, options: ReplayOptions) -> None:
     """Begins to read the log before its plan is made, where the command line says enough.
 
     Whatever is wrong with it is found again, and told, when the replay is checked.
     """
-    if any(options[name] is not None for name in ("plan_file", "domain_file", "ledger")) or any(map(is_remote, logs)):
+    unknown = (options.plan_file, options.plan.domain_file, options.account.ledger)
+    if any(path is not None for path in unknown) or any(map(is_remote, options.logs)):
         return
     with contextlib.suppress(ValueError, UserError, click.UsageError):
-        fields, schedule = event_fields(options), schedule_from_options(options)
-        mode = options["mode"] or DEFAULT_MODE
-        chunks = find_log_chunks(logs, fields)
+        fields, schedule = options.fields.fields(), schedule_from_options(options.plan)
+        mode = options.plan.mode or DEFAULT_MODE
+        chunks = find_log_chunks(options.logs, fields)
         step = reading_step(schedule, mode, fields, shards_of_log(chunks, schedule, mode))
-        _begin(pool, step, chunks, options["noise_key_file"])
+        _begin(pool, step, chunks, options.noise_key_file)
 
 
 def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
@@ -137,7 +105,7 @@ def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
         domain = DomainFile(request.domain_file, plan.domain_size, plan.domain_fingerprint)
         pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.domain_file)
     step = reading_step(plan.schedule, plan.mode, request.fields, request.shards, domain)
-    _begin(pool, step, request.chunks, request.noise_key_file)
+    _begin(pool, step, request.chunks, request.options.noise_key_file)
 
 
 def _begin(pool: ProcessPool, step: ReadPairsStep, chunks: Sequence[LogChunk], key_file: str | None) -> None:
@@ -155,19 +123,19 @@ def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, mode: st
     return min(_MOST_SHARDS, max(8, -(-rows * schedule.windows_per_event // _EVENTS_PER_SHARD)))
 
 
-def _number(log_bytes: int, options: dict[str, Any]) -> int:
+def _number(log_bytes: int, work: WorkOptions) -> int:
     """Of processes. By default one for each core, as far as memory goes: a worker that has not enough of it spills."""
-    if options["processes"] is not None or log_bytes < _SMALL_LOG_BYTES:
-        return options["processes"] or 1
-    memory = options["memory"] or free_memory_bytes()
+    if work.processes is not None or log_bytes < _SMALL_LOG_BYTES:
+        return work.processes or 1
+    memory = work.memory or free_memory_bytes()
     return min(cores(), max(1, (memory - _BYTES_OF_THIS_PROCESS) // (2 * _BYTES_OF_A_WORKER)))
 
 
-def _start(number: int, options: dict[str, Any]) -> ProcessPool:
-    memory = options["memory"] or free_memory_bytes()
+def _start(number: int, work: WorkOptions) -> ProcessPool:
+    memory = work.memory or free_memory_bytes()
     stored = max(0, memory - _BYTES_OF_THIS_PROCESS - number * _BYTES_OF_A_WORKER)
     with user_errors(PoolError):
-        return ProcessPool(number, stored, shows_faults=options["verbose"], libraries=LIBRARIES)
+        return ProcessPool(number, stored, shows_faults=work.verbose, libraries=LIBRARIES)
 
 
 def _bytes_of(logs: Sequence[str]) -> int:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dp_transforms.cli.options import noise_key_secret
+from dp_transforms.cli.shared_options import noise_key_secret
 from dp_transforms.logs import EventFields
 
 if TYPE_CHECKING:

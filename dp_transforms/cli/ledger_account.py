@@ -27,11 +27,10 @@ class LedgerAccount(RunAccount):
         self._verdict: Verdict | None = None
 
     @classmethod
-    def of_options(cls, options: dict[str, Any]) -> LedgerAccount:
-        """For options with ``--ledger``, which `state_options.account_of_options` has checked. Raises UserError."""
+    def of_options(cls, ledger: str, population: str, max_epsilon: str | None, max_delta: str | None) -> LedgerAccount:
+        """Raises UserError."""
         with user_errors(LedgerError):
-            caps = caps_of(options["max_epsilon"], options["max_delta"])
-            return cls(Ledger.open(options["ledger"]), options["population"], caps)
+            return cls(Ledger.open(ledger), population, caps_of(max_epsilon, max_delta))
 
     def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""

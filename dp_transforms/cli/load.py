@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import dataclasses
 
 import click
 
-from dp_transforms.cli.options import user_errors
+from dp_transforms.cli.options import argument, filled_by, opt, user_errors
 from dp_transforms.cli.show import read_report_and_end
-from dp_transforms.cli.table_output import OUTPUT_TABLE, check_table, output_table, show_command
+from dp_transforms.cli.table_output import check_table, output_table, output_table_option, show_command
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.reports import ReportFileError
 
 
-@click.command(name="load")
-@click.argument("report", type=click.Path(path_type=str))
-@click.option(
-    "--output",
-    required=True,
-    metavar="URL",
-    help="The database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-)
-@OUTPUT_TABLE
-def command(report: str, **options: Any) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """The command line of ``shh load``."""
+
+    report: str = argument("REPORT", nargs=1)
+    output: str = opt(
+        "", "The database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.", required=True, metavar="URL"
+    )
+    output_table: str | None = output_table_option()
+
+
+@filled_by(LoadOptions, "load")
+def command(options: LoadOptions) -> None:
     """Copy a report into a table of a database, for SQL and dashboards.
 
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet) or a folder of `shh stream`. What the table has
@@ -33,12 +36,12 @@ def command(report: str, **options: Any) -> None:
     \b
     shh load reports/2026-12-01.avro --output sqlite:///reports.db
     """
-    table = output_table(options)
+    table = output_table(options.output, options.output_table)
     if table is None:
         raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
     check_table(table)
     with user_errors(ReportFileError, StreamError):
-        header, reports, ended = read_report_and_end([report])
+        header, reports, ended = read_report_and_end([options.report])
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
             for window in copied:

@@ -1,45 +1,55 @@
-"""What the options of all commands are made of, the options that several commands share, and what they are read as.
+"""What the options of a command are made of: a frozen record that they fill, and a table of rules between them.
 
-Commands have dozens of options, so they stand in groups: ``--help`` shows those of every day, ``--help-all`` all.
+A field of the record is an option (`opt`), an argument (`argument`), or a record that several commands share
+(`nested`); `filled_by` makes the command. Commands have dozens of options, so they stand in groups: ``--help`` shows
+those of every day, ``--help-all`` all, and the rules. Each `Rule` is checked before the command runs, and is a row of
+docs/commands.md.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import parse_duration, parse_utc
 
-if TYPE_CHECKING:
-    from apache_beam import GcpSecret
-
-    from dp_transforms.logs import EventFields
-
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+R = TypeVar("R")
 INPUT, BUDGET, OUTPUT, ENGINE, ADVANCED = "Input", "Budget", "Output", "Engine", "Advanced"
 GROUPS = (INPUT, BUDGET, OUTPUT, ENGINE, ADVANCED)
-_SHOWS_ALL = "shh.help_all"
+_SHOWS_ALL, _MAKES, _NESTED = "shh.help_all", "shh.makes", "shh.nested"
 MAKE_A_KEY = "Make one with: (umask 077; head -c 32 /dev/urandom > noise.key)"
+_MOST_WITHOUT_GROUPS = 15
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
-_SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
+# What the annotation of a field says of its option.
+_OF_ANNOTATION: dict[str, dict[str, Any]] = {
+    "int": {"type": int},
+    "float": {"type": float},
+    "tuple[int, int]": {"type": int, "nargs": 2},
+    "tuple[str, str]": {"nargs": 2},
+    "tuple[str, ...]": {"multiple": True},
+}
 
 
 class GroupedOption(click.Option):
-    """group: one of `GROUPS`. brief: what the short help says of it; without, only the long one has it. needed: what
-    stands behind an option that a run needs; click cannot know, since a plan or another input may stand for it."""
+    """group: one of `GROUPS`, or empty in a command without groups. brief: what the short help says of it; without,
+    only the long one has it. needed: what stands behind an option that a run needs; click cannot know, since a plan or
+    another input may stand for it. seen_as: what a rule takes its value for."""
 
-    def __init__(self, *names: Any, group: str, brief: str = "", needed: str = "", **attributes: Any) -> None:
-        super().__init__(*names, **attributes)
-        self.group, self.brief, self.needed = group, brief, needed
+    def __init__(
+        self, *names: Any, group: str, brief: str = "", needed: str = "", seen_as: Callable[[Any], object], **more: Any
+    ) -> None:
+        super().__init__(*names, **more)
+        self.group, self.brief, self.needed, self.seen_as = group, brief, needed, seen_as
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if self.brief and not ctx.meta.get(_SHOWS_ALL):
+        if self.brief and isinstance(ctx.command, GroupedCommand) and not ctx.meta.get(_SHOWS_ALL):
             kind = str(self.name).rpartition("_")[2].upper() if isinstance(self.type, click.Choice) else None
             takes = "" if self.is_flag else f" {self.metavar or kind or self.type.name.upper()}"
             record: tuple[str, str] | None = self.opts[0] + takes, self.brief
@@ -53,30 +63,224 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def option(group: str, *names: str, **attributes: Any) -> Callable[[AnyFunction], AnyFunction]:
-    """`click.option` of a group; attributes: also those of `GroupedOption`."""
-    return click.option(*names, cls=GroupedOption, group=group, **attributes)
+def flags(names: Iterable[str]) -> str:
+    """Of several names, as a `Rule` takes them."""
+    return ", ".join(map(flag, names))
 
 
-def add_options(function: AnyFunction, *options: Callable[[AnyFunction], AnyFunction]) -> AnyFunction:
-    """The function with these options, in this order."""
-    for each in reversed(options):
-        function = each(function)
-    return function
+def opt(
+    group: str,
+    help_text: str,
+    name: str | None = None,
+    *,
+    default: Any = None,
+    shows_default: bool = True,
+    seen_as: Callable[[Any], object] = str,
+    **more: Any,
+) -> Any:
+    """A field of a record that an option fills. Its annotation says whether it is a flag or a number; without a default
+    it may be None. name: of the option, if it is not the field's. more: of `GroupedOption`.
+    """
+
+    def make(field: dataclasses.Field[Any]) -> click.Parameter:
+        attributes = {**_OF_ANNOTATION.get(str(field.type).removesuffix(" | None"), {}), **more, "help": help_text}
+        if default is not None:
+            attributes.update(default=default, show_default=shows_default and default not in (False, ()))
+        return GroupedOption([name or flag(field.name), field.name], group=group, seen_as=seen_as, **attributes)
+
+    kind = more.get("type")
+    value = kind.convert(default, None, None) if isinstance(kind, ParsedText) else default
+    return dataclasses.field(default=value, metadata={_MAKES: make})
 
 
-def adds(*options: Callable[[AnyFunction], AnyFunction]) -> Callable[[AnyFunction], AnyFunction]:
-    """A decorator that adds these options, in this order."""
-    return lambda function: add_options(function, *options)
+def switch(group: str, help_text: str, name: str | None = None, **more: Any) -> Any:
+    """A field that is true where its option is given."""
+    return opt(group, help_text, name, default=False, is_flag=True, **more)
 
 
-class GroupedCommand(click.Command):
-    """A command with `GroupedOption`s, and ``--help-all``."""
+def argument(metavar: str, *, nargs: int = -1, required: bool = True) -> Any:
+    """A field of a record that an argument fills."""
+
+    def make(field: dataclasses.Field[Any]) -> click.Parameter:
+        return click.Argument([field.name], metavar=metavar, nargs=nargs, required=required)
+
+    return dataclasses.field(default=() if nargs < 0 else "", metadata={_MAKES: make})
+
+
+def nested(record: type[R]) -> R:
+    """A field that is such a record, filled by the same command line."""
+    made: R = dataclasses.field(default_factory=record, metadata={_NESTED: record})
+    return made
+
+
+def parameters_of(record: type) -> list[click.Parameter]:
+    """Of its fields and nested records, in their order."""
+    made: list[click.Parameter] = []
+    for field in dataclasses.fields(record):
+        if _NESTED in field.metadata:
+            made += parameters_of(field.metadata[_NESTED])
+        elif _MAKES in field.metadata:
+            made.append(field.metadata[_MAKES](field))
+    return made
+
+
+def fill(record: type[R], values: Mapping[str, Any]) -> R:
+    """The record with these values, by the names of fields."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(record):  # type: ignore[arg-type]
+        if _NESTED in field.metadata:
+            found[field.name] = fill(field.metadata[_NESTED], values)
+        elif field.name in values:
+            found[field.name] = values[field.name]
+    return record(**found)
+
+
+def names_of(record: type) -> tuple[str, ...]:
+    """The names of all fields that options fill."""
+    return tuple(str(each.name) for each in parameters_of(record))
+
+
+def filled_by(record: type[R], name: str, rules: Sequence[Rule] = ()) -> Callable[[Callable[[R], None]], click.Command]:
+    """A decorator: makes a command of a function of such a record. Its docstring is the help."""
+    parameters = parameters_of(record)
+
+    def decorate(function: Callable[[R], None]) -> click.Command:
+        def run(**values: Any) -> None:
+            check_rules(click.get_current_context())
+            function(fill(record, values))
+
+        kind = GroupedCommand if len(parameters) > _MOST_WITHOUT_GROUPS else RuledCommand
+        return kind(name, callback=run, params=parameters, help=function.__doc__, rules=rules)
+
+    return decorate
+
+
+def given_names() -> set[str]:
+    """The parameters of the command that the operator gave, on the command line or in a file."""
+    context = click.get_current_context()
+    return {name for name in context.params if _is_given(context, name)}
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What holds for some options of a command, in words of the command line.
+
+    options: one or several, with commas: the rule holds for each. needs: one of these must be given too; alternatives
+    with bars. excludes: none of these may be. Each may name a value: ``--format avro``. unless: with this one, the rule
+    does not hold. is_one_of: of the options one must be given, and only one. why, remedy: parts of a sentence, and a
+    sentence. is_usage: exit code 2, not 1.
+    """
+
+    options: str
+    needs: str = ""
+    excludes: str = ""
+    unless: str = ""
+    is_one_of: bool = False
+    why: str = ""
+    remedy: str = ""
+    is_usage: bool = False
+
+    def words(self, option: str, needs_one: str = "", but: str = "") -> str:
+        """The sentence for an option that breaks it. needs_one, but: what it needs, or is given beside it."""
+        reason = f": {self.why}" if self.why else ""
+        if self.is_one_of:
+            return f"give one of {' and '.join(_each(self.options))}{reason}."
+        if but:
+            return f"{option} cannot be used with {but}{reason}. {self.remedy or 'Leave one of them out.'}"
+        return f"{option} needs {needs_one}{reason}. {self.remedy or f'Give it too, or leave {option} out.'}"
+
+    def broken(self, has: Callable[[str], bool]) -> str | None:
+        """What is wrong, of a command line that has what ``has`` says."""
+        if self.unless and has(self.unless):
+            return None
+        given = [option for option in _each(self.options) if has(option)]
+        if self.is_one_of:
+            return None if len(given) == 1 else self.words("")
+        for option in given:
+            if self.needs and not any(map(has, _each(self.needs))):
+                return self.words(option, needs_one=" or ".join(_each(self.needs)))
+            for other in _each(self.excludes):
+                if has(other):
+                    return self.words(option, but=other)
+        return None
+
+    def among(self, parameters: Sequence[click.Parameter]) -> Rule:
+        """The rule for a command that has these, and perhaps not all options and values that it names."""
+        types = {each.opts[0]: each.type for each in parameters}
+
+        def known(words: str) -> str:
+            return ", ".join(word for word in _each(words) if _is_known(word, types))
+
+        return dataclasses.replace(
+            self, options=known(self.options), needs=known(self.needs), excludes=known(self.excludes)
+        )
+
+    @property
+    def in_short(self) -> str:
+        """For help and documents, behind the options."""
+        if self.is_one_of:
+            return "one of them, and only one"
+        parts = (("needs", " or ".join(_each(self.needs))), ("not with", ", ".join(_each(self.excludes))))
+        text = "; ".join(f"{word} {others}" for word, others in parts if others)
+        return f"{text}, unless {self.unless}" if self.unless else text
+
+
+def _each(words: str) -> list[str]:
+    return [word.strip() for word in words.replace("|", ",").split(",") if word.strip()]
+
+
+def _is_known(word: str, types: Mapping[str, click.ParamType]) -> bool:
+    name, _, value = word.partition(" ")
+    kind = types.get(name)
+    return kind is not None and not (value and isinstance(kind, click.Choice) and value not in kind.choices)
+
+
+def broken_rules(context: click.Context) -> Iterator[tuple[Rule, str]]:
+    """The rules of the command that its command line breaks, in their order, and what is wrong."""
+    assert isinstance(context.command, RuledCommand)
+    options = {each.opts[0]: each for each in context.command.params if isinstance(each, GroupedOption)}
+
+    def has(word: str) -> bool:
+        name, _, value = word.partition(" ")
+        given, option = context.params[str(options[name].name)], options[name]
+        if value:
+            return option.seen_as(given) == value
+        return _is_given(context, str(option.name)) and given is not None and given is not False
+
+    for rule in context.command.rules:
+        if message := rule.broken(has):
+            yield rule, message
+
+
+def check_rules(context: click.Context) -> None:
+    """Raises UserError, or click.UsageError, for the first rule that is broken."""
+    for rule, message in broken_rules(context):
+        if rule.is_usage:
+            raise click.UsageError(message, ctx=context)
+        raise UserError(message)
+
+
+class RuledCommand(click.Command):
+    """A command with rules between its options."""
+
+    def __init__(self, *words: Any, rules: Sequence[Rule] = (), **attributes: Any) -> None:
+        super().__init__(*words, **attributes)
+        self.rules = [rule for each in rules if (rule := each.among(self.params)).options]
+
+
+class GroupedCommand(RuledCommand):
+    """A command with options in groups, and ``--help-all``."""
 
     def __init__(self, *words: Any, **attributes: Any) -> None:
         super().__init__(*words, **attributes)
         shows: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _show_all}
-        self.params.append(GroupedOption(["--help-all"], group=ADVANCED, help="Show all options.", **shows))
+        self.params.append(
+            GroupedOption(["--help-all"], group=ADVANCED, help="Show all options.", seen_as=str, **shows)
+        )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [each for each in self.params if isinstance(each, GroupedOption)]
@@ -88,6 +292,10 @@ class GroupedCommand(click.Command):
                     formatter.write_dl([record for each in of_group if (record := each.get_help_record(ctx))])
         if len(shown) < len(options):
             formatter.write(f"\nAll {len(options)} options: {ctx.command_path} --help-all\n")
+        elif self.rules:
+            with formatter.section("Rules"):
+                for rule in self.rules:
+                    formatter.write_text(f"{rule.options}: {rule.in_short}")
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:
@@ -161,153 +369,4 @@ def _time_zone(name: str) -> datetime.tzinfo:
 DURATION = ParsedText("duration", _duration)
 DURATION_OR_ZERO = ParsedText("duration", parse_duration)
 UTC_TIME = ParsedText("time", parse_utc)  # whole seconds since 1970 UTC
-FORCE_OPTION = click.option("--force", is_flag=True, help="Replace a page or chart that is there.")
-TITLES_OPTION = click.option(
-    "--titles",
-    metavar="FILE.csv",
-    help="What people call the items, on pages and charts: CSV with the columns item and title.",
-)
-TIME_ZONE_OPTION = click.option(
-    "--tz",
-    "zone",
-    type=ParsedText("zone", _time_zone),
-    default="UTC",
-    show_default=True,
-    metavar="ZONE",
-    help="Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
-)
-NOISE_KEY_SECRET = option(
-    BUDGET,
-    "--noise-key-secret",
-    metavar="VERSION",
-    help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
-)
-# How times that are text are read, and what separates cells.
-time_text_options = adds(
-    option(
-        INPUT,
-        "--time-format",
-        metavar="FORM",
-        help="Form of times that are text and not ISO 8601: %d.%m.%Y %H:%M, %m/%d/%Y %I:%M %p, %d/%b/%Y:%H:%M:%S %z.",
-    ),
-    option(
-        INPUT,
-        "--time-zone",
-        metavar="ZONE",
-        help="Zone of times that have none, such as Europe/Berlin. Of an hour that occurs twice the first one is"
-        " meant; one that is skipped is read with the offset before. Default: UTC.",
-    ),
-    option(
-        INPUT,
-        "--csv-separator",
-        metavar="CHARACTER",
-        help="What separates the cells of CSV files: one character, or tab. Default: a comma, in .tsv a tab.",
-    ),
-)
-# The names of the fields of an event, and how they are read.
-log_field_options = adds(
-    option(
-        INPUT,
-        "--user-field",
-        brief="Field with the user.",
-        default="user",
-        show_default=True,
-        help="Name of the field with the user: text or a whole number.",
-    ),
-    option(
-        INPUT,
-        "--item-field",
-        brief="Field with the item.",
-        default="item",
-        show_default=True,
-        help="Name of the field with the item: text or a whole number.",
-    ),
-    option(
-        INPUT,
-        "--time-field",
-        brief="Field with the time.",
-        default="timestamp",
-        show_default=True,
-        help="Name of the field with the time.",
-    ),
-    option(
-        INPUT,
-        "--time-unit",
-        brief="Of times that are numbers: s, ms or us.",
-        type=click.Choice(["s", "ms", "us", "iso"]),
-        help="Unit of times that are numbers, since 1970 UTC. Not needed for typed times and ISO 8601 text.",
-    ),
-    time_text_options,
-    option(
-        INPUT,
-        "--csv-line-ends-in-cells",
-        is_flag=True,
-        help="Quoted cells of CSV files may contain line ends. Only for files whose writer quotes every such cell: "
-        "else one row can swallow others. A quote that is not closed then ends the run. Without this option each line "
-        "is one row, and a line with an open quote is rejected alone.",
-    ),
-)
-READING_OPTIONS = ("time_unit", "time_format", "time_zone", "csv_separator", "csv_line_ends_in_cells")
-field_options = adds(
-    log_field_options,
-    option(
-        BUDGET,
-        "--plan",
-        "plan_file",
-        brief="A file of `shh plan`.",
-        needed="or the next five",
-        metavar="FILE",
-        help="A plan of `shh plan --output`, in place of the budget options.",
-    ),
-)
-
-_FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
-_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
-
-
-def separator_of(options: Mapping[str, Any]) -> str | None:
-    """The character of --csv-separator."""
-    given: str | None = options["csv_separator"]
-    return "\t" if given in ("tab", "\\t") else given
-
-
-def reading_of(options: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    """`EventFields.time_reading`, of options that may name no field yet. Raises UserError."""
-    fields = event_fields({**options, "user_field": "user", "item_field": "item", "time_field": "time"})
-    return fields.time_reading
-
-
-def event_fields(options: Mapping[str, Any]) -> EventFields:
-    """The fields that the options name. Raises UserError."""
-    from dp_transforms.logs import EventFields  # a plan needs no reader
-
-    try:
-        return EventFields(
-            options["user_field"],
-            options["item_field"],
-            options["time_field"],
-            options["time_unit"],
-            csv_line_ends_in_cells=options["csv_line_ends_in_cells"],
-            time_format=options["time_format"],
-            time_zone=options["time_zone"],
-            csv_separator=separator_of(options),
-        )
-    except ValueError as error:
-        names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
-        flags = re.sub(rf"\b({'|'.join(_FLAGS_OF_FIELDS)})\b", lambda match: _FLAGS_OF_FIELDS[match[1]], names)
-        raise UserError(flags + must + rest) from None
-
-
-def noise_key_secret(version: str) -> GcpSecret:
-    """A noise key in Google Secret Manager, which workers fetch themselves. Nothing is fetched here.
-
-    version: of ``--noise-key-secret``. Raises UserError for anything but a fixed version.
-    """
-    if not _SECRET_VERSION.fullmatch(version):
-        raise UserError(
-            "--noise-key-secret must be projects/P/secrets/S/versions/N with a number N: a key must not change"
-            " while a run goes on."
-        )
-    from apache_beam import GcpSecret  # a stream waits for Beam anyway; a replay here must not
-
-    return GcpSecret(version)
+TIME_ZONE = ParsedText("zone", _time_zone)

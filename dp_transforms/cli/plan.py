@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -15,10 +14,17 @@ from rich.table import Table
 from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, TargetChargingMode
 from dp_transforms.checks import exact, on_one_line
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import OUTPUT, GroupedCommand, flag, option
+from dp_transforms.cli.options import OUTPUT, Rule, filled_by, flags, names_of, nested, opt, switch
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.plan_from_log import Activity, from_log_options, plan_with_activity, refuse_from_log
-from dp_transforms.cli.plan_options import PLAN_OPTIONS, option_error, plan_options, read_plan, warn_of_budget
+from dp_transforms.cli.plan_from_log import FROM_LOG_RULES, Activity, FromLogOptions, plan_with_activity
+from dp_transforms.cli.plan_options import (
+    MODE_RULES,
+    PLAN_OPTIONS,
+    PlanOptions,
+    option_error,
+    read_plan,
+    warn_of_budget,
+)
 from dp_transforms.plan.hits_plan import HitsPlan
 from dp_transforms.plan.looks_plan import LooksPlan
 from dp_transforms.plan.plan_checks import check_hits
@@ -39,48 +45,60 @@ from dp_transforms.views.plan_words import in_a_sentence, why
 _CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]
 
 
-@click.command("plan", cls=GroupedCommand)
-@plan_options
-@from_log_options
-@option(
-    OUTPUT,
-    "--epsilon-per-query",
-    type=float,
-    help="Instead of a plan, print which epsilon each accountant proves for noise of scale 1 / this. --delta then goes "
-    "to the accountant alone and is not split.",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanCommand:
+    """The command line of ``shh plan``."""
+
+    plan: PlanOptions = nested(PlanOptions)
+    log: FromLogOptions = nested(FromLogOptions)
+    epsilon_per_query: float | None = opt(
+        OUTPUT,
+        "Instead of a plan, print which epsilon each accountant proves for noise of scale 1 / this. --delta then goes "
+        "to the accountant alone and is not split.",
+    )
+    compare: tuple[str, str] | None = opt(
+        OUTPUT,
+        "Instead of a new plan, show two files of --output side by side. Needs no other options.",
+        type=click.Path(),
+        metavar="FILE FILE",
+    )
+    output: str | None = opt(
+        OUTPUT,
+        "Write the chosen plan to this file, as JSON; it must not exist.",
+        brief="Write the plan to this file.",
+        type=click.Path(path_type=str),
+    )
+    chart: str | None = opt(
+        OUTPUT,
+        "Draw from how many users on an item is found, against their activity, as SVG; the file must not exist.",
+        brief="Draw what is found, as SVG.",
+        type=click.Path(path_type=str),
+        metavar="FILE",
+    )
+    as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
+
+
+_LOG_OPTIONS = names_of(FromLogOptions)
+_NOT_OF_ACCOUNTANTS = tuple(name for name in PLAN_OPTIONS if name not in ("delta", "mode", "hits_per_user"))
+PLAN_COMMAND_RULES = (
+    Rule(
+        "--compare",
+        excludes=flags([*PLAN_OPTIONS, *_LOG_OPTIONS, "epsilon_per_query", "output"]),
+        is_usage=True,
+    ),
+    Rule(
+        "--epsilon-per-query",
+        excludes=flags([*_NOT_OF_ACCOUNTANTS, *_LOG_OPTIONS, "output", "chart"]),
+        is_usage=True,
+    ),
+    Rule("--epsilon-per-query", needs="--delta", is_usage=True),
+    *FROM_LOG_RULES,
+    *MODE_RULES,
 )
-@option(
-    OUTPUT,
-    "--compare",
-    type=click.Path(),
-    nargs=2,
-    metavar="FILE FILE",
-    help="Instead of a new plan, show two files of --output side by side. Needs no other options.",
-)
-@option(
-    OUTPUT,
-    "--output",
-    brief="Write the plan to this file.",
-    type=click.Path(path_type=str),
-    help="Write the chosen plan to this file, as JSON; it must not exist.",
-)
-@option(
-    OUTPUT,
-    "--chart",
-    brief="Draw what is found, as SVG.",
-    type=click.Path(path_type=str),
-    metavar="FILE",
-    help="Draw from how many users on an item is found, against their activity, as SVG; the file must not exist.",
-)
-@option(
-    OUTPUT,
-    "--json",
-    "as_json_text",
-    brief="Print JSON instead of tables.",
-    is_flag=True,
-    help="Print JSON instead of tables.",
-)
-def command(as_json_text: bool, **options: Any) -> None:
+
+
+@filled_by(PlanCommand, "plan", PLAN_COMMAND_RULES)
+def command(options: PlanCommand) -> None:
     """Show what a budget buys: from how many users on an item is found, beside other methods.
 
     Reads no data but the log of --from-log.
@@ -94,23 +112,20 @@ def command(as_json_text: bool, **options: Any) -> None:
     shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 \\
         --mode hits-with-counts
     """
-    output, chart = options["output"], options["chart"]
-    if options["compare"] is not None:
-        _refuse_beside("--compare", (*PLAN_OPTIONS, "epsilon_per_query", "output"), options)
-        refuse_from_log(options)
-        show_side_by_side(options["compare"], chart, as_record=as_json_text)
+    output, chart = options.output, options.chart
+    if options.compare is not None:
+        show_side_by_side(options.compare, chart, as_record=options.as_json)
         return
-    if options["epsilon_per_query"] is not None:
-        refuse_from_log(options)
-        show_accountants(options, as_json=as_json_text)
+    if options.epsilon_per_query is not None:
+        show_accountants(options.plan, options.epsilon_per_query, as_json=options.as_json)
         return
     if output is not None and output == chart:
         raise click.UsageError("--output and --chart name the same file. Name another one.")
     check_output(output)
     check_output(chart, "--chart")
     with operator_console().status("calibrating"):
-        plan, activity = plan_with_activity(options)
-    if not as_json_text:
+        plan, activity = plan_with_activity(options.plan, options.log)
+    if not options.as_json:
         print_sentence(plan)  # at once: the other methods take as long again
     with operator_console().status("comparing"):
         comparison = Comparison(plan)
@@ -119,10 +134,10 @@ def command(as_json_text: bool, **options: Any) -> None:
         drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
-    if drawn is not None:
+    if chart is not None and drawn is not None:
         title = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows"
         write_output(chart, chart_svg(title, {"": drawn}))
-    if as_json_text:
+    if options.as_json:
         click.echo(json.dumps(_as_json(plan, found, choices, activity), indent=2))
         return
     print_comparison(plan, found, choices)
@@ -131,13 +146,6 @@ def command(as_json_text: bool, **options: Any) -> None:
     for what, path in (("Plan", output), ("Chart", chart)):
         if path is not None:
             click.echo(f"{what} written to {path}.")
-
-
-def _refuse_beside(option: str, names: Sequence[str], options: dict[str, Any]) -> None:
-    """Raises click.UsageError if one of the others was given."""
-    used = [flag(name) for name in names if options[name] is not None]
-    if used:
-        raise click.UsageError(f"{option} cannot be used with {', '.join(used)}. Leave one out.")
 
 
 def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan], activity: Activity | None) -> dict[str, Any]:
@@ -153,19 +161,14 @@ def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan], activ
     }
 
 
-def show_accountants(options: dict[str, Any], *, as_json: bool) -> None:
+def show_accountants(options: PlanOptions, epsilon_per_query: float, *, as_json: bool) -> None:
     """Prints the epsilon that every accountant proves for one noise, number of hits and delta."""
-    unused = [name for name in PLAN_OPTIONS if name not in ("delta", "mode", "hits_per_user")]
-    _refuse_beside("--epsilon-per-query", (*unused, "output", "chart"), options)
-    if options["delta"] is None:
-        raise click.UsageError("Missing --delta.")
-    mode = options["mode"] or _CHARGED_BY_TARGET[0]
+    mode, delta = options.mode or _CHARGED_BY_TARGET[0], float(options.delta or 0)
     charging = RELEASE_MODES.get(mode)
     if not isinstance(charging, TargetChargingMode):
         reason = "whose noise has three numbers" if charging else "where users pay for looks"
         raise click.UsageError(f"--epsilon-per-query cannot be used with --mode {mode}, {reason}.")
-    hits = charging.default_hits if options["hits_per_user"] is None else options["hits_per_user"]
-    epsilon_per_query, delta = options["epsilon_per_query"], options["delta"]
+    hits = charging.default_hits if options.hits_per_user is None else options.hits_per_user
     noise = NoiseParameters(epsilon_per_query)
     try:
         charging.check(noise)

@@ -22,19 +22,12 @@ from dp_transforms.accounting.activity import (
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.checks import check_whole
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import (
-    INPUT,
-    READING_OPTIONS,
-    UTC_TIME,
-    adds,
-    flag,
-    log_field_options,
-    option,
-)
-from dp_transforms.cli.plan_options import option_error, plan_from_options, schedule_from_options
+from dp_transforms.cli.options import INPUT, UTC_TIME, Rule, flags, names_of, nested, opt
+from dp_transforms.cli.plan_options import PlanOptions, option_error, plan_from_options, schedule_from_options
+from dp_transforms.cli.shared_options import FieldOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.looks_calibration import MOST_LOOKS_OF_PLAN
-from dp_transforms.plan.release_plan import DEFAULT_MODE, ReleasePlan
+from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SAME, OTHER = "same", "other"
@@ -42,40 +35,52 @@ _KEY_BYTES = 32
 _BASE_BYTES = 300_000_000
 _BYTES_PER_EVENT = 150  # of an event with a pair of its own, at the peak, when all are sorted
 _MOST_BAD = 0.5  # of the rows, as in a replay by default
-_FIELD_DEFAULTS = {"user_field": "user", "item_field": "item", "time_field": "timestamp"}
-from_log_options = adds(
-    option(
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FromLogOptions:
+    """An earlier log, and how it is read."""
+
+    from_log: str | None = opt(
         INPUT,
-        "--from-log",
+        "With looks: read from this log, a file, folder or glob, how many pairs (window, item) users have, in the "
+        "place of --usual-looks.",
         brief="Learn from an earlier log how active users are.",
         metavar="LOG",
-        help="With looks: read from this log, a file, folder or glob, how many pairs (window, item) users have, in the "
-        "place of --usual-looks.",
-    ),
-    option(
+    )
+    from_log_users: str | None = opt(
         INPUT,
-        "--from-log-users",
-        type=click.Choice([OTHER, SAME]),
-        help="With --from-log, required. other: no user of this log will be in the run; they are not protected. same: "
+        "With --from-log, required. other: no user of this log will be in the run; they are not protected. same: "
         "some will; one noisy histogram of them is made, and takes --from-log-share of epsilon.",
-    ),
-    option(
+        type=click.Choice([OTHER, SAME]),
+    )
+    from_log_share: float | None = opt(
         INPUT,
-        "--from-log-share",
-        type=click.FloatRange(0, LARGEST_ACTIVITY_SHARE, min_open=True),
-        help="With --from-log-users same: the part of epsilon that the histogram takes. Default: "
+        "With --from-log-users same: the part of epsilon that the histogram takes. Default: "
         f"{DEFAULT_ACTIVITY_SHARE:g}.",
-    ),
-    option(
+        type=click.FloatRange(0, LARGEST_ACTIVITY_SHARE, min_open=True),
+    )
+    from_log_start: int | None = opt(
         INPUT,
-        "--from-log-start",
+        "With --from-log: where the past run begins in the log; it is as long as the run to come. Default: --start.",
         type=UTC_TIME,
-        help="With --from-log: where the past run begins in the log; it is as long as the run to come. "
-        "Default: --start.",
+    )
+    fields: FieldOptions = nested(FieldOptions)
+
+
+FROM_LOG_RULES = (
+    Rule(flags(names_of(FromLogOptions)[1:]), needs="--from-log", is_usage=True),
+    Rule("--from-log", needs="--mode looks", is_usage=True),
+    Rule("--from-log", excludes="--usual-looks", is_usage=True),
+    Rule(
+        "--from-log",
+        needs="--from-log-users",
+        why="other if no user of this log will be in the run, same if some will. Of the same users, one noisy histogram"
+        f" takes {DEFAULT_ACTIVITY_SHARE:.0%} of epsilon",
+        is_usage=True,
     ),
-    log_field_options,
+    Rule("--from-log-share", needs="--from-log-users same", is_usage=True),
 )
-FROM_LOG_OPTIONS = ("from_log_users", "from_log_share", "from_log_start")  # which mean nothing without --from-log
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,68 +110,34 @@ class Activity:
         return f"In the log most pairs are of users with {low:,} to {high:,} pairs in such a run.{price}"
 
 
-def plan_with_activity(options: dict[str, Any]) -> tuple[ReleasePlan, Activity | None]:
+def plan_with_activity(options: PlanOptions, log: FromLogOptions) -> tuple[ReleasePlan, Activity | None]:
     """The plan of the options, with usual looks from the log that they name, if they name one.
 
     Raises click.UsageError and UserError as `plan_from_options`, and UserError for a log that cannot be read.
     """
-    if options["from_log"] is None:
-        _refuse_without_log(options)
-        return plan_from_options(**options), None
-    share = _check_options(options)
-    most_looks = DEFAULT_MOST_LOOKS if options["most_looks"] is None else options["most_looks"]
+    if log.from_log is None:
+        return plan_from_options(options), None
+    most_looks = DEFAULT_MOST_LOOKS if options.most_looks is None else options.most_looks
     schedule = schedule_from_options(options)
+    epsilon = 0.0
     try:
         check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
-        shifted = _shifted(schedule, options["from_log_start"])
-        left, epsilon = options["epsilon"], 0.0
-        if options["from_log_users"] == SAME and options["epsilon"] is not None:
-            left, epsilon = split_epsilon(options["epsilon"], share)
+        shifted = _shifted(schedule, log.from_log_start)
+        if log.from_log_users == SAME and options.epsilon is not None:
+            left, epsilon = split_epsilon(options.epsilon, log.from_log_share or DEFAULT_ACTIVITY_SHARE)
+            options = dataclasses.replace(options, epsilon=left)
     except ValueError as error:
         raise option_error(error) from None
-    budget = {**options, "epsilon": left, "activity_epsilon": epsilon or None}
     # What can be wrong is found before the log is read, and before anything is spent.
-    plan = plan_from_options(**budget)
-    activity = _read(options, shifted, most_looks, epsilon)
+    plan = plan_from_options(options, epsilon or None)
+    activity = _read(log, shifted, most_looks, epsilon)
     if activity.usual_looks is not None:
         try:
-            plan = plan_from_options(**{**budget, "usual_looks": activity.usual_looks})
+            plan = plan_from_options(dataclasses.replace(options, usual_looks=activity.usual_looks), epsilon or None)
         except UserError as error:
             # What the histogram took is spent: the plan for the default looks stands.
             tell(f"shh: warning: no plan for the usual looks of the log, so it is for others: {error}")
     return plan, activity
-
-
-def refuse_from_log(options: dict[str, Any]) -> None:
-    """Where no plan is made. Raises click.UsageError."""
-    if options["from_log"] is not None:
-        raise click.UsageError("--from-log is for a new plan. Leave it out.")
-    _refuse_without_log(options)
-
-
-def _refuse_without_log(options: dict[str, Any]) -> None:
-    given = [name for name in FROM_LOG_OPTIONS if options[name] is not None]
-    given += [name for name, default in _FIELD_DEFAULTS.items() if options[name] != default]
-    given += [name for name in READING_OPTIONS if options[name]]
-    if given:
-        raise click.UsageError(f"{', '.join(map(flag, given))} cannot be used without --from-log. Leave it out.")
-
-
-def _check_options(options: dict[str, Any]) -> float:
-    """The share of epsilon that the histogram takes. Raises click.UsageError."""
-    mode = options["mode"] or DEFAULT_MODE
-    if mode != "looks":
-        raise click.UsageError(f"--from-log cannot be used with --mode {mode}. Leave it out.")
-    if options["usual_looks"] is not None:
-        raise click.UsageError("--from-log and --usual-looks exclude each other. Leave one out.")
-    if options["from_log_users"] is None:
-        raise click.UsageError(
-            "Missing --from-log-users: other if no user of this log will be in the run, same if some will. Of the same"
-            f" users, one noisy histogram takes {DEFAULT_ACTIVITY_SHARE:.0%} of epsilon."
-        )
-    if options["from_log_users"] == OTHER and options["from_log_share"] is not None:
-        raise click.UsageError("--from-log-share cannot be used with --from-log-users other. Leave it out.")
-    return options["from_log_share"] or DEFAULT_ACTIVITY_SHARE
 
 
 def _shifted(schedule: WindowSchedule, start: int | None) -> WindowSchedule:
@@ -176,19 +147,19 @@ def _shifted(schedule: WindowSchedule, start: int | None) -> WindowSchedule:
     return WindowSchedule(start, start + length, schedule.window_seconds, schedule.slide_seconds)
 
 
-def _read(options: dict[str, Any], schedule: WindowSchedule, most_looks: int, epsilon: float) -> Activity:
+def _read(log: FromLogOptions, schedule: WindowSchedule, most_looks: int, epsilon: float) -> Activity:
     import numpy as np  # what reads is not loaded for a plan that reads nothing
 
     from dp_transforms.monitor.activity import noisy_histogram
 
-    pairs = _pairs_of_users(options, schedule)
+    pairs = _pairs_of_users(log, schedule)
     edges = bucket_edges(most_looks)
     counts = np.bincount(np.searchsorted(edges, pairs, side="right") - 1, minlength=len(edges)).astype(np.int64)
-    if options["from_log_users"] == OTHER:
+    if log.from_log_users == OTHER:
         looks = usual_looks_of(counts.tolist(), most_looks)
         if looks is None:
             raise UserError(
-                f"--from-log {options['from_log']}: no event is inside the windows. Check --start, --end,"
+                f"--from-log {log.from_log}: no event is inside the windows. Check --start, --end,"
                 " --from-log-start and --time-unit."
             )
         return Activity(OTHER, 0.0, looks, None, None)
@@ -197,18 +168,17 @@ def _read(options: dict[str, Any], schedule: WindowSchedule, most_looks: int, ep
     return Activity(SAME, epsilon, usual_looks_of(noisy, most_looks, epsilon), edges, tuple(noisy))
 
 
-def _pairs_of_users(options: dict[str, Any], schedule: WindowSchedule) -> Any:
+def _pairs_of_users(log: FromLogOptions, schedule: WindowSchedule) -> Any:
     """int64[users], for `_read` alone."""
-    from dp_transforms.cli.options import event_fields
     from dp_transforms.engines.this_machine import free_memory_bytes
     from dp_transforms.logs import estimate_log, find_log_chunks, read_log_chunk, unit_hint
     from dp_transforms.monitor.activity import ActivityCounter
 
-    fields = event_fields(options)
+    fields = log.fields.fields()
     counter = ActivityCounter(schedule, secrets.token_bytes(_KEY_BYTES))
     rows = rejected = 0
     try:
-        chunks = find_log_chunks([options["from_log"]], fields)
+        chunks = find_log_chunks([str(log.from_log)], fields)
         needed = _BASE_BYTES + estimate_log(chunks, fields).events * _BYTES_PER_EVENT
         if needed > (free := free_memory_bytes()):
             raise UserError(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,9 +19,12 @@ from dp_transforms.cli.options import (
     DURATION,
     INPUT,
     UTC_TIME,
-    adds,
+    Rule,
     flag,
-    option,
+    flags,
+    names_of,
+    opt,
+    switch,
     user_errors,
 )
 from dp_transforms.errors import UserError
@@ -44,210 +49,182 @@ _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
 
-_OPTIONS = {
-    "epsilon": option(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What defines a release plan; None for what was not given, so that ``--plan FILE`` can replace it."""
+
+    epsilon: float | None = opt(
         BUDGET,
-        "--epsilon",
+        "Bound on the privacy loss of a user over the whole run, e.g. 2.",
         brief="Privacy loss of a user, e.g. 2.",
         needed="required",
-        type=float,
-        help="Bound on the privacy loss of a user over the whole run, e.g. 2.",
-    ),
-    "delta": option(
+    )
+    delta: float | None = opt(
         BUDGET,
-        "--delta",
+        "Failure probability of that bound: far below 1 / users, e.g. 1e-9.",
         brief="Its failure probability, e.g. 1e-9.",
         needed="required",
-        type=float,
-        help="Failure probability of that bound: far below 1 / users, e.g. 1e-9.",
-    ),
-    "window": option(
+    )
+    window: int | None = opt(
         BUDGET,
-        "--window",
+        "Length of a window, e.g. 1h. Windows are aligned to --start.",
         brief="Length of a window, e.g. 1h.",
         needed="required",
         type=DURATION,
-        help="Length of a window, e.g. 1h. Windows are aligned to --start.",
-    ),
-    "slide": option(
+    )
+    slide: int | None = opt(
+        BUDGET, "Time between the starts of two windows; must divide --window. Default: --window.", type=DURATION
+    )
+    start: int | None = opt(
         BUDGET,
-        "--slide",
-        type=DURATION,
-        help="Time between the starts of two windows; must divide --window. Default: --window.",
-    ),
-    "start": option(
-        BUDGET,
-        "--start",
+        "Declared start of the run, ISO 8601; UTC unless it has an offset.",
         brief="Declared start, e.g. 2026-01-01.",
         needed="required",
         type=UTC_TIME,
-        help="Declared start of the run, ISO 8601; UTC unless it has an offset.",
-    ),
-    "end": option(
+    )
+    end: int | None = opt(
         BUDGET,
-        "--end",
+        "Declared end of the run (exclusive). Never take it from the data.",
         brief="Declared end, exclusive.",
         needed="required",
         type=UTC_TIME,
-        help="Declared end of the run (exclusive). Never take it from the data.",
-    ),
-    "mode": option(
+    )
+    mode: str | None = opt(
         BUDGET,
-        "--mode",
-        brief="looks (default), hits, hits-with-counts or kms21.",
-        type=click.Choice(MODES),
-        help="What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
+        "What a user's purse pays for. looks: each of its pairs (window, item), for names and sizes of heavy "
         "items; finds most where users are not active for ever. hits: names of heavy items, free far above the "
         "threshold. "
         "hits-with-counts: noisy counts, each one charged. kms21: names, each one charged, by the algorithm of the "
         f"original paper; its proof needs thousands of times more noise. Default: {DEFAULT_MODE}.",
-    ),
-    "hits_per_user": option(
+        brief="looks (default), hits, hits-with-counts or kms21.",
+        type=click.Choice(MODES),
+        seen_as=lambda mode: mode or DEFAULT_MODE,
+    )
+    hits_per_user: int | None = opt(
         ADVANCED,
-        "--hits-per-user",
-        type=int,
-        help="Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
+        "Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
         "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
         f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in looks "
         "what finds most, which is 0 where many of a user's items are near the threshold.",
-    ),
-    "max_items_per_user": option(
+    )
+    max_items_per_user: int | None = opt(
+        ADVANCED, f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
+    )
+    threshold: int | None = opt(
         ADVANCED,
-        "--max-items-per-user",
-        type=int,
-        help=f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}.",
-    ),
-    "threshold": option(
-        ADVANCED,
-        "--threshold",
-        type=int,
-        help="Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
+        "Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
         "the smallest one at which items that nobody holds are rarely reported.",
-    ),
-    "usual_looks": option(
+    )
+    usual_looks: tuple[int, int] | None = opt(
         ADVANCED,
-        "--usual-looks",
-        type=int,
-        nargs=2,
-        metavar="LOW HIGH",
-        help="With looks: most users have between so many pairs (window, item) in the whole run. Expect it, never "
+        "With looks: most users have between so many pairs (window, item) in the whole run. Expect it, never "
         f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
-    ),
-    "most_looks": option(
+        metavar="LOW HIGH",
+    )
+    most_looks: int | None = opt(
         ADVANCED,
-        "--most-looks",
-        type=int,
-        help="With looks: a user's further pairs (window, item) in the run do not count. "
-        f"Default: {DEFAULT_MOST_LOOKS:,}.",
-    ),
-    "forget_after": option(
+        f"With looks: a user's further pairs (window, item) in the run do not count. Default: {DEFAULT_MOST_LOOKS:,}.",
+    )
+    forget_after: int | None = opt(
         ADVANCED,
-        "--forget-after",
-        type=int,
-        metavar="WINDOWS",
-        help="With looks: an item that was named is followed down to fewer users until it was not named for so many "
+        "With looks: an item that was named is followed down to fewer users until it was not named for so many "
         f"windows. Default: {DEFAULT_FORGET_AFTER}.",
-    ),
-    "no_known_items": option(
-        ADVANCED,
-        "--no-known-items",
-        is_flag=True,
-        default=None,
-        help="With looks: do not follow items that were named; each window is judged alike.",
-    ),
-    "counts_for": option(
+        metavar="WINDOWS",
+    )
+    no_known_items: bool = switch(
+        ADVANCED, "With looks: do not follow items that were named; each window is judged alike."
+    )
+    counts_for: int | None = opt(
         BUDGET,
-        "--counts-for",
-        type=int,
-        metavar="N",
-        help="With looks, for a replay: publish a noisy count of users for the N largest named items of each window. "
+        "With looks, for a replay: publish a noisy count of users for the N largest named items of each window. "
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
-    ),
-    "domain_file": option(
+        metavar="N",
+    )
+    domain_file: str | None = opt(
         INPUT,
-        "--domain-file",
-        metavar="FILE",
-        help="Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
+        "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
         "Default: any item.",
-    ),
-    "max_users": option(
+        metavar="FILE",
+    )
+    max_users: int | None = opt(
         ADVANCED,
-        "--max-users",
-        type=int,
-        help="At least the number of different users that may ever appear: for hash collisions, and for stated sizes, "
+        "At least the number of different users that may ever appear: for hash collisions, and for stated sizes, "
         "which are wrong more often if there are more users. The default fits most logs. "
         f"Default: {DEFAULT_MAX_USERS:,}.",
-    ),
-    "max_items": option(
+    )
+    max_items: int | None = opt(
         ADVANCED,
-        "--max-items",
-        type=int,
-        help="At least the number of different items that may ever appear (for hash collisions). The default fits most "
+        "At least the number of different items that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
-    ),
-    "accountant": option(
+    )
+    accountant: str | None = opt(
         ADVANCED,
-        "--accountant",
-        type=click.Choice(ACCOUNTANTS),
-        help="The proof that sets the noise. game proves the smallest epsilon, so it needs the least noise; exact_tail "
+        "The proof that sets the noise. game proves the smallest epsilon, so it needs the least noise; exact_tail "
         "and closed_form are for comparison. "
         "Default: game; in kms21 threshold_monitor.",
-    ),
-}
-plan_options = adds(*_OPTIONS.values())  # all of them optional, so that ``--plan FILE`` can replace them
-PLAN_OPTIONS = tuple(_OPTIONS)  # parameter names; each is None when it was not given
+        type=click.Choice(ACCOUNTANTS),
+    )
+
+
+PLAN_OPTIONS = names_of(PlanOptions)
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
 
 
-def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:
+def _mode_rules() -> Iterator[Rule]:
+    """Options of some modes alone."""
+    options_of: dict[tuple[str, ...], list[str]] = {}
+    for name in PLAN_OPTIONS:
+        choice = "known_items" if name == "no_known_items" else name
+        modes = tuple(mode for mode in MODES if choice in plan_class(mode).CHOICES)
+        if 0 < len(modes) < len(MODES):
+            options_of.setdefault(modes, []).append(name)
+    for modes, options in options_of.items():
+        yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
+
+
+MODE_RULES = tuple(_mode_rules())
+PLAN_RULES = (
+    Rule(
+        flags(name for name in PLAN_OPTIONS if name != "domain_file"),
+        excludes="--plan",
+        why="the plan sets it already",
+        remedy="Leave the plan or the option out.",
+    ),
+    *MODE_RULES,
+)
+
+
+def schedule_from_options(options: PlanOptions) -> WindowSchedule:
     """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
     _require(options, ("window", "start", "end"))
-    slide = options["window"] if options.get("slide") is None else options["slide"]
+    start, end, window = (int(each) for each in (options.start, options.end, options.window) if each is not None)
     try:
-        return WindowSchedule(options["start"], options["end"], options["window"], slide)
+        return WindowSchedule(start, end, window, window if options.slide is None else options.slide)
     except ValueError as error:
         raise option_error(error) from None
 
 
-def plan_from_options(**options: Any) -> ReleasePlan:
-    """The calibrated plan; options: the parameters of `plan_options`, and ``activity_epsilon`` of ``--from-log``.
-
-    Others are ignored.
+def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> ReleasePlan:
+    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
-    _check_mode_options(options)
-    given = {
-        name: options[name]
-        for name in PLAN_OPTIONS
-        if options.get(name) is not None and name not in ("window", "slide", "start", "end", "domain_file")
-    }
-    if options.get("activity_epsilon") is not None:
-        given["activity_epsilon"] = options["activity_epsilon"]
-    if given.pop("no_known_items", None):
-        given["known_items"] = False
-    domain = read_domain_file(options.get("domain_file"))
+    choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
+    if choices.pop("no_known_items"):
+        choices["known_items"] = False
+    for name in ("window", "slide", "start", "end", "domain_file"):
+        del choices[name]
+    given = {name: value for name, value in choices.items() if value is not None}
+    domain = read_domain_file(options.domain_file)
     try:
         plan = ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
-
-
-def _check_mode_options(options: dict[str, Any]) -> None:
-    """Raises click.UsageError for an option of another mode than the one that is asked for."""
-    mode = options.get("mode") or DEFAULT_MODE
-    for name in PLAN_OPTIONS:
-        choice = "known_items" if name == "no_known_items" else name
-        modes = [each for each in MODES if choice in plan_class(each).CHOICES]
-        if options.get(name) is not None and modes and mode not in modes:
-            raise click.UsageError(
-                f"{flag(name)} cannot be used with --mode {mode}. Leave it out, or use --mode {' or '.join(modes)}.",
-                ctx=click.get_current_context(silent=True),
-            )
 
 
 def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
@@ -284,23 +261,19 @@ def warn_of_budget(epsilon: float | None, delta: float) -> None:
         )
 
 
-def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
-    """The plan of ``--plan FILE`` or of the budget options, which exclude each other.
+def plan_of_command(options: PlanOptions, plan_file: str | None) -> ReleasePlan:
+    """The plan of ``--plan FILE`` or of the budget options.
 
-    options: `plan_options` and ``plan_file``. Whether the domain file belongs to the plan is checked when it is read.
+    Whether the domain file belongs to the plan is checked when it is read.
     """
-    path = options["plan_file"]
-    if path is None:
-        return plan_from_options(**options)
-    given = [flag(name) for name in PLAN_OPTIONS if options[name] is not None and name != "domain_file"]
-    if given:
-        raise UserError(f"--plan already sets {', '.join(given)}. Leave the plan or the options out.")
-    plan = read_plan(path)
-    if options["domain_file"] is None and plan.domain_size:
+    if plan_file is None:
+        return plan_from_options(options)
+    plan = read_plan(plan_file)
+    if options.domain_file is None and plan.domain_size:
         raise UserError(
             f"the plan is for a known domain of {plan.domain_size:,} items. Give the list of them with --domain-file."
         )
-    if options["domain_file"] is not None and not plan.domain_size:
+    if options.domain_file is not None and not plan.domain_size:
         raise UserError("the plan is for an open domain. Leave --domain-file out, or make a plan with it.")
     return plan
 
@@ -323,10 +296,10 @@ def option_error(error: ValueError) -> UserError:
     names = sorted((name for name in (*PLAN_OPTIONS, "epsilon_per_query") if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".
-    return UserError(re.sub(r"^(epsilon|delta|threshold|release|accountant)\b(?= (must|=))", r"--\1", message))
+    return UserError(re.sub(r"^(epsilon|delta|threshold|mode|accountant)\b(?= (must|=))", r"--\1", message))
 
 
-def _require(options: dict[str, Any], names: tuple[str, ...]) -> None:
-    missing = [flag(name) for name in names if options.get(name) is None]
+def _require(options: PlanOptions, names: tuple[str, ...]) -> None:
+    missing = [flag(name) for name in names if getattr(options, name) is None]
     if missing:
         raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))

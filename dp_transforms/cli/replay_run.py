@@ -127,7 +127,7 @@ def run_replay(
             return drafts.enter_context(output_draft_file(output, workers_are_here=workers_are_here))
 
         report = draft(request.output if request.table is None else _path_of_draft())
-        rejected = draft(request.dead_letter) if request.dead_letter else None
+        rejected = draft(request.options.dead_letter) if request.options.dead_letter else None
         state = draft(part.facts.state_path) if part else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
@@ -141,7 +141,7 @@ def run_replay(
                     reports = release_whole(batches, request)
             _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
             if rejected:
-                _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.dead_letter)
+                _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.options.dead_letter)
             result = run(pipeline)
         counts = operator_counts(result)
         summary = ReplaySummary(
@@ -154,10 +154,10 @@ def run_replay(
         )
         if part:
             part.check_log()
-        is_empty = not part and not request.allow_empty and summary.events == summary.outside_range
-        has_list = part and request.dead_letter and part.has_dead_letter(request.dead_letter)
-        if rejected and request.dead_letter and not has_list and (summary.rejected or not is_empty):
-            publish_output(rejected, request.dead_letter)
+        is_empty = not part and not request.options.allow_empty and summary.events == summary.outside_range
+        has_list = part and request.options.dead_letter and part.has_dead_letter(request.options.dead_letter)
+        if rejected and request.options.dead_letter and not has_list and (summary.rejected or not is_empty):
+            publish_output(rejected, request.options.dead_letter)
         check_bad_fraction(request, summary.events, summary.rejected)
         if is_empty:
             raise nothing_found(request, summary.events, summary.rejected)
@@ -194,7 +194,7 @@ def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCo
     """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
         request.plan,
-        noise_key=request.noise_key_file,
+        noise_key=request.options.noise_key_file,
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,
@@ -254,8 +254,10 @@ def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run
     unit = unit_hint(request.chunks, request.fields)
     hint = f" {unit[0].upper()}{unit[1:]}." if unit else ""
     listed = ""
-    if rejected and request.dead_letter:
-        listed = f" {request.dead_letter} lists those rows." if has_run else " No list of those rows was written."
+    if rejected and request.options.dead_letter:
+        listed = (
+            f" {request.options.dead_letter} lists those rows." if has_run else " No list of those rows was written."
+        )
     return NothingFoundError(
         f"{what}. No report was written, and nothing is spent.{listed} Check the log, --start, --end and --time-unit"
         f" (shh doctor LOG shows its times), or give --allow-empty, which spends the whole budget.{hint}"
@@ -264,18 +266,17 @@ def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run
 
 def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> None:
     """has_run: whether a list of the rows is written where one is asked for. Raises LogError."""
-    rows = events + rejected
-    if rejected > request.max_bad_fraction * rows:
+    rows, allowed = events + rejected, request.options.max_bad_fraction
+    if rejected > allowed * rows:
         if not has_run:
             where = "no list was written: shh doctor LOG shows what is wrong"
-        elif request.dead_letter:
-            where = f"{request.dead_letter} says where and why"
+        elif request.options.dead_letter:
+            where = f"{request.options.dead_letter} says where and why"
         else:
             where = "see where and why with --dead-letter FILE"
         unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
         hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(
             f"{rejected:,} of {rows:,} rows ({rejected / rows:.1%}) could not be read, more than the"
-            f" {request.max_bad_fraction:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}."
-            f"{hint}"
+            f" {allowed:.1%} of --max-bad-fraction; nothing was published. For the rows, {where}.{hint}"
         )

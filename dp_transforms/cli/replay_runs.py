@@ -19,8 +19,7 @@ from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_console, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
-from dp_transforms.cli.replay_engine import ClusterReplay
-from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_replay
 from dp_transforms.cli.state_part import (
     CONTINUES,
@@ -65,9 +64,9 @@ def run_whole(
         return _run(request, where, pool=pool)
     with state_errors():
         _check_range(request)
-        path = request.noise_key_file
+        path = request.options.noise_key_file
         log = _fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
-        run_id = request.run_id if request.is_named else None
+        run_id = request.options.run_id
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
         with account.whole(is_private=is_private):
@@ -86,7 +85,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerA
         """Raises UserError if the files of a new part exist, or cannot be written."""
         if facts.how in (NEW, CONTINUES):
             check_output(request.output)
-            check_output(request.dead_letter or None, "--dead-letter")
+            check_output(request.options.dead_letter or None, "--dead-letter")
         if account is not None and facts.how == NEW:
             _check_range(request, is_part=True)
         return facts
@@ -119,7 +118,7 @@ def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
 
     is_part: a log without any event is one of a quiet night, and only one with events of other years is not.
     """
-    if request.allow_empty:
+    if request.options.allow_empty:
         return
     with user_errors(EventFileError):
         outside = count_unless_inside(request.chunks, request.fields, request.plan.schedule)
@@ -139,7 +138,7 @@ def _fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inp
     stored = {chunk.path: chunk.stored for chunk in request.chunks if chunk.stored is not None}
     log = InputFingerprint(files, reading, key, stored)
     with user_errors(EventFileError):
-        is_same = bool(log.text) and find_log_chunks(request.logs, fields) == request.chunks
+        is_same = bool(log.text) and find_log_chunks(request.options.logs, fields) == request.chunks
     if not is_same:
         raise UserError("the log was changed while it was looked at. Replay files that nobody writes to any more.")
     return log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import errno
 import importlib.util
@@ -10,15 +11,15 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from dp_transforms.checks import how_to_install
 from dp_transforms.cli.operator_log import tell
-from dp_transforms.cli.options import TIME_ZONE_OPTION, TITLES_OPTION
+from dp_transforms.cli.options import Rule, argument, filled_by, nested, opt
+from dp_transforms.cli.shared_options import ViewOptions
 from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
 from dp_transforms.stores.databases import is_database
@@ -37,71 +38,79 @@ _BACKLOG = 1024
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
-@click.command(name="serve")
-@click.argument("reports", metavar="[REPORT]...", nargs=-1, type=click.Path(path_type=str))
-@click.option(
-    "--ledger",
-    metavar="FILE|URL",
-    help="Show this ledger instead of a report, for the operator: budgets, runs, and what is left.",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The command line of ``shh serve``."""
+
+    reports: tuple[str, ...] = argument("[REPORT]...", required=False)
+    ledger: str | None = opt(
+        "",
+        "Show this ledger instead of a report, for the operator: budgets, runs, and what is left.",
+        metavar="FILE|URL",
+    )
+    host: str = opt("", "The address to listen on.", default="127.0.0.1", metavar="ADDRESS")
+    port: int = opt(
+        "", "The port to listen on; 0: any that is free.", type=click.IntRange(0, 65_535), default=8765, metavar="N"
+    )
+    token_file: str | None = opt(
+        "",
+        "Ask for the token in this file, one line of at least 20 signs. Without it a report on a loopback --host "
+        "without --name needs none, and all else a new one, which is printed.",
+        metavar="FILE",
+    )
+    names: tuple[str, ...] = opt(
+        "",
+        "A name by which browsers reach the server, besides localhost, addresses and --host, such as that of a "
+        "proxy. May be given several times.",
+        "--name",
+        default=(),
+        metavar="NAME",
+    )
+    last: int = opt(
+        "",
+        "Show the latest N windows with heavy items.",
+        type=click.IntRange(min=1),
+        default=_LATEST_WINDOWS,
+        metavar="N",
+    )
+    run_id: str | None = opt("", "The run of a topic that has several.", metavar="RUN")
+    kafka_config: str | None = opt(
+        "",
+        "Further settings of the Kafka client for a topic, one NAME=VALUE a line, such as security.protocol.",
+        metavar="FILE",
+    )
+    view: ViewOptions = nested(ViewOptions)
+    flink_master: str | None = opt(
+        "",
+        "Show numbers of the run's job on this Flink beside the report, for the operator. They are exact and not "
+        "covered by the guarantee, so only a loopback --host without --name may show them.",
+        metavar="HOST:PORT",
+    )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches --host. A name without an address is none."""
+        found = addresses_of(self.host)
+        return bool(found) and all(map(is_loopback, found))
+
+    @property
+    def open_by(self) -> str | None:
+        """The option by which others than this machine may reach the page."""
+        return f"--host {self.host}" if not self.is_local else f"--name {self.names[0]}" if self.names else None
+
+
+_SERVE_RULES = (
+    Rule(
+        "--last, --run-id, --kafka-config, --titles, --flink-master",
+        excludes="--ledger",
+        why="it belongs to a report",
+        remedy="Leave it out, or serve the report.",
+    ),
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen on.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=8765,
-    show_default=True,
-    metavar="N",
-    help="The port to listen on; 0: any that is free.",
-)
-@click.option(
-    "--token-file",
-    metavar="FILE",
-    help="Ask for the token in this file, one line of at least 20 signs. Without it a report on a loopback --host "
-    "without --name needs none, and all else a new one, which is printed.",
-)
-@click.option(
-    "--name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="A name by which browsers reach the server, besides localhost, addresses and --host, such as that of a proxy. "
-    "May be given several times.",
-)
-@click.option(
-    "--last",
-    type=click.IntRange(min=1),
-    default=_LATEST_WINDOWS,
-    show_default=True,
-    metavar="N",
-    help="Show the latest N windows with heavy items.",
-)
-@click.option("--run-id", metavar="RUN", help="The run of a topic that has several.")
-@click.option(
-    "--kafka-config",
-    metavar="FILE",
-    help="Further settings of the Kafka client for a topic, one NAME=VALUE a line, such as security.protocol.",
-)
-@TITLES_OPTION
-@TIME_ZONE_OPTION
-@click.option(
-    "--flink-master",
-    metavar="HOST:PORT",
-    help="Show numbers of the run's job on this Flink beside the report, for the operator. They are exact and not "
-    "covered by the guarantee, so only a loopback --host without --name may show them.",
-)
-@click.pass_context
-def command(
-    context: click.Context,
-    /,
-    reports: tuple[str, ...],
-    ledger: str | None,
-    host: str,
-    port: int,
-    token_file: str | None,
-    names: tuple[str, ...],
-    zone: datetime.tzinfo,
-    **of_report: Any,
-) -> None:
+
+
+@filled_by(ServeOptions, "serve", _SERVE_RULES)
+def command(options: ServeOptions) -> None:
     """Show a live page of a report: windows appear as they close. Or of a ledger.
 
     REPORT is the folder of a `shh stream`, which may still have to begin, its topic as kafka://HOST:PORT/TOPIC, or a
@@ -111,48 +120,45 @@ def command(
     from dp_transforms.views.serving.access import Access, new_token, read_token
     from dp_transforms.views.serving.web_app import LiveSite
 
-    is_local = _is_loopback_host(host)
-    open_by = f"--host {host}" if not is_local else f"--name {names[0]}" if names else None
+    reports, ledger, open_by = options.reports, options.ledger, options.open_by
     if bool(reports) == (ledger is not None):
         raise UserError("give one of both: REPORT, such as the --output folder of `shh stream`, or --ledger.")
-    if reports:
-        shown = _report_shown(reports, of_report, zone, open_by)
-    else:
-        given = [name for name in of_report if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
-        shown = _ledger_shown(str(ledger), given, zone)
+    shown = _report_shown(options) if reports else _ledger_shown(str(ledger), options.view.zone)
     # Others on this machine cannot open the file of a ledger either.
     is_open = open_by is None and ledger is None
+    token_file = options.token_file
     token = read_token(token_file) if token_file is not None else None if is_open else new_token()
-    with bound(host, port) as listening:
+    with bound(options.host, options.port) as listening:
         site = LiveSite(*shown())
         listening.listen(_BACKLOG)
         port = listening.getsockname()[1]
-        own = [host] if is_local else [host, socket.gethostname()]
-        access = Access(site.application(), token=token, names=[*names, *own], port=port)
-        _announce(host, port, token, token_file, is_local)
+        own = [options.host] if options.is_local else [options.host, socket.gethostname()]
+        access = Access(site.application(), token=token, names=[*options.names, *own], port=port)
+        _announce(options, port, token)
         _run_server(access, listening)
 
 
-def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetime.tzinfo, open_by: str | None) -> Shown:
-    """open_by: the option by which others than this machine may reach it. Raises UserError for options that do not
-    fit."""
+def _report_shown(options: ServeOptions) -> Shown:
+    """Raises UserError for options that do not fit."""
     from dp_transforms.views.page.report_columns import read_titles
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 
-    flink_master, run_id, config = options["flink_master"], options["run_id"], options["kafka_config"]
+    reports, flink_master = options.reports, options.flink_master
     if flink_master is not None:
-        _check_operator(flink_master, open_by)
+        _check_operator(flink_master, options.open_by)
     for report in reports:
-        _check_report(report, {"--run-id": run_id, "--kafka-config": config})
-    titles = read_titles(options["titles"]) if options["titles"] is not None else {}
+        _check_report(report, {"--run-id": options.run_id, "--kafka-config": options.kafka_config})
+    titles = read_titles(options.view.titles) if options.view.titles is not None else {}
 
     def read() -> tuple[Followed, AskOperator | None]:
         has_told = False
         while True:
-            source = source_of(reports, run_id, config)
+            source = source_of(reports, options.run_id, options.kafka_config)
             try:
-                live = LiveReport(source, zone, titles, options["last"], for_operator=flink_master is not None)
+                live = LiveReport(
+                    source, options.view.zone, titles, options.last, for_operator=flink_master is not None
+                )
                 break
             except NotBegunError as error:
                 if not may_begin(reports[0]):
@@ -171,10 +177,7 @@ def _report_shown(reports: Sequence[str], options: dict[str, Any], zone: datetim
     return read
 
 
-def _ledger_shown(place: str, of_report: list[str], zone: datetime.tzinfo) -> Shown:
-    """of_report: names of options that were given and belong to a report."""
-    if of_report:
-        raise UserError(f"--{of_report[0].replace('_', '-')} belongs to a report. Leave it out, or serve the report.")
+def _ledger_shown(place: str, zone: datetime.tzinfo) -> Shown:
     from dp_transforms.views.serving.live_ledger import LiveLedger
 
     return lambda: (LiveLedger(place, zone), None)
@@ -211,7 +214,8 @@ def _check_operator(flink_master: str, open_by: str | None) -> None:
         )
 
 
-def _announce(host: str, port: int, token: str | None, token_file: str | None, is_local: bool) -> None:
+def _announce(options: ServeOptions, port: int, token: str | None) -> None:
+    host, token_file = options.host, options.token_file
     shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/"
     if token is not None and token_file is None:
@@ -219,15 +223,9 @@ def _announce(host: str, port: int, token: str | None, token_file: str | None, i
     click.echo(f"Open {address}")
     if token_file is not None:
         tell(f"It asks for the token once: add ?token= and the line in {token_file}.")
-    if not is_local:
+    if not options.is_local:
         tell("What goes over the network is not encrypted: put a proxy with TLS before it where others may listen.")
     tell("Ctrl-C ends it.")
-
-
-def _is_loopback_host(host: str) -> bool:
-    """Whether only this machine reaches it. A name without an address is none."""
-    found = addresses_of(host)
-    return bool(found) and all(map(is_loopback, found))
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import heapq
 import os
@@ -12,8 +13,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from dp_transforms.cli.options import FORCE_OPTION, TIME_ZONE_OPTION, TITLES_OPTION, NothingFoundError, user_errors
+from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.shared_options import ViewOptions, force_option
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
@@ -36,74 +38,77 @@ _NO_END_IN_TABLE = (
 _NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
 
 
-@click.command(name="show")
-@click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=str))
-@click.option(
-    "--last",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help=f"Show only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """The command line of ``shh show``."""
+
+    reports: tuple[str, ...] = argument("REPORT...")
+    last: int | None = opt(
+        "",
+        f"Show only the latest N windows with heavy items. [default: {_LATEST_WINDOWS}; with --json all]",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
+    show_all: bool = switch("", "Show every window with all its items.", "--all")
+    table: str | None = opt(
+        "", "The table of a database, as --output-table named it. [default: shh_reports]", metavar="NAME"
+    )
+    run_id: str | None = opt("", "The run of a table that has several.", metavar="RUN")
+    item: str | None = opt("", "Show only this item, and the windows in which it was heavy.", metavar="LABEL")
+    as_json: bool = switch("", "Print JSON lines, one per window.", "--json")
+    html: str | None = opt(
+        "",
+        "Write a page for the browser instead, one file that loads nothing: all windows unless --last is given.",
+        metavar="FILE.html",
+    )
+    chart: str | None = opt(
+        "",
+        "Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
+        "items with most windows unless --all is given. Needs the extra charts.",
+        metavar="FILE.svg",
+    )
+    force: bool = force_option()
+    view: ViewOptions = nested(ViewOptions)
+
+    @property
+    def pictures(self) -> dict[str, str]:
+        """The pages and charts that are asked for, by their options."""
+        asked = {"--html": self.html, "--chart": self.chart}
+        return {option: path for option, path in asked.items() if path is not None}
+
+
+_SHOW_RULES = (
+    Rule("--last", excludes="--all", is_usage=True),
+    Rule("--titles, --force", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
 )
-@click.option("--all", "show_all", is_flag=True, help="Show every window with all its items.")
-@click.option(
-    "--table", metavar="NAME", help="The table of a database, as --output-table named it. [default: shh_reports]"
-)
-@click.option("--run-id", metavar="RUN", help="The run of a table that has several.")
-@click.option("--item", metavar="LABEL", help="Show only this item, and the windows in which it was heavy.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, one per window.")
-@click.option(
-    "--html",
-    metavar="FILE.html",
-    help="Write a page for the browser instead, one file that loads nothing: all windows unless --last is given.",
-)
-@click.option(
-    "--chart",
-    metavar="FILE.svg",
-    help="Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
-    "items with most windows unless --all is given. Needs the extra charts.",
-)
-@FORCE_OPTION
-@TITLES_OPTION
-@TIME_ZONE_OPTION
-def command(
-    reports: tuple[str, ...],
-    last: int | None,
-    show_all: bool,
-    item: str | None,
-    as_json: bool,
-    html: str | None,
-    chart: str | None,
-    force: bool,
-    titles: str | None,
-    zone: datetime.tzinfo,
-    table: str | None,
-    run_id: str | None,
-) -> None:
+
+
+@filled_by(ShowOptions, "show", _SHOW_RULES)
+def command(options: ShowOptions) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
     folder of `shh stream`, or a database that either wrote to (docs/stores.md).
     """
-    if last is not None and show_all:
-        raise click.UsageError("--last and --all exclude each other. Give one of them.")
-    pictures = {"--html": html, "--chart": chart}
-    is_drawn = _check_pictures(pictures, titles, force=force)
-    keep = None if show_all or (as_json and last is None) else last or _LATEST_WINDOWS
+    pictures, last, zone = options.pictures, options.last, options.view.zone
+    _check_pictures(pictures, force=options.force)
+    keep = None if options.show_all or (last is None and (options.as_json or pictures)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
-        header, windows, state = read_report(reports, table, run_id)
-        selected, total = _latest(_only_item(windows, item), None if is_drawn and last is None else keep)
-    if item is not None and not total:
-        raise NothingFoundError(f"no window reports {label_text(item)}. Some users may have held it, but too few.")
-    if is_drawn:
-        _write_pictures(pictures, header, selected, zone, titles=titles, state=state, all_items=show_all, force=force)
-        for option, path in pictures.items():
-            if path is not None:
-                click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=as_json)
-    if as_json:
+        header, windows, state = read_report(options.reports, options.table, options.run_id)
+        selected, total = _latest(_only_item(windows, options.item), last if pictures else keep)
+    if options.item is not None and not total:
+        raise NothingFoundError(
+            f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
+        )
+    if pictures:
+        _write_pictures(options, header, selected, state)
+    for option, path in pictures.items():
+        click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=options.as_json)
+    if options.as_json:
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))
-    elif not is_drawn:
-        _print_table(header, selected, total, _ITEMS_PER_WINDOW if not show_all else None, zone)
+    elif not pictures:
+        _print_table(header, selected, total, _ITEMS_PER_WINDOW if not options.show_all else None, zone)
         if state:
             click.echo(state)
 
@@ -167,62 +172,43 @@ def _parts(paths: Sequence[str]) -> Sequence[str]:
     return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
 
 
-def _check_pictures(pictures: dict[str, str | None], titles: str | None, *, force: bool) -> bool:
-    """Whether any is asked for. Raises before the report is read."""
-    asked = {option: path for option, path in pictures.items() if path is not None}
-    if titles is not None and not asked:
-        raise click.UsageError("--titles is for pages and charts. Give --html or --chart as well.")
-    if force and not asked:
-        raise click.UsageError("--force replaces a page or a chart. Give --html or --chart as well.")
-    if not asked:
-        return False
+def _check_pictures(pictures: Mapping[str, str], *, force: bool) -> None:
+    """Raises before the report is read."""
+    if not pictures:
+        return
     from dp_transforms.views.page import picture
 
     endings = {"--html": (".html", ".htm"), "--chart": picture.FORMATS}
-    for option, path in asked.items():
+    for option, path in pictures.items():
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
-    if "--chart" in asked:
+    if "--chart" in pictures:
         picture.check_picture_library()
-    for option, path in asked.items():
+    for option, path in pictures.items():
         check_output(path, option, force=force)
-    return True
 
 
-def _write_pictures(
-    pictures: Mapping[str, str | None],
-    header: ReportHeader,
-    reports: Sequence[WindowReport],
-    zone: datetime.tzinfo,
-    *,
-    titles: str | None,
-    state: str,
-    all_items: bool,
-    force: bool,
-) -> None:
-    """Writes those of the two that have a path.
-
-    force: in the place of files that are there. titles: path of the list of titles. state: a sentence on whether the
-    run has ended.
-    """
+def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
+    """state: a sentence on whether the run has ended."""
     from dp_transforms.views.page import picture
     from dp_transforms.views.page.report_columns import plan_of, read_titles, report_columns
     from dp_transforms.views.page.report_page import report_page
     from dp_transforms.views.report_table import shown_text
 
-    named = read_titles(titles) if titles is not None else {}
-    if page := pictures["--html"]:
-        write_output(page, report_page(header, reports, zone, named, state), force=force)
-    if chart := pictures["--chart"]:
+    named = read_titles(options.view.titles) if options.view.titles is not None else {}
+    if options.html is not None:
+        page = report_page(header, reports, options.view.zone, named, state)
+        write_output(options.html, page, force=options.force)
+    if options.chart is not None:
         drawn = picture.picture(
             report_columns(reports, plan_of(header), named),
             f"Items over time: {shown_text(header.stream)}",
             escape_text(header.guarantee),
-            zone,
-            kind=pathlib.Path(chart).suffix.lower(),
-            most_items=picture.MOST_ITEMS if all_items else picture.FEW_ITEMS,
+            options.view.zone,
+            kind=pathlib.Path(options.chart).suffix.lower(),
+            most_items=picture.MOST_ITEMS if options.show_all else picture.FEW_ITEMS,
         )
-        write_output(chart, drawn, force=force)
+        write_output(options.chart, drawn, force=options.force)
 
 
 def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:
@@ -254,11 +240,7 @@ def _time_order(report: WindowReport) -> tuple[int, str]:
 
 
 def _print_table(
-    header: ReportHeader,
-    reports: list[WindowReport],
-    total: int,
-    max_items: int | None,
-    zone: datetime.tzinfo,
+    header: ReportHeader, reports: list[WindowReport], total: int, max_items: int | None, zone: datetime.tzinfo
 ) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     ascii_only = is_ascii_only(console)

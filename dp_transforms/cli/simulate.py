@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.cli.operator_log import operator_console
-from dp_transforms.cli.options import UTC_TIME
+from dp_transforms.cli.options import UTC_TIME, filled_by, nested, opt
 from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.errors import UserError
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
@@ -59,12 +59,17 @@ _AVRO_SCHEMA = {
 class LogPlan:
     """What is simulated. start_seconds: since 1970 UTC. items: stories and persistent pages together."""
 
-    events: int
-    users: int
-    items: int
-    start_seconds: int
-    days: int
-    seed: int
+    events: int = opt("", "Number of events.", type=click.IntRange(1, 10**12), default=250_000)
+    users: int = opt("", "Number of users.", type=click.IntRange(1, 10**8), default=20_000)
+    items: int = opt("", "Number of items.", type=click.IntRange(1, 10**7), default=3_000)
+    start_seconds: int = opt("", "Start of the log.", "--start", type=UTC_TIME, default="2026-01-01T00:00:00Z")
+    days: int = opt("", "Length of the log, in days.", type=click.IntRange(1, 36_600), default=4)
+    seed: int = opt(
+        "",
+        "Seed of all random numbers: the same options give the same log.",
+        type=click.IntRange(0, 2**63 - 1),
+        default=1,
+    )
 
     @property
     def end_seconds(self) -> int:
@@ -183,45 +188,36 @@ def _user_ids(users: int, random: np.random.Generator) -> pa.StringArray:
     return pa.LargeStringArray.from_buffers(users, offsets, pa.py_buffer(text)).cast(pa.string())
 
 
-@click.command(name="simulate")
-@click.option("--events", type=click.IntRange(1, 10**12), default=250_000, show_default=True, help="Number of events.")
-@click.option("--users", type=click.IntRange(1, 10**8), default=20_000, show_default=True, help="Number of users.")
-@click.option("--items", type=click.IntRange(1, 10**7), default=3_000, show_default=True, help="Number of items.")
-@click.option(
-    "--output",
-    required=True,
-    metavar="FILE",
-    help="Where the log goes: a name that ends in .parquet, .avro, .csv or .jsonl; must not exist.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=1,
-    show_default=True,
-    help="Seed of all random numbers: the same options give the same log.",
-)
-@click.option("--start", type=UTC_TIME, default="2026-01-01T00:00:00Z", show_default=True, help="Start of the log.")
-@click.option(
-    "--days", type=click.IntRange(1, 36_600), default=4, show_default=True, help="Length of the log, in days."
-)
-def command(events: int, users: int, items: int, output: str, seed: int, start: int, days: int) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """The command line of ``shh simulate``."""
+
+    plan: LogPlan = nested(LogPlan)
+    output: str = opt(
+        "",
+        "Where the log goes: a name that ends in .parquet, .avro, .csv or .jsonl; must not exist.",
+        required=True,
+        metavar="FILE",
+    )
+
+
+@filled_by(SimulateOptions, "simulate")
+def command(options: SimulateOptions) -> None:
     """Write a simulated event log: who (user) looked at what (item) when (timestamp).
 
     Items are stories that rise within an hour and fade within a day, and a few pages that stay. There are more events
     by day than by night; few users come often, and many rarely. The same options give the same events.
     """
-    plan = LogPlan(events, users, items, start, days, seed)
-    if plan.end_seconds > _LATEST_SECONDS or start < 0:
+    plan, output = options.plan, options.output
+    if plan.end_seconds > _LATEST_SECONDS or plan.start_seconds < 0:
         raise UserError("the log must lie in the years 1970 to 9999. Use another --start or fewer --days.")
     write = _writer(output)
     check_output(output)
     write_output(output, lambda file: write(file, plan))
-    start_text, end_text = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (start, plan.end_seconds))
-    click.echo(f"Wrote {events:,} events of up to {users:,} users to {output}. Replay it with:")
+    start, end = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (plan.start_seconds, plan.end_seconds))
+    click.echo(f"Wrote {plan.events:,} events of up to {plan.users:,} users to {output}. Replay it with:")
     log = shlex.quote(f"./{output}" if output.startswith("-") else output)
-    click.echo(
-        f"  shh replay {log} --start {start_text} --end {end_text} {_EXAMPLE_OPTIONS} --output {free_report_name()}"
-    )
+    click.echo(f"  shh replay {log} --start {start} --end {end} {_EXAMPLE_OPTIONS} --output {free_report_name()}")
 
 
 def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dp_transforms.cli.options import ADVANCED, BUDGET, MAKE_A_KEY, UTC_TIME, adds, flag, option
+from dp_transforms.cli.options import ADVANCED, BUDGET, MAKE_A_KEY, UTC_TIME, Rule, opt
 from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import open_regular
 
@@ -36,42 +37,73 @@ class StateOptions:
     population: str | None = None
 
 
-state_options = adds(
-    option(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """Which part of a run is taken."""
+
+    state: str | None = opt(
         ADVANCED,
-        "--state",
-        metavar="FILE",
-        help="Take the range in parts, one command after the other, for one budget: a private file with what one "
+        "Take the range in parts, one command after the other, for one budget: a private file with what one "
         "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
         "budget options and the key are the same in all parts. With --mode looks users spend at their own pace, "
         "as in a stream.",
-    ),
-    option(
+        metavar="FILE",
+    )
+    until: int | None = opt(
         ADVANCED,
-        "--until",
-        type=UTC_TIME,
-        help="With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
         "Default: --end.",
+        type=UTC_TIME,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountOptions:
+    """Where a run is accounted for."""
+
+    ledger: str | None = opt(
+        BUDGET,
+        "Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
+        " postgresql://host/database.",
+        brief="Keep account over all runs; with --population.",
+        metavar="FILE|URL",
+    )
+    population: str | None = opt(
+        BUDGET, "With --ledger: a name for all streams that share users with this one.", metavar="NAME"
+    )
+    max_epsilon: str | None = opt(
+        BUDGET,
+        "With --ledger: what users of this population may ever lose in all runs together. Set once.",
+        metavar="FLOAT",
+    )
+    max_delta: str | None = opt(BUDGET, "With --ledger: failure probability of that. Set once.", metavar="FLOAT")
+
+
+STATE_RULES = (
+    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
+    Rule(
+        "--state",
+        needs="--noise-key-file",
+        why="all parts of a run have one key, since users are recognised by it",
+        remedy=MAKE_A_KEY,
+    ),
+    Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
+    Rule(
+        "--ledger",
+        needs="--population",
+        why="a name for all streams that share users with this one",
+        remedy="Give it too, for example --population news.",
     ),
 )
 
 
-def check_state_options(options: dict[str, Any]) -> None:
-    """Raises UserError for options that do not go with ``--state``, or not without it."""
-    state = options["state"]
-    if state is None:
-        if options["until"] is not None:
-            raise UserError("--until belongs to --state. Give --state FILE, or declare another range with --end.")
-        return
+def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
+    """Raises UserError for a ``--state`` that cannot be one. others: further files of the command, by their options."""
     if "://" in state:
         raise UserError(
             "--state must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no"
             " lock that ends with its process. Logs, plan, report and dead letters may be URLs."
-        )
-    if options["noise_key_file"] is None:
-        raise UserError(
-            "--state needs --noise-key-file: all parts of a run have one key, since users are recognised by it."
-            f" {MAKE_A_KEY}"
         )
     if os.path.islink(state):
         raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
@@ -85,54 +117,18 @@ def check_state_options(options: dict[str, Any]) -> None:
         pass  # the first part makes it
     except OSError as error:
         raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
-    for name in ("output", "dead_letter", "noise_key_file", "plan_file"):
-        if options[name] is not None and os.path.realpath(options[name]) == os.path.realpath(state):
-            other = "--plan" if name == "plan_file" else flag(name)
-            raise UserError(f"--state and {other} name the same file. Name two different ones.")
+    for option, path in others.items():
+        if path is not None and os.path.realpath(path) == os.path.realpath(state):
+            raise UserError(f"--state and {option} name the same file. Name two different ones.")
 
 
-ledger_options = adds(
-    option(
-        BUDGET,
-        "--ledger",
-        brief="Keep account over all runs; with --population.",
-        metavar="FILE|URL",
-        help="Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
-        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
-        " postgresql://host/database.",
-    ),
-    option(
-        BUDGET,
-        "--population",
-        metavar="NAME",
-        help="With --ledger: a name for all streams that share users with this one.",
-    ),
-    option(
-        BUDGET,
-        "--max-epsilon",
-        metavar="FLOAT",
-        help="With --ledger: what users of this population may ever lose in all runs together. Set once.",
-    ),
-    option(BUDGET, "--max-delta", metavar="FLOAT", help="With --ledger: failure probability of that. Set once."),
-)
-
-
-def account_of_options(options: dict[str, Any]) -> LedgerAccount | None:
+def account_of_options(options: AccountOptions) -> LedgerAccount | None:
     """The account of a run; None without ``--ledger``, and then no database library is loaded.
 
-    Raises UserError for options that do not go together, and for a ledger that cannot be opened.
+    Raises UserError for a ledger that cannot be opened.
     """
-    if options["ledger"] is None:
-        given = [name for name in ("population", "max_epsilon", "max_delta") if options[name] is not None]
-        if given:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise UserError(f"{flags} belong to --ledger. Give --ledger FILE too, or leave them out.")
+    if options.ledger is None or options.population is None:
         return None
-    if options["population"] is None:
-        raise UserError(
-            "--ledger needs --population: a name for all streams that share users with this one, for example"
-            " --population news."
-        )
     from dp_transforms.cli.ledger_account import LedgerAccount
 
-    return LedgerAccount.of_options(options)
+    return LedgerAccount.of_options(options.ledger, options.population, options.max_epsilon, options.max_delta)

@@ -13,12 +13,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import apache_beam as beam
 import click
 import numpy as np
-from click.core import ParameterSource
 
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_files import WriteRejectedFolder
@@ -27,16 +26,15 @@ from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
-from dp_transforms.cli.options import GroupedCommand, NothingFoundError
+from dp_transforms.cli.options import NothingFoundError, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.state_options import account_of_options
 from dp_transforms.cli.state_part import DONE, RunAccount, part_is_done, part_is_taken, state_errors
 from dp_transforms.cli.stream_job import StreamJob, started_engine
-from dp_transforms.cli.stream_metrics import LOOPBACK, served_metrics
-from dp_transforms.cli.stream_options import stream_options
+from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
 from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
-from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_status import LOOPBACK, StreamStatus, served_metrics
 from dp_transforms.cli.stream_watch import watch_stream
 from dp_transforms.engines.portable import job_name
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
@@ -52,10 +50,8 @@ if TYPE_CHECKING:
 _NOTHING_STARTED = "nothing was started"
 
 
-@click.command(name="stream", cls=GroupedCommand)
-@stream_options
-@click.pass_context
-def command(context: click.Context, /, **options: Any) -> None:
+@filled_by(StreamOptions, "stream", STREAM_RULES)
+def command(options: StreamOptions) -> None:
     """Watch a stream: which items are held by many users right now, window by window, under differential privacy for
     each user.
 
@@ -66,14 +62,14 @@ def command(context: click.Context, /, **options: Any) -> None:
     shh stream --kafka localhost:9092 --topic clicks --plan plan.json \\
         --noise-key-file noise.key --output reports/
     """
-    given = {name for name in options if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
-    request = stream_request(options, given)
-    account = account_of_options(options)
+    beam_words = click.get_current_context().obj or []
+    request = stream_request(options)
+    account = account_of_options(options.account)
     with Unwinding():  # engines are stopped in order
         if request.state is None:
-            run_stream(request, context.obj or [], StreamStatus(), account)
+            run_stream(request, beam_words, StreamStatus(), account)
         else:
-            run_stream_part(request, context.obj or [], StreamStatus("this part"), account)
+            run_stream_part(request, beam_words, StreamStatus("this part"), account)
 
 
 def run_stream_part(
@@ -126,7 +122,7 @@ def run_stream(
         _announce(request, status)
     with (
         quiet_workers(),
-        served_metrics(request.metrics_port, _labels(request)) as served,
+        served_metrics(request.options.metrics_port, _labels(request)) as served,
         started_engine(request.engine, beam_words, job_name(request)) as (options, flink),
     ):
         if served is not None:
@@ -137,7 +133,7 @@ def run_stream(
         # Before anything is charged: a cluster that does not answer gets no job.
         start = None if flink is None or request.engine.is_local else FlinkStart(flink, job_name(request))
         with _accounted(request, account) if part is None else part.account_of(account or RunAccount()):
-            if request.detach:
+            if request.options.job.cluster.detach:
                 assert start is not None
                 with errors_in_one_line(_NOTHING_STARTED):
                     result = pipeline.run()
@@ -163,7 +159,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
         noise_key=request.noise_key if part is None else part.facts.noise_key,
         run_id=request.run_id,
         stream=request.stream,
-        domain=request.domain_file,
+        domain=request.options.plan.domain_file,
         driver="loop" if request.engine.reads_once else "timers",
         confirm=request.engine.recovers,
         stop_file=request.stop_file,
@@ -181,14 +177,14 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
             stream.state_senders,
         )
     _ = (reports, ended) | "WriteReportStream" >> WriteReportStream(request.sink, request.header)
-    if request.dead_letter is not None:
-        _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.dead_letter)
+    if request.options.sink.dead_letter is not None:
+        _ = rejected | "WriteRejected" >> WriteRejectedFolder(request.options.sink.dead_letter)
 
 
 def _check_that_something_counts(request: StreamRequest, *, is_part: bool = False) -> None:
     """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
     event counts. Raises NothingFoundError if none does. is_part: a log without any event is one of a quiet night."""
-    if not request.once or request.allow_empty or request.engine.resume_from is not None:
+    if not request.options.job.once or request.options.allow_empty or request.engine.resume_from is not None:
         return
     schedule, clock, now_micros = request.plan.schedule, request.clock, time.time_ns() // 1000
     events = outside = rejected = 0
@@ -223,7 +219,7 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
     keep = " Keep this name and the noise key: both are needed to resume it." if request.engine.name == FLINK else ""
     status.tell(f"Run {request.run_id} on {request.engine.name}.{keep}")
     if (
-        request.is_named
+        request.options.run_id is not None
         and request.state is None
         and request.noise_key is not None
         and request.engine.resume_from is None
@@ -232,7 +228,7 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
             f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
             " Then both runs draw the same noise, and together they show what changed: stop, and leave --run-id out."
         )
-    if request.stop_file is not None and request.detach:
+    if request.stop_file is not None and request.options.job.cluster.detach:
         status.tell(f"To drain it, so that all windows close and it ends: touch {request.stop_file}")
 
 
@@ -266,7 +262,7 @@ def _accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterato
     except BaseException:
         account.fail()  # what it has published so far stays
         raise
-    if not request.detach:  # else the engine runs on, and nobody tells when it has ended
+    if not request.options.job.cluster.detach:  # else the engine runs on, and nobody tells when it has ended
         account.finish()
 
 

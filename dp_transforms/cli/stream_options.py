@@ -1,18 +1,20 @@
-"""The command line options of ``shh stream``, in the order in which ``--help`` shows them."""
+"""The command line of ``shh stream``: its options, and which of them need or exclude each other."""
 
 from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TypeVar
 
 import click
 
 from dp_transforms.cli.engine_choice import (
-    ALLOW_OPEN_PORTS,
+    ENGINE_RULES,
     FLINK,
-    FLINK_MASTER,
     IN_PROCESS,
     JOB_SERVICE,
-    PARALLELISM,
     PRISM,
-    WORKER_POOL,
+    ClusterOptions,
     EngineName,
 )
 from dp_transforms.cli.options import (
@@ -23,266 +25,290 @@ from dp_transforms.cli.options import (
     ENGINE,
     INPUT,
     OUTPUT,
-    AnyFunction,
-    add_options,
-    field_options,
-    option,
+    Rule,
+    flag,
+    nested,
+    opt,
+    switch,
 )
-from dp_transforms.cli.plan_options import plan_options
-from dp_transforms.cli.state_options import ledger_options, state_options
-from dp_transforms.cli.stream_metrics import METRICS_PORT
-from dp_transforms.cli.table_output import OUTPUT_TABLE
+from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
+from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
+from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions
+from dp_transforms.cli.table_output import TABLE_RULES, output_table, output_table_option, seen_as_output
+from dp_transforms.errors import UserError
+from dp_transforms.reports.report_table import ReportTable
 
-_INPUT = (
-    option(
+R = TypeVar("R")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Where events come from."""
+
+    kafka: str | None = opt(
         INPUT,
-        "--kafka",
+        "Read a Kafka topic from these bootstrap servers (commas between).",
         brief="Read a topic of Kafka, with --topic.",
         needed="or another input",
         metavar="HOST:PORT",
-        help="Read a Kafka topic from these bootstrap servers (commas between).",
-    ),
-    option(
+    )
+    topic: str | None = opt(INPUT, "The topic to read, from the first record that can count; with --kafka.")
+    folder: str | None = opt(
         INPUT,
-        "--topic",
-        help="The topic to read, from the first record that can count; with --kafka.",
-    ),
-    option(
-        INPUT,
-        "--folder",
+        "Read a folder of log files, and those that are moved into it later.",
         brief="Read a folder that grows.",
         needed="or another input",
         metavar="PATH",
-        help="Read a folder of log files, and those that are moved into it later.",
-    ),
-    option(
+    )
+    record_format: str = opt(
         INPUT,
+        "Format of a Kafka record. The format of a file is known from its ending.",
         "--format",
-        "record_format",
         type=click.Choice(["json", "avro"]),
         default="json",
-        show_default=True,
-        help="Format of a Kafka record. The format of a file is known from its ending.",
-    ),
-    option(INPUT, "--avro-schema", metavar="FILE", help="The Avro schema of the records (.avsc); with --format avro."),
-    option(
+    )
+    avro_schema: str | None = opt(INPUT, "The Avro schema of the records (.avsc); with --format avro.", metavar="FILE")
+    avro_framing: str | None = opt(
         INPUT,
-        "--avro-framing",
+        "What is before each Avro record: nothing, the id of a schema registry, or a fingerprint. Default: none.",
         type=click.Choice(["none", "confluent", "single-object"]),
-        help="What is before each Avro record: nothing, the id of a schema registry, or a fingerprint. Default: none.",
-    ),
-    option(
+    )
+    avro_schema_id: int | None = opt(
+        INPUT, "With confluent framing: the only schema id that is accepted.", type=click.IntRange(min=0)
+    )
+    kafka_config: str | None = opt(
         INPUT,
-        "--avro-schema-id",
-        type=click.IntRange(min=0),
-        help="With confluent framing: the only schema id that is accepted.",
-    ),
-    option(
-        INPUT,
-        "--kafka-config",
-        metavar="FILE",
-        help="More settings of the Kafka client, one NAME=VALUE per line, such as security.protocol=SASL_SSL. Every "
+        "More settings of the Kafka client, one NAME=VALUE per line, such as security.protocol=SASL_SSL. Every "
         "worker reads the file at this path.",
-    ),
-)
+        metavar="FILE",
+    )
 
-_CLOCK = (
-    option(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClockOptions:
+    """What closes windows."""
+
+    clock: str = opt(
         INPUT,
-        "--clock",
+        "What closes windows. arrival: the log's own clock, which no user can change. event: the times in the "
+        "events, only for history.",
         brief="arrival (default), or event for history.",
         type=click.Choice(["arrival", "event"]),
         default="arrival",
-        show_default=True,
-        help="What closes windows. arrival: the log's own clock, which no user can change. event: the times in the "
-        "events, only for history.",
-    ),
-    option(
+    )
+    producer_times: bool = switch(
         INPUT,
-        "--producer-times",
-        is_flag=True,
-        default=None,
-        help="With --clock arrival: let the producers of Kafka records set the times of arrival. No producer may be a "
+        "With --clock arrival: let the producers of Kafka records set the times of arrival. No producer may be a "
         "user's device. Without this option the broker must set them (message.timestamp.type=LogAppendTime).",
-    ),
-    option(
+    )
+    allowed_lateness: int = opt(
+        INPUT, "How long after its end a window still accepts events.", type=DURATION_OR_ZERO, default="1m"
+    )
+    out_of_order: int = opt(
+        INPUT, "By how much the clock of a partition may run backwards.", type=DURATION_OR_ZERO, default="10s"
+    )
+    max_ahead: int = opt(
         INPUT,
-        "--allowed-lateness",
-        type=DURATION_OR_ZERO,
-        default="1m",
-        show_default=True,
-        help="How long after its end a window still accepts events.",
-    ),
-    option(
-        INPUT,
-        "--out-of-order",
-        type=DURATION_OR_ZERO,
-        default="10s",
-        show_default=True,
-        help="By how much the clock of a partition may run backwards.",
-    ),
-    option(
-        INPUT,
-        "--max-ahead",
+        "Events whose time is this much later than their arrival are rejected.",
         type=DURATION_OR_ZERO,
         default="5m",
-        show_default=True,
-        help="Events whose time is this much later than their arrival are rejected.",
-    ),
-    option(
+    )
+    idle_timeout: int = opt(
+        INPUT, "A partition with nothing new for this long no longer keeps windows open.", type=DURATION, default="1m"
+    )
+    shown_within: int | None = opt(
         INPUT,
-        "--idle-timeout",
-        type=DURATION,
-        default="1m",
-        show_default=True,
-        help="A partition with nothing new for this long no longer keeps windows open.",
-    ),
-    option(
-        INPUT,
-        "--shown-within",
-        type=DURATION_OR_ZERO,
-        help="The longest time between the arrival of a record and when readers can see it. A drain waits so long for "
+        "The longest time between the arrival of a record and when readers can see it. A drain waits so long for "
         "what arrived before. Default: 1s with --folder, else --idle-timeout.",
-    ),
-)
+        type=DURATION_OR_ZERO,
+    )
 
-_OUTPUT = (
-    option(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SinkOptions:
+    """Where reports go."""
+
+    output: str | None = opt(
         OUTPUT,
-        "--output",
+        "Where reports go: a folder that every worker has at this path, or a database, as "
+        "postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
         needed="or a topic",
         brief="Where reports go: folder, database.",
         metavar="FOLDER|URL",
-        help="Where reports go: a folder that every worker has at this path, or a database, as "
-        "postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-    ),
-    OUTPUT_TABLE,
-    option(
+        seen_as=seen_as_output,
+    )
+    output_table: str | None = output_table_option()
+    output_topic: str | None = opt(
         OUTPUT,
-        "--output-topic",
+        "Where reports go instead: a Kafka topic.",
         brief="Where they go instead: a topic of Kafka.",
         metavar="TOPIC",
-        help="Where reports go instead: a Kafka topic.",
-    ),
-    option(
+    )
+    output_kafka: str | None = opt(
+        OUTPUT, "Bootstrap servers of --output-topic. Default: those of --kafka.", metavar="HOST:PORT"
+    )
+    output_kafka_config: str | None = opt(
         OUTPUT,
-        "--output-kafka",
-        metavar="HOST:PORT",
-        help="Bootstrap servers of --output-topic. Default: those of --kafka.",
-    ),
-    option(
-        OUTPUT,
-        "--output-kafka-config",
+        "Like --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
         metavar="FILE",
-        help="Like --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
-    ),
-    option(
+    )
+    output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
+    dead_letter: str | None = opt(
         OUTPUT,
-        "--output-format",
-        type=click.Choice(["json", "avro"]),
-        default="json",
-        show_default=True,
-        help="Format of the reports.",
-    ),
-    option(
-        OUTPUT,
-        "--dead-letter",
+        "Folder for lists of the records that cannot be read (files of mode 0600).",
         brief="For lists of records that cannot be read.",
         metavar="FOLDER",
-        help="Folder for lists of the records that cannot be read (files of mode 0600).",
-    ),
-    option(
-        OUTPUT, "--stream", metavar="NAME", default="events", show_default=True, help="Name of the stream in reports."
-    ),
-)
+    )
 
-_RUN = (
-    option(
-        BUDGET,
-        "--noise-key-file",
-        needed="required",
-        brief="A secret that all workers share.",
-        metavar="FILE",
-        help="The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
-        "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
-    ),
-    option(
-        BUDGET,
-        "--noise-key-secret",
-        metavar="VERSION",
-        help="The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
-    ),
-    option(
-        ADVANCED,
-        "--run-id",
-        help="Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
-        "a run, give its own.",
-    ),
-    option(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What runs the pipeline, and how it ends."""
+
+    stop_file: str | None = opt(
         ENGINE,
-        "--stop-file",
-        metavar="FILE",
-        help="When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
+        "When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
         "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
         "it there until the run has ended. Default: beside the folder of --output; with "
         "--output-topic and databases a temporary file if all workers run on this machine, else none.",
-    ),
-    option(
+        metavar="FILE",
+    )
+    once: bool = switch(
         ENGINE,
-        "--once",
-        brief="Read what is there now, and end.",
-        is_flag=True,
-        help="Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
+        "Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
         "by then counts and all windows close, also those that are not over; with --state only those that are. It "
         "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka. If "
         "no event that is there counts, nothing is published or spent (exit code 4).",
-    ),
-    option(
-        OUTPUT,
-        "--allow-empty",
-        is_flag=True,
-        help="With --once: publish also if no event that is there counts. Give it where others see whether a run "
-        "publishes.",
-    ),
-    option(
+        brief="Read what is there now, and end.",
+    )
+    engine: str | None = opt(
         ENGINE,
-        "--engine",
-        brief="prism (default), flink, in-process.",
-        type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
-        help="What runs the pipeline. prism: a stream on this machine. flink: a cluster. job-service, in-process: for "
+        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. job-service, in-process: for "
         "trials; they show nothing until all windows are closed, which --once does now. Default: flink with "
         "--flink-master, else prism.",
-    ),
-    FLINK_MASTER,
-    option(
+        brief="prism (default), flink, in-process.",
+        type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
+    )
+    cluster: ClusterOptions = nested(ClusterOptions)
+    checkpoint_dir: str | None = opt(
+        ENGINE, "Where Flink keeps checkpoints: a path or URI that its machines share.", metavar="PATH"
+    )
+    checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
+    resume_from: str | None = opt(
+        ENGINE, "A savepoint or checkpoint of Flink to resume from; with --run-id or --state.", metavar="SAVEPOINT"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamOptions:
+    """The command line of ``shh stream``."""
+
+    source: SourceOptions = nested(SourceOptions)
+    fields: FieldOptions = nested(FieldOptions)
+    plan_file: str | None = plan_file_option()
+    plan: PlanOptions = nested(PlanOptions)
+    part: PartOptions = nested(PartOptions)
+    account: AccountOptions = nested(AccountOptions)
+    clock: ClockOptions = nested(ClockOptions)
+    sink: SinkOptions = nested(SinkOptions)
+    stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
+    noise_key_file: str | None = opt(
+        BUDGET,
+        "The noise key: a secret of at least 32 random bytes, mode 0600, at this path on every worker. Required, "
+        "except with --engine in-process: there the default is a key that is drawn for this run and forgotten.",
+        needed="required",
+        brief="A secret that all workers share.",
+        metavar="FILE",
+    )
+    noise_key_secret: str | None = opt(
+        BUDGET,
+        "The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
+        metavar="VERSION",
+    )
+    run_id: str | None = opt(
+        ADVANCED,
+        "Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
+        "a run, give its own.",
+    )
+    allow_empty: bool = switch(
+        OUTPUT,
+        "With --once: publish also if no event that is there counts. Give it where others see whether a run publishes.",
+    )
+    job: JobOptions = nested(JobOptions)
+    metrics_port: int | None = opt(
         ENGINE,
-        "--checkpoint-dir",
-        metavar="PATH",
-        help="Where Flink keeps checkpoints: a path or URI that its machines share.",
+        "Serve the numbers for the operator to Prometheus while this command runs, on the loopback address alone "
+        "(0: any free port). Needs the extra metrics.",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+    )
+    verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
+
+    def with_absolute_paths(self) -> StreamOptions:
+        """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""
+        sink = _absolute(self.sink, "output_kafka_config", "dead_letter")
+        if (table := self.table) is not None:
+            sink = dataclasses.replace(sink, output=table.url)
+        else:
+            sink = _absolute(sink, "output")
+        source = _absolute(self.source, "folder", "avro_schema", "kafka_config")
+        part, job = _absolute(self.part, "state"), _absolute(self.job, "stop_file")
+        return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, part=part, job=job)
+
+    @property
+    def table(self) -> ReportTable | None:
+        """The table of a database in ``--output``."""
+        return output_table(self.sink.output, self.sink.output_table)
+
+    @property
+    def folder(self) -> str | None:
+        """Of reports."""
+        return None if self.table is not None else self.sink.output
+
+
+def _absolute(record: R, *names: str) -> R:
+    """A copy, with absolute paths in these fields."""
+    changed: dict[str, str] = {}
+    for name in names:
+        path = getattr(record, name)
+        if "://" in (path or ""):
+            raise UserError(f"{flag(name)} must be a path, got a URL. Mount what it names, and give the path of that.")
+        if path is not None:
+            changed[name] = os.path.abspath(path)
+    return dataclasses.replace(record, **changed)  # type: ignore[type-var]
+
+
+STREAM_RULES = (
+    *PLAN_RULES,
+    *ENGINE_RULES,
+    Rule("--kafka, --folder", is_one_of=True, why="the input, a topic with --kafka HOST:PORT --topic TOPIC"),
+    Rule("--topic, --kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times", needs="--kafka"),
+    Rule("--format avro", needs="--kafka", why="the ending of a file says its format"),
+    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--folder", why="they are for files"),
+    Rule("--kafka", needs="--topic", why="which topic to read"),
+    Rule("--producer-times", needs="--clock arrival"),
+    Rule("--format avro", needs="--avro-schema"),
+    Rule("--avro-schema, --avro-framing", needs="--format avro"),
+    Rule("--avro-schema-id", needs="--avro-framing confluent"),
+    Rule("--output, --output-topic", is_one_of=True, why="a folder, a database in --output, or a topic"),
+    *TABLE_RULES,
+    Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
+    Rule("--output-kafka, --output-kafka-config", needs="--output-topic"),
+    Rule("--output-topic", needs="--output-kafka | --kafka", why="the servers that have the topic"),
+    *STATE_RULES,
+    Rule("--noise-key-file", excludes="--noise-key-secret"),
+    Rule(
+        "--metrics-port",
+        excludes="--detach",
+        why="this command serves the numbers while it runs",
+        remedy="Leave it out; the cluster's own reporter has them (docs/deploy.md, what to watch).",
     ),
-    option(ENGINE, "--checkpoint-interval", type=DURATION, help="Time between checkpoints on Flink. Default: 10s."),
-    PARALLELISM,
-    WORKER_POOL,
-    ALLOW_OPEN_PORTS,
-    option(
-        ENGINE,
-        "--resume-from",
-        metavar="SAVEPOINT",
-        help="A savepoint or checkpoint of Flink to resume from; with --run-id or --state.",
+    Rule("--allow-empty", needs="--once", why="other runs wait for events"),
+    Rule("--once", excludes="--detach", why="this command drains the run"),
+    Rule(
+        "--state",
+        excludes="--detach",
+        why="this command puts the new state in its place when the stream ends",
+        remedy="Leave --detach out.",
     ),
-    option(
-        ENGINE,
-        "--detach",
-        is_flag=True,
-        help="Print the job's id and leave the job running; on a Flink cluster.",
-    ),
-    METRICS_PORT,
-    option(ADVANCED, "--verbose", is_flag=True, help="Show Beam's log, which may contain cells of the data."),
 )
-
-
-def stream_options(function: AnyFunction) -> AnyFunction:
-    """Adds all options of ``shh stream``."""
-    function = add_options(function, *_CLOCK, *_OUTPUT, *_RUN)
-    function = field_options(plan_options(state_options(ledger_options(function))))
-    return add_options(function, *_INPUT)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
+import pathlib
 import re
-from collections.abc import Collection
-from typing import Any
+import stat
+import tempfile
 
 import apache_beam as beam
 
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
-from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, EngineChoice, choose_engine
-from dp_transforms.cli.options import MAKE_A_KEY, event_fields, flag, noise_key_secret
+from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
+from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.stream_rules import CLOCK_OPTIONS, check_rules, stop_file_of_run, with_absolute_paths
-from dp_transforms.cli.table_output import output_table, shown_output
+from dp_transforms.cli.shared_options import noise_key_secret
+from dp_transforms.cli.state_options import StateOptions, check_state_file
+from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
+from dp_transforms.cli.table_output import check_table, check_table_for_workers, shown_output
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
@@ -33,31 +36,30 @@ from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, check_same_run
 from dp_transforms.runs.state_file import StateFile
+from dp_transforms.stores.local_files import open_regular
+
+_LONGEST_NAME = 80
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamRequest:
-    """All that a run needs. is_named: the operator chose the run id; else it was drawn. stop_file: None where nobody
-    can request a stop. once: request it at once. allow_empty: also if nothing counts that is there then. state: for a
-    run that is taken in parts; else None."""
+    """All that a run needs: what was asked for, and what that comes to. stop_file: None where nobody can request a
+    stop. state: for a run that is taken in parts; else None."""
 
+    options: StreamOptions
     source: StreamSource
     plan: ReleasePlan
-    domain_file: str | None
     clock: StreamClock
     sink: ReportSink
-    dead_letter: str | None
     noise_key: beam.Secret | None
     run_id: str
-    is_named: bool
-    stream: str
     stop_file: str | None
     engine: EngineChoice
-    detach: bool
     state: StateOptions | None = None
-    metrics_port: int | None = None
-    once: bool = False
-    allow_empty: bool = False
+
+    @property
+    def stream(self) -> str:
+        return self.options.stream
 
     @property
     def header(self) -> ReportHeader:
@@ -77,46 +79,36 @@ class StreamRequest:
         return self.clock.kind == ARRIVAL and is_set_by_log
 
 
-def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamRequest:
-    """given: the options that the operator gave. Asks the broker, starts nothing.
-
-    Raises UserError: one line that names the option and the remedy.
-    """
-    options = with_absolute_paths(options)
-    engine = choose_engine(options)
+def stream_request(options: StreamOptions) -> StreamRequest:
+    """Asks the broker, starts nothing. Raises UserError: one line that names the option and the remedy."""
+    options = options.with_absolute_paths()
+    engine = choose_engine(
+        options.job.engine,
+        options.job.cluster,
+        usually=PRISM,
+        checkpoint_dir=options.job.checkpoint_dir,
+        checkpoint_seconds=options.job.checkpoint_interval,
+        resume_from=options.job.resume_from,
+    )
     try:
-        check_names(**{flag(name): options[name] for name in ("stream", "run_id")})
-        check_rules(options, given, engine)
-        run_id = options["run_id"] or _run_id_of_state(options["state"]) or fresh_run_id()
-        source = _source(options, event_fields(options))
+        check_names(**{"--stream": options.stream, "--run-id": options.run_id})
+        _check_places(options, engine)
+        run_id = options.run_id or _run_id_of_state(options.part.state) or fresh_run_id()
+        source = _source(options, options.fields.fields())
         request = StreamRequest(
+            options,
             source=source,
-            plan=plan_of_command(options),
-            domain_file=options["domain_file"],
-            clock=StreamClock(
-                kind=options["clock"],
-                allowed_lateness_seconds=options["allowed_lateness"],
-                out_of_order_seconds=options["out_of_order"],
-                max_ahead_seconds=options["max_ahead"],
-                idle_timeout_seconds=options["idle_timeout"],
-                shown_within_seconds=_shown_within_seconds(options, source),
-            ),
+            plan=plan_of_command(options.plan, options.plan_file),
+            clock=_clock(options.clock, source),
             sink=_sink(options),
-            dead_letter=options["dead_letter"],
             noise_key=_noise_key(options, engine),
             run_id=run_id,
-            is_named=options["run_id"] is not None,
-            stream=options["stream"],
             stop_file=_stop_file(options, engine, run_id),
             engine=engine,
-            detach=options["detach"],
             state=_state(options, run_id),
-            metrics_port=options["metrics_port"],
-            once=options["once"],
-            allow_empty=options["allow_empty"],
         )
         _check_release(request)
-        if request.once and request.stop_file is None:
+        if options.job.once and request.stop_file is None:
             raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
         if request.state is None:
             _check_new_or_resumed(request)
@@ -125,53 +117,60 @@ def stream_request(options: dict[str, Any], given: Collection[str]) -> StreamReq
     return request
 
 
-def _shown_within_seconds(options: dict[str, Any], source: StreamSource) -> float | None:
+def _clock(options: ClockOptions, source: StreamSource) -> StreamClock:
     """A folder is read in its order only if it shows each file within its settle time, so a drain need not wait
     longer. Of another log nothing is known: None is the idle timeout."""
-    given: float | None = options["shown_within"]
-    if given is None and isinstance(source, LogFolder):
-        return min(source.settle_seconds, float(options["idle_timeout"]))
-    return given
-
-
-def _source(options: dict[str, Any], fields: EventFields) -> StreamSource:
-    if options["folder"] is not None:
-        return LogFolder(options["folder"], fields)
-    return KafkaTopic(
-        options["kafka"],
-        options["topic"],
-        fields,
-        record_format=options["record_format"],
-        avro_schema=options["avro_schema"],
-        avro_framing=options["avro_framing"] or "none",
-        avro_schema_id=options["avro_schema_id"],
-        client_config_file=options["kafka_config"],
-        append_times_only=options["clock"] == "arrival" and not options["producer_times"],
+    shown_within: float | None = options.shown_within
+    if shown_within is None and isinstance(source, LogFolder):
+        shown_within = min(source.settle_seconds, float(options.idle_timeout))
+    return StreamClock(
+        kind=options.clock,
+        allowed_lateness_seconds=options.allowed_lateness,
+        out_of_order_seconds=options.out_of_order,
+        max_ahead_seconds=options.max_ahead,
+        idle_timeout_seconds=options.idle_timeout,
+        shown_within_seconds=shown_within,
     )
 
 
-def _sink(options: dict[str, Any]) -> ReportSink:
-    if (table := output_table(options)) is not None:
+def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
+    of_source = options.source
+    if of_source.folder is not None:
+        return LogFolder(of_source.folder, fields)
+    return KafkaTopic(
+        str(of_source.kafka),
+        str(of_source.topic),
+        fields,
+        record_format=of_source.record_format,
+        avro_schema=of_source.avro_schema,
+        avro_framing=of_source.avro_framing or "none",
+        avro_schema_id=of_source.avro_schema_id,
+        client_config_file=of_source.kafka_config,
+        append_times_only=options.clock.clock == "arrival" and not options.clock.producer_times,
+    )
+
+
+def _sink(options: StreamOptions) -> ReportSink:
+    of_sink, of_source = options.sink, options.source
+    if (table := options.table) is not None:
         return table
-    if options["output"] is not None:
-        return ReportFolder(options["output"], "avro" if options["output_format"] == "avro" else "jsonl")
+    if of_sink.output is not None:
+        return ReportFolder(of_sink.output, "avro" if of_sink.output_format == "avro" else "jsonl")
     # Settings such as passwords go only to the servers that they were given for.
-    is_same_kafka = options["output_kafka"] in (None, options["kafka"])
-    config = options["output_kafka_config"] or (options["kafka_config"] if is_same_kafka else None)
+    is_same_kafka = of_sink.output_kafka in (None, of_source.kafka)
+    config = of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None)
     return ReportTopic(
-        options["output_kafka"] or options["kafka"],
-        options["output_topic"],
-        record_format=options["output_format"],
+        str(of_sink.output_kafka or of_source.kafka),
+        str(of_sink.output_topic),
+        record_format=of_sink.output_format,
         client_config_file=config,
     )
 
 
-def _noise_key(options: dict[str, Any], engine: EngineChoice) -> beam.Secret | None:
-    path, secret = options["noise_key_file"], options["noise_key_secret"]
-    if path is not None and secret is not None:
-        raise UserError("--noise-key-file and --noise-key-secret exclude each other. Give one of them.")
-    if secret is not None:
-        return noise_key_secret(secret)
+def _noise_key(options: StreamOptions, engine: EngineChoice) -> beam.Secret | None:
+    path = options.noise_key_file
+    if options.noise_key_secret is not None:
+        return noise_key_secret(options.noise_key_secret)
     if path is None:
         if engine.name == IN_PROCESS:
             return None
@@ -191,36 +190,78 @@ def _run_id_of_state(path: str | None) -> str | None:
     return StateFile(path).header.run_id if path is not None and os.path.lexists(path) else None
 
 
-def _state(options: dict[str, Any], run_id: str) -> StateOptions | None:
-    if options["state"] is None:
+def _state(options: StreamOptions, run_id: str) -> StateOptions | None:
+    if options.part.state is None:
         return None
+    table = options.table
     return StateOptions(
-        options["state"],
-        options["noise_key_file"],
-        options["user_field"],
-        options["item_field"],
-        _output_name(options),
-        until_seconds=options["until"],
+        options.part.state,
+        str(options.noise_key_file),
+        options.fields.user_field,
+        options.fields.item_field,
+        shown_output(table) if table is not None else options.sink.output or f"topic {options.sink.output_topic}",
+        until_seconds=options.part.until,
         run_id=run_id,
-        is_named=options["run_id"] is not None,
-        population=options["population"],
+        is_named=options.run_id is not None,
+        population=options.account.population,
     )
 
 
-def _output_name(options: dict[str, Any]) -> str:
-    """How the state of a run names what a part has published."""
-    if (table := output_table(options)) is not None:
-        return shown_output(table)
-    return options["output"] or f"topic {options['output_topic']}"
-
-
-def _stop_file(options: dict[str, Any], engine: EngineChoice, run_id: str) -> str | None:
-    folder = None if output_table(options) is not None else options["output"]
-    path = stop_file_of_run(options["stop_file"], folder, run_id, is_local=engine.is_local)
+def _stop_file(options: StreamOptions, engine: EngineChoice, run_id: str) -> str | None:
+    path = stop_file_of_run(options.job.stop_file, options.folder, run_id, is_local=engine.is_local)
     if path is not None and os.path.lexists(path) and engine.resume_from is None:
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
     return path
+
+
+def _check_places(options: StreamOptions, engine: EngineChoice) -> None:
+    """What must be there before. Raises UserError."""
+    output, dead_letter = options.folder, options.sink.dead_letter
+    if (table := options.table) is not None:
+        check_table_for_workers(table, is_local=engine.is_local)
+        check_table(table)
+    for name, path in (("--output", output), ("--dead-letter", dead_letter)):
+        if path is not None and engine.is_local:
+            _check_can_be_written(path, name)
+    if dead_letter and output:
+        one, other = os.path.realpath(dead_letter), os.path.realpath(output)
+        if one == other or one.startswith(other + os.sep):
+            raise UserError(
+                "--dead-letter must lie outside --output: the guarantee does not cover it. Name another folder."
+            )
+    folder = options.source.folder
+    if folder is not None and engine.is_local and not os.path.isdir(folder):
+        raise UserError(f"--folder {folder} is not a folder. Make it, or name another one.")
+    _check_files(options, engine)
+    if (state := options.part.state) is not None:
+        others = {"--output": options.sink.output, "--dead-letter": dead_letter, "--plan": options.plan_file}
+        check_state_file(state, {**others, "--noise-key-file": options.noise_key_file})
+
+
+def _check_can_be_written(path: str, option: str) -> None:
+    """The folder, or the one that it will be made in, can be written."""
+    place = pathlib.Path(path).absolute()
+    if place.exists() and not place.is_dir():
+        raise UserError(f"{option} {path} is a file. Name a folder.")
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"{option} {path} cannot be written: Permission denied. Name another folder.")
+
+
+def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
+    """Files that this process reads are regular ones: a pipe would be waited for, perhaps forever."""
+    of_workers = options.sink.output_kafka_config
+    read_here = {"--avro-schema": options.source.avro_schema, "--kafka-config": options.source.kafka_config}
+    for option, path in {**read_here, "--output-kafka-config": of_workers}.items():
+        if path is None:
+            continue
+        if path is of_workers and not engine.is_local and not os.path.lexists(path):
+            continue  # a mount of the workers, who check it
+        try:
+            open_regular(path).close()
+        except OSError as error:
+            raise UserError(f"{option} {path} cannot be read: {error.strerror}. Name a regular file.") from None
 
 
 def _check_release(request: StreamRequest) -> None:
@@ -240,7 +281,7 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
         header, _, ended = sink.read()
         if header is None and os.listdir(sink.path):
             raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
-    elif isinstance(sink, ReportTable) or request.is_named:
+    elif isinstance(sink, ReportTable) or request.options.run_id is not None:
         header, _, ended = sink.read(request.run_id)
     else:
         return  # a topic can hold many runs, but none of this fresh name
@@ -259,7 +300,46 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
     check_same_run(place, header, request.header)
 
 
+def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_local: bool) -> str | None:
+    """The path of --stop-file; else one beside the folder of reports; else one that only this user can make.
+
+    named, output: --stop-file and --output, None if not given. is_local: whether all workers run on this machine. None:
+    nobody can request a stop. Raises UserError if somebody else owns the folder of stop files.
+    """
+    if named is not None:
+        return named
+    if output is not None:
+        return f"{output}.stop"
+    return os.path.join(_private_folder(), f"{_file_name(run_id)}.stop") if is_local else None
+
+
+def _file_name(run_id: str) -> str:
+    """Readable, and different for each run id: a run must find its own file when it is resumed, and no other."""
+    readable = re.sub(r"[^A-Za-z0-9-]", "_", run_id)[:_LONGEST_NAME]
+    return f"{readable}-{hashlib.sha256(run_id.encode()).hexdigest()[:16]}"
+
+
+def _private_folder() -> str:
+    """A folder of mode 0700 in the temporary folder, where others could make a file of a name that they guess."""
+    path = os.path.join(tempfile.gettempdir(), f"shh-{os.geteuid()}")
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UserError(
+            f"the folder {path} for the stop file cannot be made: {error.strerror}. Name --stop-file."
+        ) from None
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise UserError(
+            f"{path} must be a folder of this user with mode 0700, for the stop file. Somebody else may have made it."
+            " Remove it, or name --stop-file."
+        )
+    return path
+
+
 def _in_flags(message: str) -> str:
     """The message with the flags of the command line in the place of parameter names."""
-    names = "|".join(CLOCK_OPTIONS)
+    names = "|".join(names_of(ClockOptions))
     return re.sub(rf"\b({names})_seconds\b", lambda match: flag(match[1]), message)

@@ -1,25 +1,27 @@
-"""What a person sees of a run: reports on stdout as they appear, and a line for the operator on stderr."""
+"""What is seen of a run while it goes on: reports on stdout as they appear, a line for the operator on stderr, and with
+``--metrics-port`` the operator's numbers for Prometheus, on the loopback address alone.
+
+The operator's numbers depend on the data and are not covered by the guarantee (docs/deploy.md, what to watch); for
+Prometheus each says so in its help text. No other machine can ask for them, nor can a page in a browser on this one,
+which may give its own name our address (DNS rebinding): only requests to our own names are answered. Whoever can log in
+on this machine can ask.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 
+from dp_transforms.checks import how_to_install
 from dp_transforms.cli import operator_log
-from dp_transforms.monitor.operator_counts import (
-    CLOCK_LAG_SECONDS,
-    EVENTS_AFTER_STOP,
-    EVENTS_FROM_THE_FUTURE,
-    EVENTS_LATE,
-    EVENTS_OUTSIDE_DOMAIN,
-    EVENTS_OUTSIDE_RANGE,
-    EVENTS_READ,
-    EVENTS_REJECTED,
-    PAIRS_UNPAID,
-    PENDING_WINDOWS,
-)
+from dp_transforms.errors import UserError
+from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import encode_report
 from dp_transforms.views.report_table import is_ascii_only, tells_epsilon, windows_table
@@ -27,6 +29,33 @@ from dp_transforms.views.report_table import is_ascii_only, tells_epsilon, windo
 _ITEMS_PER_WINDOW = 12
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
 _SECONDS_BETWEEN_JSON_LINES = 10.0
+_Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
+
+LOOPBACK = "127.0.0.1"
+_WARNING = "For the operator, not covered by the guarantee."
+_COUNTERS = {
+    names.RECORDS_READ: "Records read, broken ones too.",
+    names.EVENTS_READ: "Events read.",
+    names.EVENTS_REJECTED: "Records that cannot be read.",
+    names.EVENTS_OUTSIDE_RANGE: "Events before the start of the run or after its end.",
+    names.EVENTS_OUTSIDE_DOMAIN: "Events of other items than the declared ones.",
+    names.EVENTS_LATE: "Events too late for a window.",
+    names.EVENTS_FROM_THE_FUTURE: "Events later than their arrival by too much, rejected.",
+    names.EVENTS_AFTER_STOP: "Events that arrived after the stop.",
+    names.STOPS_SEEN_LATE: "Partitions that saw the stop after they had counted later arrivals.",
+    names.WINDOWS_CLOSED: "Windows closed, with heavy items or without.",
+    names.INTENTS: "Moves of a partition's clock by the idle timeout, a stop or its drain.",
+    names.PAIRS_UNPAID: "Pairs of user and item that a purse could not pay for.",
+    names.LATE_BATCHES: "Messages for a window that was complete: an error.",
+}
+_GAUGES = {
+    names.CLOCK_LAG_SECONDS: "Clock of a partition behind the wall clock.",
+    names.PENDING_WINDOWS: "Windows that wait in the monitor.",
+    names.PARTITION_STATE_BYTES: "State of a partition.",
+    names.BUDGET_STATE_BYTES: "Hits of all users ever charged.",
+    names.PURSE_STATE_BYTES: "What the users of one shard have left.",
+    names.KNOWN_ITEMS: "Items of one shard that were named lately.",
+}
 
 
 class StreamStatus:
@@ -100,23 +129,23 @@ class StreamStatus:
         self._clear()
 
     def _operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int], now: float) -> str:
-        events = counts.get(EVENTS_READ, 0)
+        events = counts.get(names.EVENTS_READ, 0)
         parts = [f"{events:,} events"]
         if self._last_events is not None and now > self._last_events[0]:
             parts.append(f"{max(0, events - self._last_events[1]) / (now - self._last_events[0]):,.0f}/s")
         self._last_events = now, events
-        if CLOCK_LAG_SECONDS in gauges:
-            parts.append(f"clock {gauges[CLOCK_LAG_SECONDS]:,} s behind")
-        if PENDING_WINDOWS in gauges:
-            parts.append(f"{gauges[PENDING_WINDOWS]:,} windows pending")
+        if names.CLOCK_LAG_SECONDS in gauges:
+            parts.append(f"clock {gauges[names.CLOCK_LAG_SECONDS]:,} s behind")
+        if names.PENDING_WINDOWS in gauges:
+            parts.append(f"{gauges[names.PENDING_WINDOWS]:,} windows pending")
         for name, words in (
-            (EVENTS_REJECTED, "rejected"),
-            (EVENTS_LATE, "late"),
-            (EVENTS_FROM_THE_FUTURE, "from the future"),
-            (EVENTS_AFTER_STOP, "after the stop"),
-            (EVENTS_OUTSIDE_RANGE, f"outside {self._covered}"),
-            (EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
-            (PAIRS_UNPAID, "user and item pairs beyond --most-looks"),
+            (names.EVENTS_REJECTED, "rejected"),
+            (names.EVENTS_LATE, "late"),
+            (names.EVENTS_FROM_THE_FUTURE, "from the future"),
+            (names.EVENTS_AFTER_STOP, "after the stop"),
+            (names.EVENTS_OUTSIDE_RANGE, f"outside {self._covered}"),
+            (names.EVENTS_OUTSIDE_DOMAIN, "of other items than --domain-file"),
+            (names.PAIRS_UNPAID, "user and item pairs beyond --most-looks"),
         ):
             if counts.get(name):
                 parts.append(f"{counts[name]:,} {words}")
@@ -128,3 +157,89 @@ class StreamStatus:
             self._err.file.write("\r\x1b[2K")
             self._err.file.flush()
             self._has_line = False
+
+
+class OperatorMetrics:
+    """The latest numbers, as families of Prometheus. run: labels that name the run, declared values alone."""
+
+    def __init__(self, run: Mapping[str, str]) -> None:
+        self._families = importlib.import_module("prometheus_client.core")
+        self._run = dict(run)
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._gauges: dict[str, int] = {}
+        self._seconds_without_checkpoint: float | None = None
+
+    def update(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
+        """What the engine says now. A counter that is lower than before began anew, as after a restart of its job."""
+        with self._lock:
+            self._counts, self._gauges = dict(counts), dict(gauges)
+
+    def wait_for_checkpoint(self, seconds: float | None) -> None:
+        """seconds: since the engine has completed one; None where it has none, or does not say."""
+        with self._lock:
+            self._seconds_without_checkpoint = seconds
+
+    def collect(self) -> Iterator[Any]:
+        """As a registry of prometheus_client asks for them."""
+        with self._lock:
+            counts, gauges, without = dict(self._counts), dict(self._gauges), self._seconds_without_checkpoint
+        labels, values = list(self._run), list(self._run.values())
+        counter, gauge = self._families.CounterMetricFamily, self._families.GaugeMetricFamily
+        info = gauge("shh_run_info", f"1 while the command runs. {_WARNING}", labels=[*labels])
+        info.add_metric(values, 1)
+        yield info
+        for name, text in _COUNTERS.items():
+            # All of them from the first numbers on, so that a rate is known before the first rejected record.
+            if counts or gauges:
+                family = counter(f"shh_{name}", f"{text} {_WARNING}", labels=labels)
+                family.add_metric(values, counts.get(name, 0))
+                yield family
+        for name, text in _GAUGES.items():
+            if name in gauges:
+                family = gauge(f"shh_{name}", f"{text} {_WARNING}", labels=labels)
+                family.add_metric(values, gauges[name])
+                yield family
+        if without is not None:
+            text = "Seconds since Flink has completed a checkpoint of the job."
+            family = gauge("shh_seconds_without_checkpoint", f"{text} {_WARNING}", labels=labels)
+            family.add_metric(values, without)
+            yield family
+
+
+def _under_own_names(app: _Application) -> _Application:
+    """The application for requests to this machine by its loopback names; others get 403."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ.get("HTTP_HOST", "").rpartition(":")[0] in (LOOPBACK, "localhost"):
+            return app(environ, start_response)
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [f"Ask for http://{LOOPBACK} or http://localhost.\n".encode()]
+
+    return answer
+
+
+@contextlib.contextmanager
+def served_metrics(port: int | None, run: Mapping[str, str]) -> Iterator[tuple[OperatorMetrics, int] | None]:
+    """Serves them at ``http://127.0.0.1:PORT/metrics`` while the block runs; None without a port. Raises UserError."""
+    if port is None:
+        yield None
+        return
+    try:
+        prometheus = importlib.import_module("prometheus_client")
+    except ImportError:
+        raise UserError(f"--metrics-port needs prometheus-client. {how_to_install('metrics')}") from None
+    metrics = OperatorMetrics(run)
+    registry = prometheus.CollectorRegistry(auto_describe=False)
+    try:
+        server, thread = prometheus.start_http_server(port, LOOPBACK, registry)
+    except OSError as error:
+        raise UserError(f"--metrics-port {port} cannot be used: {error.strerror}. Name another one, or 0.") from None
+    server.set_app(_under_own_names(server.get_app()))
+    registry.register(metrics)  # not before: the server runs already
+    try:
+        yield metrics, server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -18,10 +18,9 @@ from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
 from dp_transforms.cli.flink_jobs import FlinkWatch, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
-from dp_transforms.cli.stream_metrics import OperatorMetrics
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
-from dp_transforms.cli.stream_status import StreamStatus
+from dp_transforms.cli.stream_status import OperatorMetrics, StreamStatus
 from dp_transforms.cli.table_output import show_command
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
@@ -69,7 +68,7 @@ def watch_stream(
                 status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {request.stop_file}")
                 if is_draining:
                     status.tell(_draining_words(request, request.stop_file))
-                elif request.once:
+                elif request.options.job.once:
                     made_stop_file = _ask_to_drain(request, request.stop_file, status)
                 elif request.engine.reads_once and (waiting := _waiting_words(request)):
                     status.tell(waiting)

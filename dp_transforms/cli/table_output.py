@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
-from dp_transforms.cli.options import OUTPUT, option, user_errors
+from dp_transforms.cli.options import OUTPUT, Rule, opt, user_errors
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_table import DEFAULT_TABLE, ReportTable
 from dp_transforms.stores.databases import is_database
 
-OUTPUT_TABLE = option(
-    OUTPUT,
-    "--output-table",
-    metavar="NAME",
-    help=f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
+
+def seen_as_output(output: str | None) -> str:
+    """What rules take ``--output`` for."""
+    return "DATABASE" if output is not None and is_database(output) else "FILE"
+
+
+def output_table_option() -> str | None:
+    """The field of a command that may write to a database."""
+    made: str | None = opt(
+        OUTPUT,
+        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
+        metavar="NAME",
+    )
+    return made
+
+
+TABLE_RULES = (
+    Rule(
+        "--output-table",
+        needs="--output DATABASE",
+        remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
+    ),
 )
 
 
-def output_table(options: dict[str, Any]) -> ReportTable | None:
-    """The table of --output; None for an output that is not of a database. Raises UserError."""
-    output, table = options["output"], options["output_table"]
+def output_table(output: str | None, table: str | None) -> ReportTable | None:
+    """The table of --output and --output-table; None for an output that is not of a database. Raises UserError."""
     if output is None or not is_database(output):
-        if table is not None:
-            raise UserError(
-                "--output-table belongs to a database in --output, such as --output sqlite:///reports.db. Leave it out."
-            )
         return None
     try:
         return ReportTable(output, table or DEFAULT_TABLE).with_absolute_path()
@@ -81,13 +92,8 @@ def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
         sink.write_whole(header, reports, RunEnded(header.stream, windows, len(reports)))
 
 
-def check_table_of_replay(sink: ReportTable, run_id: str, *, has_state: bool) -> None:
+def check_table_of_replay(sink: ReportTable, run_id: str) -> None:
     """Before the work: that the database can be reached, and has no run of this id. Raises UserError."""
-    if has_state:
-        raise UserError(
-            "--output as a database cannot be used with --state: a part must find its report again as a file. Write a"
-            " file, and copy it: shh load REPORT --output URL."
-        )
     check_table(sink)
     try:
         header, _, _ = sink.read(run_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -35,8 +36,8 @@ def request_of(tmp_path: pathlib.Path):
     plan = looks_plan_of(SCHEDULE, most_ids=5000)
 
     def make(name: str, **changes: object) -> ReplayRequest:
-        made = replay_request(log, plan, tmp_path / name, key)
-        return ReplayRequest(**{**vars(made), **changes})  # type: ignore[arg-type]
+        words: dict[str, Any] = {"output": tmp_path / name, "key_path": key, **changes}
+        return replay_request(log, plan, **words)
 
     return make
 
@@ -59,7 +60,7 @@ def test_the_report_is_that_of_a_command_that_waits_however_often_a_step_runs(re
     _run(there, times)
     assert pathlib.Path(there.output).read_bytes() == pathlib.Path(here.output).read_bytes()
     assert len(list(read_report_file(there.output)[1])) == SCHEDULE.horizon
-    assert len(pathlib.Path(there.dead_letter or "").read_text().splitlines()) == 5
+    assert len(pathlib.Path(there.options.dead_letter or "").read_text().splitlines()) == 5
 
 
 @pytest.mark.xdist_group("s3")

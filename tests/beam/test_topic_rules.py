@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 from dp_transforms import KafkaTopic, StreamClock
+from dp_transforms.cli.options import fill
 from dp_transforms.cli.stream import command
+from dp_transforms.cli.stream_options import StreamOptions
 from dp_transforms.cli.stream_request import stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
@@ -37,10 +39,9 @@ def test_the_command_believes_producers_only_where_it_was_told_to(
 ) -> None:
     given = ["--kafka", "b:1", "--topic", "clicks", "--output", str(tmp_path / "reports"), *words]
     given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
-    options = command.make_context(
-        "stream", [*given, "--epsilon", "2", "--delta", "1e-9", "--mode", "hits"], obj=[]
-    ).params
-    source = stream_request(options, set()).source
+    words = [*given, "--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
+    options = fill(StreamOptions, command.make_context("stream", words, obj=[]).params)
+    source = stream_request(options).source
     assert isinstance(source, KafkaTopic)
     assert source.append_times_only is only
 

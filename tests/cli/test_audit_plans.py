@@ -18,8 +18,7 @@ from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.cli.audit import command
-from dp_transforms.cli.audit_hits_report import HitsReport
-from dp_transforms.cli.audit_looks_report import LooksReport
+from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import run_settings
 from dp_transforms.monitor.item_domain import ItemDomain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import pathlib
@@ -12,11 +11,13 @@ import zoneinfo
 import pytest
 
 from dp_transforms.cli.replay_runs import _fingerprint_of_log
-from dp_transforms.logs import EventFields, find_log_chunks
+from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
+from tests.helpers.crowded_logs import replay_request
 from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import small_plan
 
 BEGIN = datetime.datetime(2026, 10, 24, 12, tzinfo=datetime.UTC)  # in Berlin an hour occurs twice in the night
 HOURS, USERS = 20, 120
@@ -179,7 +180,7 @@ def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> No
     ]
     texts = set()
     for fields in readings:
-        request = argparse.Namespace(fields=fields, chunks=find_log_chunks([str(path)], fields), logs=(str(path),))
-        texts.add(_fingerprint_of_log(request, b"k" * 32).text)  # type: ignore[arg-type]
+        request = replay_request(path, small_plan(), tmp_path / "report.avro", None, fields=fields)
+        texts.add(_fingerprint_of_log(request, b"k" * 32).text)
     assert len(texts) == len(readings)
     assert len({LogFolder(str(tmp_path), fields).fingerprint() for fields in readings}) == len(readings)

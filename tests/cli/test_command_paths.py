@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dp_transforms.cli.demo import demo
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
+from examples.demos.demo import demo
 from tests.cli.command_paths import (
     BUDGET,
     FOREIGN,
@@ -167,6 +167,17 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(
         assert "exists and is never overwritten" in stderr_text or words[0] in ("explain", "show")
         assert "exists" in stderr_text
     assert not [name for name in os.listdir(folder) if name.endswith((".partial", ".tmp"))]
+
+
+def test_a_folder_that_is_missing_is_named_before_any_work(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, words, output in lines_that_write():
+        if words[0] != "stream" and "--dead-letter" not in words:
+            code, stderr_text = run([*words[:-1], f"absent/{output}"], capsys)
+            assert (code, stderr_text.count("\n")) == (1, 1), name
+            assert f"absent/{output} cannot be written" in stderr_text, name
+            assert "The folder does not exist. Create it" in stderr_text, name
 
 
 @pytest.mark.parametrize("kind", LINKS)

@@ -12,13 +12,13 @@ from dp_transforms.cli.subcommands import shh
 from tests.helpers.option_tables import commands
 
 _MANY = ("plan", "replay", "stream")
-_WIDTH, _MOST_LINES = 80, 42
+_WIDTH, _MOST_LINES, _MOST_OPTIONS = 80, 42, 25
 
 
 def _help(command: str, word: str) -> list[str]:
     result = CliRunner().invoke(shh, [command, word], terminal_width=_WIDTH, prog_name="shh")
     assert result.exit_code == 0, result.output
-    return result.output.splitlines()
+    return result.output.partition("\nRules:\n")[0].splitlines()
 
 
 def _options(command: str) -> list[click.Option]:
@@ -61,6 +61,7 @@ def test_the_short_help_fits_on_a_screen_and_names_the_long_one() -> None:
     for command in _MANY:
         lines = _help(command, "--help")
         assert len(lines) <= _MOST_LINES
+        assert sum(line.startswith("  --") for line in lines) <= _MOST_OPTIONS
         assert max(map(len, lines)) <= _WIDTH
         briefs = [option for option in _options(command) if isinstance(option, GroupedOption) and option.brief]
         for option in briefs:

@@ -10,7 +10,7 @@ import pytest
 
 from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.state_options import account_of_options
+from dp_transforms.cli.state_options import AccountOptions, account_of_options
 from dp_transforms.errors import UserError
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -19,8 +19,8 @@ from dp_transforms.runs.ledger import Ledger, database
 
 @pytest.fixture
 def account(tmp_path: pathlib.Path) -> LedgerAccount:
-    options = {"population": "news", "max_epsilon": "100", "max_delta": "1e-3"}
-    account = account_of_options({"ledger": str(tmp_path / "ledger.db"), **options})
+    ledger = str(tmp_path / "ledger.db")
+    account = account_of_options(AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3"))
     assert account is not None
     schedule = WindowSchedule(0, 3600, 3600, 3600)
     plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, mode="hits")

@@ -200,7 +200,7 @@ def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, schem
 
 def test_the_picture_of_the_docs(browser, tmp_path):
     """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
-    with python("-m", "dp_transforms.cli.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
+    with python("-m", "examples.demos.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:
         printed, _ = demo.communicate()
     page_file = tmp_path / "demo" / "looks.html"
     assert printed.splitlines()[-1] == f"Open {page_file} in a browser: it needs no network."

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from dp_transforms.cli import plan_from_log
 from dp_transforms.cli.plan import command
+from dp_transforms.cli.plan_options import PlanOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import activity
 from dp_transforms.plan.looks_plan import LooksPlan
@@ -117,37 +118,6 @@ def test_every_format_is_read(tmp_path: pathlib.Path, ending: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["--from-log", "x"],
-            "Missing --from-log-users: other if no user of this log will be in the run, same if some",
-        ),
-        (["--from-log", "x", *SAME, "--usual-looks", "1", "5"], "--from-log and --usual-looks exclude each other."),
-        (["--from-log", "x", *OTHER, "--from-log-share", "0.1"], "--from-log-share cannot be used with"),
-        (["--from-log", "x", *SAME, "--from-log-share", "0.6"], "is not in the range 0<x<=0.5"),
-        (["--from-log", "x", *SAME, "--mode", "hits"], "--from-log cannot be used with --mode hits."),
-        (SAME, "--from-log-users cannot be used without --from-log. Leave it out."),
-        (["--user-field", "who"], "--user-field cannot be used without --from-log. Leave it out."),
-        (["--time-unit", "ms"], "--time-unit cannot be used without --from-log. Leave it out."),
-        (["--time-zone", "UTC"], "--time-zone cannot be used without --from-log. Leave it out."),
-    ],
-)
-def test_a_wrong_command_line(words: list[str], said: str) -> None:
-    result = run(*BUDGET, *DAY, *words)
-    assert result.exit_code == 2
-    assert said in " ".join(result.stderr.split())
-
-
-@pytest.mark.parametrize("words", [["--compare", "a", "b"], ["--epsilon-per-query", "0.1", "--delta", "1e-8"]])
-def test_where_no_plan_is_made_no_log_is_read(words: list[str]) -> None:
-    for more in (["--from-log", "x", *SAME], ["--item-field", "x"]):
-        result = run(*words, *more)
-        assert result.exit_code == 2
-        assert "--from-log" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
         (["--epsilon", "0.004"], "--from-log-share times --epsilon must lie in [0.0001, 32], got 8e-05."),
         (["--most-looks", "0"], "--most-looks must be a whole number in 1 .. 100000, got 0."),
         (["--delta", "1e-13"], "--delta must be > 5.42e-12"),
@@ -205,10 +175,10 @@ def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no
 ) -> None:
     calibrate = plan_from_log.plan_from_options
 
-    def only_default(**options: object) -> object:
-        if options["usual_looks"] is not None:
+    def only_default(options: PlanOptions, activity_epsilon: float | None = None) -> ReleasePlan:
+        if options.usual_looks is not None:
             raise UserError("--hits-per-user makes no user's weight larger.")
-        return calibrate(**options)
+        return calibrate(options, activity_epsilon)
 
     monkeypatch.setattr(plan_from_log, "plan_from_options", only_default)
     done = run(*BUDGET, *DAY, "--from-log", log, *SAME, "--json")

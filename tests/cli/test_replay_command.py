@@ -121,7 +121,7 @@ def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(parquet_log: pathlib.
     key.chmod(0o600)
     words = ["replay", parquet_log, *BUDGET, "--mode", "hits-with-counts", "--output", "report.jsonl"]
     stderr_text = error_line(shh(*words, "--noise-key-file", key, "--run-id", "nightly", cwd=tmp_path))
-    assert "--run-id and --noise-key-file exclude each other" in stderr_text
+    assert "--run-id cannot be used with --noise-key-file" in stderr_text
     assert "Leave --run-id out" in stderr_text
     assert not (tmp_path / "report.jsonl").exists()
     reports = []

@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
         assert f"{missing} cannot be read: No such file or directory" in refusal(
             log, *words, "--domain-file", missing, *output
         )
-    assert "--plan already sets --threshold" in refusal(
+    assert "--threshold cannot be used with --plan" in refusal(
         log, *known, "--domain-file", items, "--threshold", "5", *output
     )
     assert not (tmp_path / "report.jsonl").exists()

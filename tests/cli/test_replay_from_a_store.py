@@ -101,8 +101,12 @@ def test_worker_processes_read_parts_of_one_stored_file(
     remote_files.put_new(url, path.read_bytes())
     plan, key, fields = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
     here, there = (
-        dataclasses.replace(
-            replay_request(source, plan, tmp_path / f"{name}.jsonl", key, fields=fields),
+        replay_request(
+            source,
+            plan,
+            tmp_path / f"{name}.jsonl",
+            key,
+            fields=fields,
             dead_letter=str(tmp_path / f"{name}.bad"),
         )
         for name, source in (("here", str(path)), ("there", url))

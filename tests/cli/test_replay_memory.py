@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import EventFields, ReleasePlan, WindowSchedule, find_log_chunks
+from dp_transforms import ReleasePlan, WindowSchedule
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.errors import UserError
+from tests.helpers.crowded_logs import replay_request
 from tests.helpers.forked import python
 
 _SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
@@ -30,8 +31,7 @@ def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:
 
 
 def request_for(log: pathlib.Path, plan: ReleasePlan, domain_file: str | None = None) -> ReplayRequest:
-    chunks = find_log_chunks([str(log)], EventFields())
-    return ReplayRequest(chunks, EventFields(), plan, domain_file, "report.avro", None, 0.5, None, "run", "events")
+    return replay_request(log, plan, "report.avro", None, "run", domain_file=domain_file)
 
 
 def test_a_log_too_large_for_memory_is_refused_with_the_figure(

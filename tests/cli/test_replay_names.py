@@ -27,9 +27,9 @@ def log(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "log.parquet"
 
 
-def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_heavy_items_are_named_also_where_no_mode_is_asked_for(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output = tmp_path / "report.jsonl"
-    done = shh("replay", log, *BUDGET, *NAMES, "--output", output)
+    done = shh("replay", log, *BUDGET[: BUDGET.index("--mode")], *NAMES[2:], "--output", output)
     assert done.returncode == 0, done.stderr
     header, windows = found(output)
     hours = [hour for hour in range(HOURS) if hour not in (2, 4)]
@@ -38,15 +38,6 @@ def test_heavy_items_are_named(log: pathlib.Path, tmp_path: pathlib.Path) -> Non
     assert header["plan"]["most_looks"] == 20
     assert "did not count" not in done.stderr
     assert f"Read {len(log_rows()):,} rows" in done.stderr
-
-
-def test_names_is_what_a_replay_does_where_no_release_is_asked_for(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    output = tmp_path / "report.jsonl"
-    done = shh("replay", log, *BUDGET[: BUDGET.index("--mode")], *NAMES[2:], "--output", output)
-    assert done.returncode == 0, done.stderr
-    header, windows = found(output)
-    assert header["plan"]["mode"] == "looks"
-    assert windows["00"] == ["heavy-0"]
 
 
 def test_two_processes_name_what_one_names(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -94,10 +85,7 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(
     )
 
 
-def test_counts_belong_to_names_and_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    refused = shh("replay", log, *BUDGET, "--mode", "hits", "--counts-for", 3, "--output", tmp_path / "r.avro")
-    assert refused.returncode == 2
-    assert "--counts-for cannot be used with --mode hits" in refused.stderr
+def test_counts_belong_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     below = shh("replay", log, *BUDGET, *NAMES, "--counts-for", -1, "--output", tmp_path / "r.avro")
     assert "--counts-for must be" in below.stderr
     key = tmp_path / "noise.key"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -57,8 +58,8 @@ def request_of(tmp_path: pathlib.Path) -> MakeRequest:
     key = key_file(tmp_path)
 
     def make(name: str, plan: ReleasePlan, **changes: object) -> ReplayRequest:
-        made = replay_request(log, plan, tmp_path / name, key)
-        return dataclasses.replace(made, **{"dead_letter": str(tmp_path / f"{name}.bad"), **changes})  # type: ignore[arg-type]
+        words: dict[str, Any] = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
+        return replay_request(log, plan, tmp_path / name, **words)
 
     return make
 
@@ -68,8 +69,8 @@ def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, b
     if pool is not None:
         read_ahead(pool, request)
     summary = run_replay(request, pipeline_options([]), None, pool=pool)
-    assert request.dead_letter is not None
-    bad = pathlib.Path(request.dead_letter).read_bytes()
+    assert request.options.dead_letter is not None
+    bad = pathlib.Path(request.options.dead_letter).read_bytes()
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
 
 
@@ -137,12 +138,15 @@ def test_a_log_of_one_large_piece_is_cut_and_changes_no_byte(
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
     path = write_large_piece(tmp_path / f"log.{ending}")
     fields = EventFields(time_unit="s")
-    made = replay_request(path, PLANS["looks"](), tmp_path / "here.jsonl", key_file(tmp_path), fields=fields)
-    expected = replayed(dataclasses.replace(made, dead_letter=str(tmp_path / "here.bad")), None)
-    changes = {"output": str(tmp_path / "there.jsonl"), "dead_letter": str(tmp_path / "there.bad")}
+    plan, key = PLANS["looks"](), key_file(tmp_path)
+    here, there = (
+        replay_request(path, plan, f"{place}.jsonl", key, fields=fields, dead_letter=f"{place}.bad")
+        for place in (tmp_path / "here", tmp_path / "there")
+    )
+    expected = replayed(here, None)
     with ProcessPool(2, ALL_IN_MEMORY) as pool:
-        found = replayed(dataclasses.replace(made, **changes), pool)
-    parts = len(cut_chunks(made.chunks, fields, 2))
+        found = replayed(there, pool)
+    parts = len(cut_chunks(here.chunks, fields, 2))
     assert parts == 2 if ending == "parquet" else parts in (8, 9)
     assert b"i1" in expected[0]
     assert expected[1].count(b"\n") > 100
@@ -326,7 +330,7 @@ def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeR
 
 def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
     request = request_of("report.jsonl", PLANS["looks"]())
-    secret = pathlib.Path(str(request.noise_key_file)).read_bytes()
+    secret = pathlib.Path(str(request.options.noise_key_file)).read_bytes()
     with ProcessPool(2, ALL_ON_DISK) as pool:
         read_ahead(pool, request)
         seen = b""

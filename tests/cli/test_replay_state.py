@@ -89,7 +89,6 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: 
     assert "is not the end of a window. Use 2026-01-03T00:00:00Z or 2026-01-04T00:00:00Z" in nights.refused(
         3, until="2026-01-03T05:00:00Z"
     )
-    assert "--state needs --noise-key-file" in nights.refused(3, noise_key_file="")
     assert "name the same file" in nights.refused(3, output="x.jsonl", dead_letter="run.state")
     (tmp_path / "3.jsonl").write_text("mine")
     assert "never overwritten" in nights.refused(3)
@@ -128,7 +127,7 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights: Nights) -> No
     assert "is a link" in nights.refused(1, state="dangling")
     assert "does not exist" in nights.refused(1, state="nowhere/run.state")
     assert "must be a path" in nights.refused(1, state="gs://bucket/run.state")
-    assert "--until belongs to --state" in nights.refused(1, state="")
+    assert "--until needs --state" in nights.refused(1, state="")
 
 
 def test_counts_cannot_be_paid_in_parts(nights: Nights) -> None:

@@ -206,9 +206,6 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--population", "news"), "--population belong to --ledger"),
-        (("--max-epsilon", "2", "--max-delta", "1e-6"), "belong to --ledger"),
-        (("--ledger", "ledger.db"), "--ledger needs --population"),
         ((*ACCOUNT, "--max-epsilon", "2"), "are set together"),
         (ACCOUNT, "Declare it, once, with --max-epsilon"),
         ((*ACCOUNT, "--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),

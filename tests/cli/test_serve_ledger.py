@@ -132,8 +132,6 @@ def test_a_report_and_a_ledger_are_served_apart(tmp_path: pathlib.Path) -> None:
     for words, said in (
         ([], "give one of both"),
         (["reports", "--ledger", "shh.db"], "give one of both"),
-        (["--ledger", "shh.db", "--last", "10000"], "--last belongs to a report"),
-        (["--ledger", "shh.db", "--flink-master", "h:1"], "--flink-master belongs to a report"),
         (["--ledger", "missing.db", "--port", "0"], "there is no ledger at"),
     ):
         ended = shh_here.shh("serve", *words, cwd=tmp_path)

@@ -425,4 +425,4 @@ def test_a_page_or_a_chart_is_replaced_only_when_asked_and_nothing_else_is(show,
         assert show(LABELS, "--html", str(taken), "--force")[2] == 1
     assert link.is_symlink()
     assert page.read_text() == before
-    assert "--force replaces a page or a chart" in show(LABELS, "--force")[1]
+    assert "--force needs --html or --chart" in show(LABELS, "--force")[1]

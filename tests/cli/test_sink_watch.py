@@ -15,6 +15,7 @@ import pytest
 
 from dp_transforms.cli import stream_watch
 from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.stream_options import StreamOptions
 from dp_transforms.cli.stream_watch import SinkWatch
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -192,7 +193,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
     clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
     fields = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
-    return types.SimpleNamespace(sink=sink, engine=engine, state=None, once=False, **fields)
+    return types.SimpleNamespace(sink=sink, engine=engine, state=None, options=StreamOptions(), **fields)
 
 
 def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:

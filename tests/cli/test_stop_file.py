@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-from dp_transforms.cli.stream_rules import stop_file_of_run
+from dp_transforms.cli.stream_request import stop_file_of_run
 from dp_transforms.errors import UserError
 
 

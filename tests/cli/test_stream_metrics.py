@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dp_transforms.cli.stream_metrics import OperatorMetrics, served_metrics
+from dp_transforms.cli.stream_status import OperatorMetrics, served_metrics
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts
 from tests.cli.stream_words import PLAN, run

@@ -22,8 +22,7 @@ import pytest
 from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.flink_replay import replay_on_flink
-from dp_transforms.cli.replay_engine import ClusterReplay
-from dp_transforms.cli.replay_request import ReplaySummary
+from dp_transforms.cli.replay_request import ClusterReplay, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.flink_rest import ENDED
@@ -75,8 +74,12 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     for name, rows in (("a.csv", 60_000), ("b.jsonl", 20_000), ("c.parquet", 20_000)):
         write_large_piece(log / name, rows, padding=60)
     here, there = (
-        dataclasses.replace(
-            replay_request(log, _plan("looks"), tmp_path / f"{where}.jsonl", key_path, fields=fields),
+        replay_request(
+            log,
+            _plan("looks"),
+            tmp_path / f"{where}.jsonl",
+            key_path,
+            fields=fields,
             dead_letter=str(tmp_path / f"{where}-bad.jsonl"),
         )
         for where in ("here", "there")

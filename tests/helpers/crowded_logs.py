@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import pathlib
 import random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.cli.replay_request import ReplayRequest
+from dp_transforms.cli.plan_options import PlanOptions
+from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -72,21 +74,25 @@ def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:
 def replay_request(
     log: pathlib.Path | str,
     plan: ReleasePlan,
-    output: pathlib.Path,
-    key_path: str,
+    output: pathlib.Path | str,
+    key_path: str | None,
     run_id: str = "run-1",
     fields: EventFields | None = None,
+    domain_file: str | None = None,
+    shards: int | None = None,
+    **asked: Any,
 ) -> ReplayRequest:
+    """asked: further fields of `ReplayOptions`."""
     fields = fields or EventFields()
+    options = ReplayOptions(
+        logs=(str(log),), plan=PlanOptions(domain_file=domain_file), noise_key_file=key_path, **asked
+    )
     return ReplayRequest(
+        options,
         chunks=find_log_chunks([str(log)], fields),
         fields=fields,
         plan=plan,
-        domain_file=None,
         output=str(output),
-        dead_letter=None,
-        max_bad_fraction=0.5,
-        noise_key_file=key_path,
         run_id=run_id,
-        stream="events",
+        shards=shards,
     )

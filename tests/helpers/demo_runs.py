@@ -17,7 +17,7 @@ _ROOT = pathlib.Path(__file__).parents[2]
 def start_demo(name: str, folder: pathlib.Path) -> subprocess.Popen[str]:
     """As a shell does for `make demo-... &`: the program begins with SIGINT ignored."""
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", f"dp_transforms.cli.{name}"],
+        [sys.executable, "-u", "-m", f"examples.demos.{name}"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         stdout=subprocess.PIPE,

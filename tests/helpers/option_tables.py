@@ -21,6 +21,7 @@ PAGE = DOCS / "commands.md"
 API_PAGE = DOCS / "python_api.md"
 SHARED = "several commands"
 _BLOCK = re.compile(r"^<!-- options of ([a-z ]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+_OPTION = re.compile(r"--[a-z-]+( (?!or\b|and\b)[\w:-]+)?")
 _NAME = re.compile(r"^- `(\w+)`(?:.*\n)(?:  .*\n)*", re.MULTILINE)
 
 
@@ -92,7 +93,9 @@ def with_options(page: str, found: Mapping[str, click.Command]) -> str:
 
     def block(mark: re.Match[str]) -> str:
         name = mark[1]
-        lines = _of_several(shared) if name == SHARED else _of_one(options[name].values(), shared)
+        lines = (
+            _of_several(shared) if name == SHARED else [*_of_one(options[name].values(), shared), *_rules(found[name])]
+        )
         return "\n".join([f"<!-- options of {name} -->", "", *lines, "", "<!-- end -->"])
 
     return _BLOCK.sub(block, page)
@@ -109,6 +112,21 @@ def _of_several(shared: Mapping[Said, Iterable[str]]) -> list[str]:
 def _of_one(options: Collection[Said], shared: Mapping[Said, Iterable[str]]) -> list[str]:
     own = [one.line() for one in options if one not in shared]
     return [*own, *(["", f"And those [of {SHARED}](#options-of-several-commands)."] if len(own) < len(options) else [])]
+
+
+def _rules(command: click.Command) -> list[str]:
+    """The rules between its options, from the table that checks them; nothing without any."""
+    rules = getattr(command, "rules", [])
+    lines = [
+        _wrapped(f"- {_in_code(rule.options)}: {_in_code(rule.in_short)}{f' ({rule.why})' if rule.why else ''}.")
+        for rule in rules
+    ]
+    return ["", "What goes together:", "", *lines] if lines else []
+
+
+def _in_code(text: str) -> str:
+    """Options and their values in backticks."""
+    return _OPTION.sub(r"`\g<0>`", text)
 
 
 def _wrapped(text: str, indent: str = "  ") -> str:

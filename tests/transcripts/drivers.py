@@ -34,8 +34,7 @@ from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.cli import flink_replay
 from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.replay_engine import ClusterReplay
-from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.local import pipeline_options
@@ -92,9 +91,8 @@ def prepared(folder: pathlib.Path, mode: str, reader: str) -> Run:
 
 def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more: Any) -> Left:
     output, bad = run.folder / "report.jsonl", run.folder / "bad.jsonl"
-    made = replay_request(run.logs, run.plan, output, run.key, RUN_ID)
-    domain = str(run.domain) if run.domain else None
-    request = dataclasses.replace(made, dead_letter=str(bad), domain_file=domain, **more)
+    more.update(domain_file=str(run.domain) if run.domain else None, dead_letter=str(bad))
+    request = replay_request(run.logs, run.plan, output, run.key, RUN_ID, **more)
     counts = {name: count for name, count in dataclasses.asdict(replay(request)).items() if name != "seconds"}
     report = read_report(output)
     return Left(list(report.windows), list(_dead_letter([bad])), counts, report.header, output.read_bytes())

@@ -15,19 +15,9 @@ from typing import NamedTuple
 from rich.console import Console
 
 from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.cli.demo import (
-    fresh_folder,
-    kill_workers,
-    make_noise_key,
-    print_checks,
-    print_command,
-    run_demo,
-    shh_words,
-    started,
-)
 from dp_transforms.cli.main import main
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.replay_request import ReplayRequest
+from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
 from dp_transforms.engines.flink import WorkerPool
@@ -37,6 +27,16 @@ from dp_transforms.engines.local import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.reports import read_report_file
+from examples.demos.demo import (
+    fresh_folder,
+    kill_workers,
+    make_noise_key,
+    print_checks,
+    print_command,
+    run_demo,
+    shh_words,
+    started,
+)
 
 _FOLDER = pathlib.Path("demo") / "flink"
 _BUCKET = "clicks"
@@ -161,17 +161,14 @@ def _kill_workers_at_work(
 
 def _replay_here(run_id: str, plan: ReleasePlan, key: pathlib.Path, output: str) -> None:
     fields = EventFields()
+    logs = (f"s3://{_BUCKET}/log/",)
     request = ReplayRequest(
-        chunks=find_log_chunks([f"s3://{_BUCKET}/log/"], fields),
+        ReplayOptions(logs=logs, noise_key_file=str(key)),
+        chunks=find_log_chunks(logs, fields),
         fields=fields,
         plan=plan,
-        domain_file=None,
         output=output,
-        dead_letter=None,
-        max_bad_fraction=0.5,
-        noise_key_file=str(key),
         run_id=run_id,
-        stream="events",
     )
     run_replay(request, pipeline_options([]), ReadProgress())
 

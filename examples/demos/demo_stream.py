@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from dp_transforms.cli.demo import (
+from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines.flink import WorkerPool
+from dp_transforms.engines.flink_cluster import FlinkCluster
+from dp_transforms.engines.kafka_server import KafkaServer, StoredRecord
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.reports.topic_records import decode_record
+from examples.demos.demo import (
     fresh_folder,
     kill_workers,
     make_noise_key,
@@ -25,13 +31,7 @@ from dp_transforms.cli.demo import (
     shh_words,
     started,
 )
-from dp_transforms.cli.simulated_stream import LiveStream, LiveStreamWriter
-from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink import WorkerPool
-from dp_transforms.engines.flink_cluster import FlinkCluster
-from dp_transforms.engines.kafka_server import KafkaServer, StoredRecord
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.topic_records import decode_record
+from examples.demos.simulated_stream import LiveStream, LiveStreamWriter
 
 _FOLDER = pathlib.Path("demo") / "stream"
 _STREAM = LiveStream(events_per_second=1500, users=60_000, partitions=2)

@@ -1,0 +1,199 @@
+"""Rules between options: each command line below breaks one, and each rule is broken by one.
+
+What is said here is written by hand: a rule that is lost, or says something else, is found. That a command checks its
+rules before anything else, and with which exit code it ends, is held below for one of each kind.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shlex
+
+import pytest
+
+from dp_transforms.cli.options import GroupedCommand, Rule, RuledCommand, broken_rules
+from tests.helpers.option_tables import commands
+from tests.helpers.shh_here import shh
+
+REFUSED = {
+    "plan": """
+        --compare a b --epsilon 2: --compare cannot be used with --epsilon.
+        --compare a b --output c: --compare cannot be used with --output.
+        --compare a b --from-log c: --compare cannot be used with --from-log.
+        --epsilon-per-query 1 --delta 1e-9 --chart c.svg: --epsilon-per-query cannot be used with --chart.
+        --epsilon-per-query 1 --delta 1e-9 --window 1h: --epsilon-per-query cannot be used with --window.
+        --epsilon-per-query 1 --delta 1e-9 --domain-file d: --epsilon-per-query cannot be used with --domain-file.
+        --epsilon-per-query 1 --delta 1e-9 --from-log c: --epsilon-per-query cannot be used with --from-log.
+        --epsilon-per-query 1: --epsilon-per-query needs --delta.
+        --from-log-users same: --from-log-users needs --from-log.
+        --user-field who: --user-field needs --from-log.
+        --time-unit ms: --time-unit needs --from-log.
+        --time-zone UTC: --time-zone needs --from-log.
+        --from-log c --from-log-users same --mode hits: --from-log needs --mode looks.
+        --from-log c --from-log-users same --usual-looks 1 2: --from-log cannot be used with --usual-looks.
+        --from-log c: --from-log needs --from-log-users: other if no user of this log will be in the run
+        --from-log c --from-log-users other --from-log-share 0.1: --from-log-share needs --from-log-users same.
+        --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
+        --threshold 5: --threshold needs --mode hits or
+        --accountant game --mode looks: --accountant needs --mode hits or
+        --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
+        --no-known-items --mode kms21: --no-known-items needs --mode looks.
+        --counts-for 5 --mode hits: --counts-for needs --mode looks.
+    """,
+    "replay": """
+        --plan p --epsilon 2: --epsilon cannot be used with --plan: the plan sets it already.
+        --plan p --max-items-per-user 5: --max-items-per-user cannot be used with --plan
+        --max-items-per-user 5: --max-items-per-user needs --mode hits or
+        --most-looks 5 --mode hits: --most-looks needs --mode looks.
+        --engine in-process --flink-master h:1: --flink-master cannot be used with --engine in-process.
+        --parallelism 2: --parallelism needs --engine flink or --flink-master.
+        --worker-memory 4000: --worker-memory needs --engine flink
+        --worker-pool h:2 --engine in-process: --worker-pool needs --engine flink
+        --flink-master h:1 --noise-key-file k: --flink-master HOST:PORT needs --worker-pool
+        --detach --engine flink --noise-key-file k: --detach needs --flink-master HOST:PORT
+        --output-table news --output r.avro: --output-table needs --output DATABASE.
+        --engine flink: --engine flink needs --noise-key-file: workers outside this process need one noise key. Make one
+        --engine flink --noise-key-file k --output sqlite:///r.db: --output DATABASE cannot be used with --engine flink.
+        --state s --noise-key-file k --output sqlite:///r.db: --output DATABASE cannot be used with --state: a part
+        --state s --noise-key-file k --engine flink: --state cannot be used with --engine flink: it was not tried.
+        --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --ledger l --population p: --detach cannot
+        --until 2026-01-01: --until needs --state.
+        --state s: --state needs --noise-key-file: all parts of a run have one key, since users are recognised by it.
+        --population p: --population needs --ledger.
+        --max-epsilon 2: --max-epsilon needs --ledger.
+        --ledger l: --ledger needs --population: a name for all streams that share users with this one.
+        --run-id mine --noise-key-file k: --run-id cannot be used with --noise-key-file: if both were used again
+    """,
+    "show": """
+        --last 3 --all: --last cannot be used with --all.
+        --titles t.csv: --titles needs --html or --chart
+        --force: --force needs --html or --chart
+    """,
+    "serve": """
+        --ledger l --last 10000: --last cannot be used with --ledger: it belongs to a report. Leave it out, or serve
+        --ledger l --titles t.csv: --titles cannot be used with --ledger
+        --ledger l --flink-master h:1: --flink-master cannot be used with --ledger
+    """,
+    "stream": """
+        --folder f --output o --plan p --delta 1e-9: --delta cannot be used with --plan
+        --folder f --output o --threshold 5: --threshold needs --mode hits or
+        --folder f --output o --forget-after 5 --mode hits: --forget-after needs --mode looks.
+        --folder f --output o --flink-master h:1 --engine prism: --flink-master cannot be used with --engine prism.
+        --folder f --output o --checkpoint-dir c: --checkpoint-dir needs --engine flink or --flink-master.
+        --folder f --output o --flink-master h:1: --flink-master HOST:PORT needs --worker-pool: its task managers need
+        --folder f --output o --detach: --detach needs --flink-master HOST:PORT: an engine that runs on
+        --folder f --output o --engine flink --resume-from s: --resume-from needs --run-id or --state: it resumes a run.
+        --output o: give one of --kafka and --folder: the input
+        --kafka h:1 --topic t --folder f --output o: give one of --kafka and --folder
+        --folder f --topic t --output o: --topic needs --kafka
+        --folder f --format avro --output o: --format avro needs --kafka
+        --folder f --producer-times --output o: --producer-times needs --kafka
+        --kafka h:1 --topic t --csv-separator ; --output o: --csv-separator needs --folder: they are for files.
+        --kafka h:1 --output o: --kafka needs --topic: which topic to read.
+        --kafka h:1 --topic t --clock event --producer-times --output o: --producer-times needs --clock arrival.
+        --kafka h:1 --topic t --format avro --output o: --format avro needs --avro-schema.
+        --kafka h:1 --topic t --avro-framing none --output o: --avro-framing needs --format avro.
+        --kafka h:1 --topic t --format avro --avro-schema s --avro-schema-id 1 --output o: --avro-schema-id needs --avro
+        --folder f: give one of --output and --output-topic: a folder, a database in --output, or a topic.
+        --folder f --output o --output-topic t: give one of --output and --output-topic
+        --folder f --output o --output-table t: --output-table needs --output DATABASE.
+        --folder f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
+        --folder f --output o --output-kafka h:1: --output-kafka needs --output-topic.
+        --folder f --output-topic t: --output-topic needs --output-kafka or --kafka: the servers that have the topic.
+        --folder f --output o --until 2026-01-01: --until needs --state.
+        --folder f --output o --state s: --state needs --noise-key-file
+        --folder f --output o --max-delta 1e-6: --max-delta needs --ledger.
+        --folder f --output o --ledger l: --ledger needs --population
+        --folder f --output o --noise-key-file k --noise-key-secret v: --noise-key-file cannot be used with
+        --folder f --output o --flink-master h:1 --worker-pool h:2 --detach --metrics-port 0: --metrics-port cannot be
+        --folder f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
+        --folder f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach
+        --folder f --output o --flink-master h:1 --worker-pool h:2 --detach --state s --noise-key-file k: --state cannot
+    """,
+}
+ALLOWED = {
+    "replay": """
+        --run-id mine --noise-key-file k --state s
+        --flink-master [local] --noise-key-file k
+        --engine flink --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --parallelism 2
+    """,
+    "stream": """
+        --kafka h:1 --topic t --output-topic r
+        --kafka h:1 --topic t --output o --format avro --avro-schema s --avro-framing confluent --avro-schema-id 0
+        --folder f --output-topic r --output-kafka h:1
+        --folder f --output sqlite:///r.db --output-table t
+        --kafka h:1 --topic t --producer-times --output o
+    """,
+    "plan": "--threshold 5 --mode hits",
+    "show": "--last 3 --html a.html --force",
+}
+
+
+def rules_broken_by(name: str, words: str) -> list[tuple[Rule, str]]:
+    argument = ["log"] if name in ("replay", "show") else []
+    command = commands()[name]
+    return list(broken_rules(command.make_context(name, [*argument, *shlex.split(words)])))
+
+
+def test_each_rule_refuses_what_it_should_and_says_so() -> None:
+    rules = {name: command.rules for name, command in commands().items() if isinstance(command, RuledCommand)}
+    assert {name for name, found in rules.items() if found} == set(REFUSED)
+    for name, lines in REFUSED.items():
+        left = list(rules[name])
+        for line in filter(None, map(str.strip, lines.splitlines())):
+            words, _, said = line.partition(": ")
+            rule, message = rules_broken_by(name, words)[0]
+            assert message.startswith(said), (name, words, message)
+            assert message.endswith((".", "noise.key)")), message
+            left = [other for other in left if other != rule]
+        assert not left, (name, left)
+
+
+def test_what_no_rule_speaks_of_is_allowed() -> None:
+    for name, lines in ALLOWED.items():
+        for words in filter(None, map(str.strip, lines.splitlines())):
+            assert rules_broken_by(name, words) == [], (name, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("replay nowhere.csv --until 2026-01-01", 1, "shh: --until needs --state."),
+        ("stream --folder nowhere", 1, "shh: give one of --output and --output-topic"),
+        ("serve --ledger l --last 3", 1, "shh: --last cannot be used with --ledger"),
+        ("show nowhere.avro --last 3 --all", 2, "Error: --last cannot be used with --all."),
+        ("plan --threshold 5", 2, "Error: --threshold needs --mode hits"),
+    ],
+)
+def test_a_command_checks_its_rules_before_it_looks_at_anything(
+    tmp_path: pathlib.Path, words: str, code: int, said: str
+) -> None:
+    result = shh(*words.split(), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert result.stderr.splitlines()[-1].startswith(said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_in_a_file_is_given_and_a_flag_that_is_false_is_not(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "shh.toml").write_text('[show]\nforce = false\nlast = 3\nall = false\n[replay]\nuntil = "2026-01-01"\n')
+    config = ("--config", "shh.toml")
+    assert "--until needs --state" in shh(*config, "replay", "nowhere.csv", cwd=tmp_path).stderr
+    assert "nowhere.avro" in shh(*config, "show", "nowhere.avro", cwd=tmp_path).stderr
+
+
+def test_the_long_help_shows_the_rules_of_the_command() -> None:
+    for name, command in commands().items():
+        rules = command.rules if isinstance(command, GroupedCommand) else []
+        shown = "".join(shh(name, "--help-all").stdout.split()) if rules else ""
+        for rule in rules:
+            assert "".join(f"{rule.options}: {rule.in_short}".split()) in shown, (name, rule)
+
+
+def test_a_rule_is_a_sentence() -> None:
+    rule = Rule("--a, --b", needs="--c | --d x", why="so it is")
+    assert rule.broken(lambda word: word == "--b") == (
+        "--b needs --c or --d x: so it is. Give it too, or leave --b out."
+    )
+    assert rule.broken(lambda word: word in ("--b", "--d x")) is None
+    assert rule.in_short == "needs --c or --d x"
+    assert Rule("--a", excludes="--b", unless="--c").broken(lambda word: True) is None
