@@ -14,7 +14,7 @@ from dp_transforms.audit.sampled_hits import StreamDesign
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
 from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
-from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.plan import Plan
 
 _NEVER_TRIED = (
     "noise that does not follow the holders, and hits that one part of a run hands to the next: these have tests of "
@@ -28,7 +28,7 @@ _NEVER_TRIED = (
 
 @dataclasses.dataclass(frozen=True)
 class HitsReport(AuditReport):
-    plan: HitsPlan
+    plan: Plan
     exact: ExactAudit
     sampled: SampledAudit[StreamDesign] | None = None
 
@@ -42,12 +42,12 @@ class HitsReport(AuditReport):
         return min(rounds_until_excluded(Mechanism.of_plan(self.plan)), self.plan.queries_per_user)
 
     def plan_text(self) -> str:
-        plan = self.plan
-        zone = f" to {plan.threshold + plan.zone_width - 1:,} charged" if plan.zone_width else ""
+        plan, hits = self.plan, self.plan.charged_hits
+        zone = f" to {plan.threshold + hits.zone_width - 1:,} charged" if hits.zone_width else ""
         return (
-            f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {plan.noise_scale:.4g}, threshold "
-            f"{plan.threshold:,}{zone}, {plan.hits_per_user:,} hits per user, {plan.max_items_per_user:,} items per "
-            f"user and window. Noise by the accountant {plan.accountant}."
+            f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {hits.noise.scale:.4g}, threshold "
+            f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
+            f"user and window. Noise by the accountant {hits.accountant}."
         )
 
     def exact_table(self) -> Table:
@@ -58,22 +58,22 @@ class HitsReport(AuditReport):
         add = functools.partial(add_claim, table)
         for name, side in (("added", exact.adding), ("removed", exact.removing)):
             epsilon = f"{rounded_down(side.epsilon)} of {plan.epsilon:g}"
-            add(f"charged results, user {name}", plan.delta_accounting, side.attained, epsilon)
+            add(f"charged results, user {name}", plan.shares.paid, side.attained, epsilon)
         add("items the user holds alone", plan.delta_open, exact.lone_delta, "")
         epsilon = f"{rounded_down(exact.together_epsilon)} of {plan.epsilon:g}"
         add("both together", plan.delta, exact.together_delta, epsilon)
-        rest = f"{plan.delta_hash + plan.delta_sampling:.2g}"
+        rest = f"{plan.shares.hash + plan.shares.sampling:.2g}"
         table.add_row("hash collisions, sampled noise", rest, "not tried", "", "")
         worst = max(exact.running, key=lambda figure: figure.delta)
         name = f"running figure, cut at {worst.hits:,} hit{'s' if worst.hits > 1 else ''}"
-        add(name, plan.delta_accounting, worst.delta, f"at {worst.epsilon:.4f}")
+        add(name, plan.shares.paid, worst.delta, f"at {worst.epsilon:.4f}")
         return table
 
     def worst_texts(self) -> list[str]:
         worst = self.exact.worst
         texts = [
             f"The worst stream tried attains epsilon {rounded_down(worst.epsilon)} at delta "
-            f"{self.plan.delta_accounting:.4g}: {_stream_text(worst.stream, self.plan)}.",
+            f"{self.plan.shares.paid:.4g}: {_stream_text(worst.stream, self.plan)}.",
             _confidence_text(worst),
         ]
         if worst.items < self._enough_items:
@@ -113,15 +113,8 @@ class HitsReport(AuditReport):
         return "; ".join(limits)
 
     def record_of_parts(self) -> dict[str, Any]:
-        plan, exact = self.plan, self.exact
-        fields = ("fingerprint", "mode", "accountant", "noise_scale", "epsilon_per_query", "threshold", "zone_width")
-        shares = ("epsilon", "delta", "delta_accounting", "delta_open", "delta_sampling", "delta_hash")
+        exact = self.exact
         return {
-            "plan": {
-                **{name: getattr(plan, name) for name in (*fields, "hits_per_user", "max_items_per_user")},
-                "horizon": plan.schedule.horizon,
-            },
-            "claimed": {name: getattr(plan, name) for name in shares},
             "exact": {
                 "adding": self._side_record(exact.adding),
                 "removing": self._side_record(exact.removing),
@@ -165,7 +158,7 @@ class HitsReport(AuditReport):
         )
 
 
-def _stream_text(stream: AttackStream, plan: HitsPlan) -> str:
+def _stream_text(stream: AttackStream, plan: Plan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
     if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
@@ -195,11 +188,11 @@ def _confidence_text(worst: ChargedAudit) -> str:
     return text + f"No adversary attains more than {worst.ceiling_delta:.4g} on {worst.items:,} items{more}."
 
 
-def _distance_text(distance: int, plan: HitsPlan) -> str:
+def _distance_text(distance: int, plan: Plan) -> str:
     """The number of other holders, and how far that is from the threshold."""
     count = plan.threshold + distance
     others = f"{count:,} other holder{'' if count == 1 else 's'}"
-    if distance == plan.zone_width - 1 and plan.zone_width:
+    if distance == plan.charged_hits.zone_width - 1 and plan.charged_hits.zone_width:
         return f"{others}, one fewer than the upper edge of the zone"
     if distance == -1:
         return f"{others}, one fewer than the threshold"

@@ -13,7 +13,7 @@ from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.sampled_looks import LooksDesign
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, table_of
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 
 _NEVER_TRIED = (
     "noise that does not follow the weights of the holders, but who they are",
@@ -36,7 +36,7 @@ _OF_COUNTS = (
 
 @dataclasses.dataclass(frozen=True)
 class LooksReport(AuditReport):
-    plan: LooksPlan
+    plan: Plan
     exact: LooksExactAudit
     payments: PaymentAudit | None = None
     sampled: SampledAudit[LooksDesign] | None = None
@@ -47,31 +47,31 @@ class LooksReport(AuditReport):
         return [text for part in parts if part is not None for text in part.violations]
 
     def plan_text(self) -> str:
-        plan = self.plan
+        plan, looks = self.plan, self.plan.paid_looks
         known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
         further = ""
-        if plan.hits_per_user:
+        if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
-                f"{plan.hit_units / plan.purse:.3g} of a purse each, and then for looks of weight "
-                f"{plan.hit_weights[0]:,} to {plan.hit_weights[-1]:,}."
+                f"{plan.paid_hits.units / looks.purse:.3g} of a purse each, and then for looks of weight "
+                f"{plan.paid_hits.weights[0]:,} to {plan.paid_hits.weights[-1]:,}."
             )
-        if plan.counts_for:
+        if plan.counts is not None:
             further = (
-                f" The {plan.counts_for:,} largest items of a window are counted, of a user up to "
-                f"{plan.counts_per_user:,} pairs, {plan.count_units / plan.purse:.3g} of a purse each, with noise of "
-                f"scale {plan.count_scale:,}."
+                f" The {plan.counts.items:,} largest items of a window are counted, of a user up to "
+                f"{plan.counts.per_user:,} pairs, {plan.counts.units / looks.purse:.3g} of a purse each, with noise of "
+                f"scale {plan.counts.scale:,}."
             )
         return (
-            f"Plan {plan.fingerprint[:16]}: names, noise of shape {plan.shape:g} and scale {plan.scale:,}, weights "
-            f"{plan.weights[0]:,} to {plan.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
-            f"{plan.spacing:,}, at most {plan.most_looks:,} looks per user. A full purse is a divergence of "
-            f"{plan.budget:.4g} at order {plan.order:.4g}.{further}"
+            f"Plan {plan.fingerprint[:16]}: names, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
+            f"{looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
+            f"{looks.spacing:,}, at most {looks.most_looks:,} looks per user. A full purse is a divergence of "
+            f"{looks.budget:.4g} at order {looks.order:.4g}.{further}"
         )
 
     def exact_table(self) -> Table:
         plan, exact = self.plan, self.exact
-        title = f"Exact: divergence at order {plan.order:.4g}; delta at epsilon {plan.epsilon:g}"
+        title = f"Exact: divergence at order {plan.paid_looks.order:.4g}; delta at epsilon {plan.epsilon:g}"
         table = table_of(title, ("claimed", "attained", "ratio"))
 
         add = functools.partial(add_claim, table, error=1e-12)
@@ -79,17 +79,19 @@ class LooksReport(AuditReport):
         who = ", for hits" if price.pays_hits else ""
         worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
         add(f"price of a look, {worst}", price.claimed, price.look.divergence)
-        if plan.counts_for:
+        if plan.counts is not None:
             add("price of a count", exact.count_claimed, exact.count)
-        add("delta of a full purse", plan.delta_looks, exact.purse_delta * (1 - 1e-7))
+        add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
-            add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.delta_looks, few.delta)
+            add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
         for static in (each for each in exact.static if each.looks > 1):
-            add(f"{static.looks:,} equal looks", plan.delta_looks, static.delta)
+            add(f"{static.looks:,} equal looks", plan.shares.paid, static.delta)
         lone = "items the user holds alone" + (f", {exact.lone_looks:,} looks" if plan.delta_open else "")
         add(lone, plan.delta_open, exact.lone_delta)
         add("both together", plan.delta, exact.together_delta)
-        table.add_row("hash collisions, sampled noise", f"{plan.delta_hash + plan.delta_sampling:.2g}", "not tried", "")
+        table.add_row(
+            "hash collisions, sampled noise", f"{plan.shares.hash + plan.shares.sampling:.2g}", "not tried", ""
+        )
         return table
 
     def worst_texts(self) -> list[str]:
@@ -116,24 +118,14 @@ class LooksReport(AuditReport):
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
         limits += (*_OF_HITS,) if plan.hits_per_user else ()
-        limits += (*_OF_COUNTS,) if plan.counts_for else ()
-        if plan.activity_epsilon:
+        limits += (*_OF_COUNTS,) if plan.counts else ()
+        if plan.paid_looks.activity_epsilon:
             limits.append("the histogram of activity from which the plan was made: it has tests of its own")
         return [*limits, *_NEVER_TRIED]
 
     def record_of_parts(self) -> dict[str, Any]:
-        plan, exact = self.plan, self.exact
-        fields = ("fingerprint", "mode", "shape", "scale", "order", "budget", "most_looks", "hits_per_user")
-        thresholds = ("threshold", "known_threshold", "forget_after", "spacing", "domain_size")
-        of_counts = ("counts_for", "counts_per_user", "count_scale")
-        shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")
+        exact = self.exact
         return {
-            "plan": {
-                **{name: getattr(plan, name) for name in (*fields, *thresholds, *of_counts)},
-                "weights": [plan.weights[0], plan.weights[-1]],
-                "horizon": plan.schedule.horizon,
-            },
-            "claimed": {name: getattr(plan, name) for name in shares},
             "exact": {
                 "worst_price": _price_record(exact.worst_price),
                 "prices_compared": exact.prices,

@@ -33,8 +33,8 @@ from dp_transforms.cli.options import (
 )
 from dp_transforms.cli.plan_options import option_error, plan_from_options, schedule_from_options
 from dp_transforms.errors import UserError
-from dp_transforms.plan.looks_calibration import MOST_LOOKS_OF_PLAN
-from dp_transforms.plan.release_plan import DEFAULT_MODE, ReleasePlan
+from dp_transforms.plan.plan import DEFAULT_MODE, Plan
+from dp_transforms.plan.plan_checks import MOST_LOOKS_OF_PLAN
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SAME, OTHER = "same", "other"
@@ -105,7 +105,7 @@ class Activity:
         return f"In the log most pairs are of users with {low:,} to {high:,} pairs in such a run.{price}"
 
 
-def plan_with_activity(options: dict[str, Any]) -> tuple[ReleasePlan, Activity | None]:
+def plan_with_activity(options: dict[str, Any]) -> tuple[Plan, Activity | None]:
     """The plan of the options, with usual looks from the log that they name, if they name one.
 
     Raises click.UsageError and UserError as `plan_from_options`, and UserError for a log that cannot be read.

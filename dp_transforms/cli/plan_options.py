@@ -23,15 +23,15 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.plan.hits_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
-from dp_transforms.plan.release_plan import (
+from dp_transforms.plan.plan import (
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_USERS,
     DEFAULT_MODE,
     MODES,
-    ReleasePlan,
-    plan_class,
+    Plan,
+    choices_of,
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
@@ -209,7 +209,7 @@ def schedule_from_options(options: dict[str, Any]) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(**options: Any) -> ReleasePlan:
+def plan_from_options(**options: Any) -> Plan:
     """The calibrated plan; options: the parameters of `plan_options`, and ``activity_epsilon`` of ``--from-log``.
 
     Others are ignored.
@@ -230,7 +230,7 @@ def plan_from_options(**options: Any) -> ReleasePlan:
         given["known_items"] = False
     domain = read_domain_file(options.get("domain_file"))
     try:
-        plan = ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
+        plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)
@@ -242,7 +242,7 @@ def _check_mode_options(options: dict[str, Any]) -> None:
     mode = options.get("mode") or DEFAULT_MODE
     for name in PLAN_OPTIONS:
         choice = "known_items" if name == "no_known_items" else name
-        modes = [each for each in MODES if choice in plan_class(each).CHOICES]
+        modes = [each for each in MODES if choice in choices_of(each)]
         if options.get(name) is not None and modes and mode not in modes:
             raise click.UsageError(
                 f"{flag(name)} cannot be used with --mode {mode}. Leave it out, or use --mode {' or '.join(modes)}.",
@@ -250,13 +250,13 @@ def _check_mode_options(options: dict[str, Any]) -> None:
             )
 
 
-def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
+def read_plan(path: str, option: str = "--plan") -> Plan:
     """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
     try:
         text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
             raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
-        plan = ReleasePlan.from_json(text)
+        plan = Plan.from_json(text)
     except OSError as error:
         raise UserError(
             f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
@@ -284,7 +284,7 @@ def warn_of_budget(epsilon: float | None, delta: float) -> None:
         )
 
 
-def plan_of_command(options: dict[str, Any]) -> ReleasePlan:
+def plan_of_command(options: dict[str, Any]) -> Plan:
     """The plan of ``--plan FILE`` or of the budget options, which exclude each other.
 
     options: `plan_options` and ``plan_file``. Whether the domain file belongs to the plan is checked when it is read.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.logs import EventFields, LogChunk
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_table import ReportTable
 
@@ -27,7 +27,7 @@ class ReplayRequest:
 
     chunks: Sequence[LogChunk]
     fields: EventFields
-    plan: ReleasePlan
+    plan: Plan
     domain_file: str | None
     output: str
     dead_letter: str | None

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.release_rule import BetweenThresholds, CountsAboveThreshold, Release
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
+from tests.helpers.trials import changed
 
 ROUNDS = 80
 STEPS_PER_EPSILON = 40
@@ -35,14 +36,14 @@ each_case = pytest.mark.parametrize(
 )
 
 
-def _settings(release: str, epsilon: float, hits: int) -> MonitorSettings:
+def _settings(release: str, epsilon: float, hits: int) -> TrialPlan:
     # A threshold so high that one holder alone is out of the question: the open domain is paid by delta_open.
     return settings_for(release, epsilon, hits, math.ceil(12 / epsilon), math.ceil(2 / epsilon))
 
 
-def _actions(settings: MonitorSettings) -> list[Action]:
+def _actions(settings: TrialPlan) -> list[Action]:
     """Distances of the others' count from the threshold, far below to far above, dense around the zone's edges."""
-    epsilon, threshold, zone = settings.epsilon_per_query, settings.threshold, settings.zone_width
+    epsilon, threshold, zone = settings.hits.epsilon_per_query, settings.threshold, settings.hits.zone_width
     far = math.ceil(8 / epsilon)
     distances = {*range(-far, far + 1, max(1, far // 8)), *range(-3, 3), *range(zone - 3, zone + 3), zone // 2}
     actions = [Action(threshold + distance) for distance in sorted(distances)]
@@ -50,13 +51,13 @@ def _actions(settings: MonitorSettings) -> list[Action]:
     return [*actions, Action(threshold - 1, 3), Action(threshold + zone - 1, 2), Action(threshold + far // 4, 5)]
 
 
-def _epsilons(settings: MonitorSettings) -> list[float]:
+def _epsilons(settings: TrialPlan) -> list[float]:
     """From 0 on in steps of half an epsilon_per_query: claims from 0.2 down to 1e-7."""
-    return [settings.epsilon_per_query / 2 * index for index in range(49)]
+    return [settings.hits.epsilon_per_query / 2 * index for index in range(49)]
 
 
 @functools.cache
-def _kernel_of(release: str, epsilon: float, hits: int) -> tuple[MonitorSettings, list[Action], Kernel]:
+def _kernel_of(release: str, epsilon: float, hits: int) -> tuple[TrialPlan, list[Action], Kernel]:
     settings = _settings(release, epsilon, hits)
     actions = _actions(settings)
     return settings, actions, extract_kernel(settings, actions)
@@ -70,12 +71,12 @@ class Verdict:
     excess: float
 
 
-def _check(claimed: MonitorSettings, kernel: Kernel, *, rounds: int = ROUNDS) -> dict[bool, Verdict]:
+def _check(claimed: TrialPlan, kernel: Kernel, *, rounds: int = ROUNDS) -> dict[bool, Verdict]:
     verdicts = {}
     for adds_target in (True, False):
         curve = best_adversary(
             kernel,
-            step=claimed.epsilon_per_query / STEPS_PER_EPSILON,
+            step=claimed.hits.epsilon_per_query / STEPS_PER_EPSILON,
             rounds=rounds,
             epsilons=_epsilons(claimed),
             adds_target=adds_target,
@@ -83,7 +84,7 @@ def _check(claimed: MonitorSettings, kernel: Kernel, *, rounds: int = ROUNDS) ->
         claims = np.array(
             [
                 charging_game_delta(
-                    claimed.epsilon_per_query, target_probability(claimed), claimed.hits_per_user, float(epsilon)
+                    claimed.hits.epsilon_per_query, target_probability(claimed), claimed.hits_per_user, float(epsilon)
                 )
                 for epsilon in curve.epsilons
             ]
@@ -203,9 +204,9 @@ def test_a_planted_fault_is_found(release: str, fault: str, monkeypatch: pytest.
     real = claimed
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor
     if fault == "k + 1 hits":
-        real = dataclasses.replace(claimed, hits_per_user=2, epsilon_after_hits=(1.0, 2.0))
+        real = changed(claimed, hits_per_user=2, epsilon_after_hits=(1.0, 2.0))
     elif fault == "noise halved":
-        real = dataclasses.replace(claimed, epsilon_per_query=2 * claimed.epsilon_per_query)
+        real = changed(claimed, epsilon_per_query=2 * claimed.hits.epsilon_per_query)
     elif fault == "budgets reset per window":
         monitor = _ResettingMonitor
     else:

@@ -20,7 +20,7 @@ from dp_transforms.cli.audit import audit_looks
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.records import Counts
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET
 
@@ -69,7 +69,7 @@ def test_payments_include_what_counts_can_cost() -> None:
 
 
 def _unpaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(NamingSettings, "paid_for_counts", lambda self, looks: np.zeros_like(looks))
+    monkeypatch.setattr(Counts, "units_of_pairs", lambda self, looks: np.zeros_like(looks))
 
 
 def _a_tenth_of_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from dp_transforms.audit.payments import PaymentAudit, audit_payments
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names, scene_of_design
 from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import item_namer, purses, replay_weights
@@ -25,12 +26,12 @@ from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.pace import Chosen, Pace
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.runs.run_part import RunPart
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import changed
 
 RUNS = 2_000
 
@@ -42,7 +43,7 @@ def _design(runs: int = RUNS, *, domain: tuple[str, ...] = ()) -> LooksDesign:
 
 
 def _sample(
-    *, epsilon: float = 2.0, runs: int = RUNS, settings: NamingSettings | None = None, **options: Any
+    *, epsilon: float = 2.0, runs: int = RUNS, settings: TrialPlan | None = None, **options: Any
 ) -> SampledAudit:
     plan = audited_plan(**options)
     mechanism, claim = mechanism_and_claim(plan)
@@ -108,7 +109,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     plan = audited_plan()
     mechanism, _ = mechanism_and_claim(plan)
     law = law_of(mechanism)
-    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.forget_after, 3600)
+    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.known_for, 3600)
     assert (replay.in_order, stream.in_order) == (False, True)
     for scene in (replay, stream):
         assert [cell.others > 0 for cell in scene.cells] == [True, False, True, False, False]
@@ -117,9 +118,9 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
         weights = SceneWeights.of_scene(scene, mechanism, 3600)
         crowd = weights.sum_of(scene.cells[0], with_user=False)
         assert law.tail(scene.threshold - crowd) > 0.999
-    assert levels.spacing == plan.spacing
+    assert levels.spacing == plan.paid_looks.spacing
     sums = [SceneWeights.of_scene(levels, mechanism, 3600).sum_of(cell, with_user=False) for cell in levels.cells]
-    margins = [levels.threshold + n * plan.spacing - total for n, total in enumerate(sums)]
+    margins = [levels.threshold + n * plan.paid_looks.spacing - total for n, total in enumerate(sums)]
     assert max(map(abs, margins)) <= mechanism.looks_list.weights[-1]
     worst = scene_of_design(_design(), mechanism)
     others = SceneWeights.of_scene(worst, mechanism, 3600).sum_of(worst.cells[0], with_user=False)
@@ -136,12 +137,12 @@ def test_the_pace_of_scenes_is_that_of_the_real_purses(slide_seconds: int) -> No
     horizon = schedule.horizon if slide_seconds == 3600 else 1
     if horizon == 1:
         looks = {0: 3}
-    pace = Pace(dataclasses.replace(settings, schedule=schedule)) if horizon > 1 else None
+    pace = Pace(changed(settings, schedule=schedule)) if horizon > 1 else None
     wanted = paced_weights(mechanism, looks, windows=horizon, slide_seconds=slide_seconds)
     if pace is None:
         assert wanted == {0: mechanism.looks_list.replay_weight(3)}
         return
-    left, before = settings.purse, 0
+    left, before = settings.looks.purse, 0
     for window, number in looks.items():
         chosen = pace.choose(*(np.array([value]) for value in (number, left, before, min(looks))), window)
         assert chosen.weights.tolist() == [wanted[window]]
@@ -168,7 +169,9 @@ def test_weights_that_a_replay_does_not_charge_are_found(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         replay_weights,
         "choose_replay",
-        lambda pairs, settings: original(pairs, settings)._replace(weights=np.full_like(pairs, settings.weights[-1])),
+        lambda pairs, settings: original(pairs, settings)._replace(
+            weights=np.full_like(pairs, settings.looks.weights[-1])
+        ),
     )
     _found(_pay(), "replay", OVERDRAWN)
 
@@ -208,7 +211,7 @@ def test_a_purse_that_is_checked_after_its_looks_is_found(monkeypatch: pytest.Mo
 
 def test_the_price_of_a_smaller_weight_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(chosen: Chosen, looks: Any, left: Any) -> Chosen:
-        units = np.array(audited_plan().units)
+        units = np.array(audited_plan().paid_looks.units)
         less = units[np.maximum(np.searchsorted(units, chosen.units) - 1, 0)]
         return chosen._replace(units=less, payable=np.minimum(looks, left // less))
 
@@ -225,7 +228,7 @@ def test_weights_that_follow_others_in_a_stream_are_found(monkeypatch: pytest.Mo
     """One weight less where many users are active."""
 
     def change(chosen: Chosen, looks: Any, left: Any) -> Chosen:
-        listed = np.array(audited_plan().weights)
+        listed = np.array(audited_plan().paid_looks.weights)
         less = listed[np.maximum(np.searchsorted(listed, chosen.weights) - 1, 0)]
         return chosen._replace(weights=less if len(looks) > 60 else chosen.weights)
 
@@ -238,7 +241,7 @@ def test_weights_that_follow_others_in_a_replay_are_found(monkeypatch: pytest.Mo
     original = ItemSums.of_weights.__func__  # type: ignore[attr-defined]
 
     def of_weights(cls: type[ItemSums], pairs: Any, weights: Any, keys: Any) -> ItemSums:
-        listed = np.array([0, *audited_plan().weights])
+        listed = np.array([0, *audited_plan().paid_looks.weights])
         less = listed[np.maximum(np.searchsorted(listed, weights) - 1, 1)]
         popular = np.bincount(pairs.items)[pairs.items] > 60
         return original(cls, pairs, np.where(popular & (weights > 0), less, weights), keys)
@@ -307,7 +310,7 @@ def test_items_of_users_with_empty_purses_that_are_drawn_for_are_found(monkeypat
         if weights.all():
             return original(cls, pairs, weights, keys)
         sums = original(cls, pairs, np.maximum(weights, 1), keys)
-        smallest = audited_plan().weights[0]
+        smallest = audited_plan().paid_looks.weights[0]
         return dataclasses.replace(sums, sums=np.where(sums.sums < smallest, 0, sums.sums))
 
     monkeypatch.setattr(ItemSums, "of_weights", classmethod(of_weights))
@@ -337,12 +340,13 @@ def test_levels_that_are_too_close_are_found(share: float, monkeypatch: pytest.M
     named = ItemNamer._named
 
     def closer(self: ItemNamer, *columns: Any) -> NamedItems:
-        before = self._settings
-        self._settings = dataclasses.replace(before, spacing=math.ceil(share * before.spacing))
+        before = self._plan
+        looks = dataclasses.replace(before.looks, spacing=math.ceil(share * before.looks.spacing))
+        self._plan = dataclasses.replace(before, looks=looks)
         try:
             return named(self, *columns)
         finally:
-            self._settings = before
+            self._plan = before
 
     monkeypatch.setattr(ItemNamer, "_named", closer)
     _assert_found(_sample(), "")
@@ -354,8 +358,8 @@ def test_other_boundaries_of_known_items_are_found(monkeypatch: pytest.MonkeyPat
 
     def named(self: ItemNamer, windows: Any, items: Any, noisy_sums: Any, thresholds: Any, table: Any) -> NamedItems:
         found = original(self, windows, items, noisy_sums, thresholds, table)
-        of_known = 1 + (noisy_sums >= self._settings.threshold) + (noisy_sums >= 2 * self._settings.threshold)
-        levels = np.where(thresholds < self._settings.threshold, of_known, found.levels)
+        of_known = 1 + (noisy_sums >= self._plan.threshold) + (noisy_sums >= 2 * self._plan.threshold)
+        levels = np.where(thresholds < self._plan.threshold, of_known, found.levels)
         return dataclasses.replace(found, levels=levels)
 
     monkeypatch.setattr(ItemNamer, "_named", named)
@@ -364,7 +368,7 @@ def test_other_boundaries_of_known_items_are_found(monkeypatch: pytest.MonkeyPat
 
 def test_half_the_noise_is_found() -> None:
     settings = run_settings(audited_plan())
-    _assert_found(_sample(settings=dataclasses.replace(settings, noise=ExponentialPower(2.5, 100))), "")
+    _assert_found(_sample(settings=changed(settings, noise=ExponentialPower(2.5, 100))), "")
 
 
 @pytest.mark.parametrize("forget_after", [0, 2])
@@ -418,7 +422,7 @@ def test_sizes_that_are_not_those_of_levels_are_found(monkeypatch: pytest.Monkey
 
     def named(self: ItemNamer, windows: Any, items: Any, noisy_sums: Any, *rest: Any) -> NamedItems:
         found = original(self, windows, items, noisy_sums, *rest)
-        return dataclasses.replace(found, at_least_users=np.maximum(0, noisy_sums // self._settings.weights[-1]))
+        return dataclasses.replace(found, at_least_users=np.maximum(0, noisy_sums // self._plan.looks.weights[-1]))
 
     monkeypatch.setattr(ItemNamer, "_named", named)
     (violation,) = _sample().violations
