@@ -7,7 +7,6 @@ same items exactly as long as both charge, remove, add noise, compare and go thr
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections import defaultdict
 
@@ -34,6 +33,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Script, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, batches_of, key_file, settings_of
+from tests.helpers.trials import changed
 
 ITEMS = ("a", "film", "music", "sport")  # under this key they lie in both shards of the monitor
 WINDOWS = 120
@@ -57,7 +57,7 @@ def plan():
 @pytest.fixture(scope="module")
 def quiet(plan):
     """The same with so little noise that each part of it decides about some item: no plan would allow that."""
-    return dataclasses.replace(
+    return changed(
         settings_of(plan),
         threshold=60,
         wide_epsilon_per_query=0.5,
@@ -198,15 +198,15 @@ def test_with_less_noise_too(quiet, case):
 
 def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet, case):
     log, _, expected = case
-    for changed in (
+    for other in (
         {"hits": quiet.hits_per_user + 1},
         {"hits": quiet.hits_per_user - 1},
         {"threshold": quiet.threshold + 1},
-        {"cap": quiet.noise_cap + 3},
-        {"cap": quiet.noise_cap - 1},
+        {"cap": quiet.hits.noise.noise_cap + 3},
+        {"cap": quiet.hits.noise.noise_cap - 1},
         {"backwards": True},
     ):
-        assert named_by_the_paper(log, quiet, **changed) != expected, changed
+        assert named_by_the_paper(log, quiet, **changed) != expected, other
     for method, wrong in {
         "charge": lambda counters, amounts: None,
         "active": lambda counters: np.ones(len(counters), dtype=np.bool_),
@@ -218,14 +218,14 @@ def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet
 
 def test_a_change_of_the_pipeline_would_be_seen(monkeypatch, quiet, case):
     _, candidates, expected = case
-    for changed in (
+    for other in (
         {"hits_per_user": quiet.hits_per_user + 1},
         {"hits_per_user": quiet.hits_per_user - 1},
-        {"noise_cap": quiet.noise_cap + 3},
-        {"noise_cap": quiet.noise_cap - 1},
+        {"noise_cap": quiet.hits.noise.noise_cap + 3},
+        {"noise_cap": quiet.hits.noise.noise_cap - 1},
         {"run_id": "another"},  # another noise
     ):
-        assert named_by_the_monitor(candidates, dataclasses.replace(quiet, **changed)) != expected, changed
+        assert named_by_the_monitor(candidates, changed(quiet, **other)) != expected, other
     for owner, method, wrong in (
         (WindowQueries, "charge", lambda queries, cell: None),
         (WindowQueries, "charge", twice(WindowQueries.charge)),

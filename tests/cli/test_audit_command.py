@@ -233,13 +233,10 @@ def test_output_is_never_overwritten(plan_file: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"epsilon_per_query": 2.0},
-        {"hits_per_user": 3},
-        {"zone_width": 1},
+        {"hits": {"epsilon_per_query": 2.0}},
         {"threshold": 5},
         {"epsilon": 0.5},
-        {"delta_accounting": 1e-9},
-        {"hits_per_user": True},
+        {"shares": {"paid": 1e-9}},
         {"epsilon": None},
         {"mode": "histogram"},
         {"surprise": 1},

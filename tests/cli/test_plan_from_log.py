@@ -217,4 +217,4 @@ def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no
     assert "shh: warning: no plan for the usual looks of the log, so it is for others" in done.stderr
     chosen = json.loads(done.stdout)["chosen"]
     assert chosen["looks"]["usual_looks"] == [1, 100]
-    assert chosen["activity_epsilon"] > 0
+    assert chosen["looks"]["activity_epsilon"] > 0
