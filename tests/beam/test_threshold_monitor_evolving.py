@@ -206,7 +206,7 @@ def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet
         {"cap": quiet.hits.noise.noise_cap - 1},
         {"backwards": True},
     ):
-        assert named_by_the_paper(log, quiet, **changed) != expected, other
+        assert named_by_the_paper(log, quiet, **other) != expected, other
     for method, wrong in {
         "charge": lambda counters, amounts: None,
         "active": lambda counters: np.ones(len(counters), dtype=np.bool_),
