@@ -38,7 +38,6 @@ def measure(mode: str, holders: int) -> dict[str, float]:
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", _HOUR)
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
     settings = trial_of(plan, stream="events", run_id="scale")
-    assert isinstance(settings, TrialPlan)
     keys = settings.stream_keys(_SECRET)
     blobs = [_candidates(window, holders, settings, keys) for window in range(_WINDOWS)]
     monitor = HeavyHitterMonitor(settings, keys)

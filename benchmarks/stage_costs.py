@@ -99,7 +99,7 @@ class _Release:
     of_items: Step
 
 
-def _release(settings: TrialPlan | TrialPlan, shards: int) -> _Release:
+def _release(settings: TrialPlan, shards: int) -> _Release:
     pays_looks = settings.looks is not None
     cuts = Cuts.of(settings.schedule, pays_looks=pays_looks, shards=shards or None)
     stages = stages_of(settings, None, is_replay=True)
@@ -146,7 +146,7 @@ def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", wor
         with clock.task(ITEMS):
             found += clock.take(steps.stages[1], find(group, counts))
     results = [blob for _, blob in found]
-    if isinstance(settings, TrialPlan):
+    if settings.looks is None:
         with clock.task(MONITOR):
             clock.take("monitor", _reports(results, settings, keys))
     return StageCosts(
