@@ -20,7 +20,7 @@ from dp_transforms.accounting.target_charging import (
     between_probability,
     not_prior_probability,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _GRID = Path(__file__).parents[1] / "tests" / "data" / "reference_values.json"
@@ -34,7 +34,7 @@ def run(*, quick: bool = False) -> list[Figure]:
         for hits in (10,) if quick else (10, 100, 300):
             target = ("<=", 2.0) if hits == 100 else None
             seconds, plan = _calibrate(mode, hits)
-            note = f"noise scale {plan.noise_scale:.1f}, threshold {plan.threshold:,}"
+            note = f"noise scale {plan.charged_hits.noise.scale:.1f}, threshold {plan.threshold:,}"
             figures.append(Figure(f"Calibrate {mode}, {hits} hits", seconds, "s", target, note))
             started = time.perf_counter()
             first = plan.epsilon_after_hits[0]
@@ -47,13 +47,13 @@ def run(*, quick: bool = False) -> list[Figure]:
     return figures
 
 
-def _calibrate(mode: str, hits: int) -> tuple[float, ReleasePlan]:
+def _calibrate(mode: str, hits: int) -> tuple[float, Plan]:
     """The median of a few calibrations, each from a cold cache."""
     seconds = []
     for _ in range(_ROUNDS):
         charging_game_deltas.cache_clear()
         started = time.perf_counter()
-        plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=_HOURLY, mode=mode, hits_per_user=hits)
+        plan = Plan.calibrate(epsilon=2.0, delta=1e-9, schedule=_HOURLY, mode=mode, hits_per_user=hits)
         seconds.append(time.perf_counter() - started)
     return sorted(seconds)[_ROUNDS // 2], plan
 

@@ -22,8 +22,7 @@ from rich.console import Console
 
 from benchmarks.found_names import LOOKS_ALONE, OrderedStream
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 Whole = npt.NDArray[np.int64]
@@ -105,16 +104,16 @@ def _figures(way: str, steps: int, factor: int) -> Iterator[Figure]:
         yield Figure(name, float(len(distinct) * factor), "keys", None, note)
 
 
-def _plan(way: str, steps: int, epsilon: float) -> LooksPlan:
+def _plan(way: str, steps: int, epsilon: float) -> Plan:
     schedule = WindowSchedule.fixed(0, steps * _ONE_STEP_SECONDS, _ONE_STEP_SECONDS)
     # Some five keys for half of the steps on average, and at most 32 in each.
     looks = {"usual_looks": (steps, 10 * steps), "most_looks": 32 * steps} if way == "so far" else {}
     delta = _DELTA * epsilon / _EPSILON
-    plan = ReleasePlan.calibrate(
+    plan = Plan.calibrate(
         epsilon=epsilon, delta=delta, schedule=schedule, mode="looks", **{**LOOKS_ALONE, **looks},
         max_users=10**8, max_items=10**7,
     )  # fmt: skip
-    assert isinstance(plan, LooksPlan)
+    assert plan.looks is not None
     return plan
 
 

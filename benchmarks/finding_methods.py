@@ -16,8 +16,7 @@ import numpy.typing as npt
 from benchmarks import found_names, peers_histograms, peers_pipeline_dp, peers_set_union
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 EPSILON, DELTA = 2.0, 1e-9
@@ -43,12 +42,12 @@ class Chosen(NamedTuple):
 
 def _names_replay(log: LogPairs, _: np.random.Generator) -> Chosen:
     plan = _looks_plan(log)
-    return Chosen(f"p = {plan.shape:g}", lambda: found_names.replay(log, plan))
+    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
 
 
 def _names_in_stream_order(log: LogPairs, _: np.random.Generator) -> Chosen:
     plan = _looks_plan(log)
-    return Chosen(f"p = {plan.shape:g}", lambda: found_names.stream_order(log, plan))
+    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.stream_order(log, plan))
 
 
 def _charging(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
@@ -68,7 +67,7 @@ def _weighted_gaussian(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 
 def _weighted_gaussian_known(log: LogPairs, random: np.random.Generator) -> Chosen:
-    numbers = {"known_error": MODES["looks"]["known_error"], "forget_after": _looks_plan(log).forget_after}
+    numbers = {"known_error": MODES["looks"]["known_error"], "forget_after": _looks_plan(log).known_for}
 
     def run(most: int) -> FoundPairs:
         return peers_set_union.weighted_gaussian_known(log, EPSILON, DELTA, most, random, **numbers)
@@ -154,16 +153,16 @@ METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
 OURS = ("looks, replay", "looks, stream order", "hits", "hits-with-counts")
 
 
-def _looks_plan(log: LogPairs) -> LooksPlan:
+def _looks_plan(log: LogPairs) -> Plan:
     plan = _plan(log, "looks")
-    assert isinstance(plan, LooksPlan)
+    assert plan.looks is not None
     return plan
 
 
-def _plan(log: LogPairs, mode: str) -> ReleasePlan:
+def _plan(log: LogPairs, mode: str) -> Plan:
     end = log.start_seconds + log.horizon * log.window_seconds
     schedule = WindowSchedule.fixed(log.start_seconds, end, log.window_seconds)
-    return ReleasePlan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, mode=mode, **MODES[mode])
+    return Plan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, mode=mode, **MODES[mode])
 
 
 def _at_most(most: int) -> str:

@@ -17,27 +17,27 @@ import pyarrow as pa
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.processes import run_measured
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.purses import Purses
-from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.user_pairs import UserPairs
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
+from tests.helpers.trials import trial_of
 
 Whole = npt.NDArray[np.int64]
 # Choices of a plan. Looks alone, also where a plan could choose a price for hits too: `OrderedStream` has no monitor.
 LOOKS_ALONE: dict[str, Any] = {
     "usual_looks": (1, 1000),
     "known_error": 1e-5,
-    **({"hits_per_user": 0} if "hits_per_user" in LooksPlan.CHOICES else {}),
+    "hits_per_user": 0,
 }
 _COMMAND = "dp_transforms.cli.main"
 
 
-def replay(log: LogPairs, plan: ReleasePlan) -> FoundPairs:
+def replay(log: LogPairs, plan: Plan) -> FoundPairs:
     """The command itself, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         report, stored = Path(folder) / "report.jsonl", Path(folder) / "plan.json"
@@ -45,22 +45,22 @@ def replay(log: LogPairs, plan: ReleasePlan) -> FoundPairs:
         run_measured(_COMMAND, *log.replay_arguments(str(report), "--plan", str(stored)))
         windows, items = _read_report(log, report)
     reported, of_nobody = found_cells(log, windows, items)
-    if isinstance(plan, LooksPlan):
+    if plan.looks is not None:
         sums = log.sums(replay_weights(log, plan))
     else:
         sums = log.holders.astype(np.float64)
     return FoundPairs(reported, of_nobody, sums, plan.threshold)
 
 
-def replay_weights(log: LogPairs, plan: LooksPlan) -> np.ndarray:
+def replay_weights(log: LogPairs, plan: Plan) -> np.ndarray:
     """The largest weight of which a purse pays for all pairs of the user, or the mean beyond most_looks."""
-    looks = np.minimum(log.looks, plan.most_looks)
-    affordable = np.searchsorted(plan.units, plan.purse // looks, side="right") - 1
-    weights = np.array(plan.weights)[affordable] * (looks / log.looks)
+    looks = np.minimum(log.looks, plan.paid_looks.most_looks)
+    affordable = np.searchsorted(plan.paid_looks.units, PURSE_UNITS // looks, side="right") - 1
+    weights = np.array(plan.paid_looks.weights)[affordable] * (looks / log.looks)
     return weights[log.users]
 
 
-def stream_order(log: LogPairs, plan: LooksPlan) -> FoundPairs:
+def stream_order(log: LogPairs, plan: Plan) -> FoundPairs:
     """Window by window through the purses that a stream keeps, and the namer; one shard."""
     rows_by_window = np.argsort(log.windows, kind="stable")  # within a window by user, then item
     bounds = np.searchsorted(log.windows[rows_by_window], np.arange(log.horizon + 1))
@@ -80,8 +80,8 @@ class OrderedStream:
     labels: of all items. users: how many there are; users and items of a window are codes.
     """
 
-    def __init__(self, plan: LooksPlan, labels: Sequence[str], users: int, windows_at_once: int = 64) -> None:
-        self._settings = settings_of_plan(plan, stream="events", run_id="bench")
+    def __init__(self, plan: Plan, labels: Sequence[str], users: int, windows_at_once: int = 64) -> None:
+        self._settings = trial_of(plan, stream="events", run_id="bench")
         self._keys = self._settings.stream_keys(secrets.token_bytes(32))
         self._table, self._position = ItemTable.of_labels(pa.array(labels), self._keys.hash_items)
         self._item_of_label = {label: item for item, label in enumerate(labels)}
@@ -123,7 +123,7 @@ class OrderedStream:
 
     def _name(self, end: int) -> None:
         named = self._namer.name_windows(ItemSums.merge(self._sums), self._known, self._first, end)
-        self._known = self._known.after(named, end, self._settings.forget_after)
+        self._known = self._known.after(named, end, self._settings.known_for)
         items = np.array([self._item_of_label[label] for label in named.table.labels.to_pylist()], dtype=np.int64)
         self._named.append((named.windows, items[named.items]))
         self._sums, self._first = [], end

@@ -15,18 +15,18 @@ import time
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.user_pairs import pairs_of_events
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.runs.state_cells import hits_of_cell
+from tests.helpers.trials import trial_of
 
 _SECRET = bytes(range(32))
 _WINDOWS, _ITEMS, _HOUR = 24, 20, 3600
@@ -36,9 +36,8 @@ _ROUNDS = 4
 def measure(mode: str, holders: int) -> dict[str, float]:
     """24 windows with 20 items each; each item has so many holders, other ones in each window."""
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", _HOUR)
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
-    settings = settings_of_plan(plan, stream="events", run_id="scale")
-    assert isinstance(settings, MonitorSettings)
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
+    settings = trial_of(plan, stream="events", run_id="scale")
     keys = settings.stream_keys(_SECRET)
     blobs = [_candidates(window, holders, settings, keys) for window in range(_WINDOWS)]
     monitor = HeavyHitterMonitor(settings, keys)
@@ -52,14 +51,14 @@ def measure(mode: str, holders: int) -> dict[str, float]:
     return {"held": _WINDOWS * _ITEMS * holders, "charged": charged, "bytes": sum(map(len, blobs)), "seconds": best}
 
 
-def _candidates(window: int, holders: int, settings: MonitorSettings, keys: StreamKeys) -> bytes:
+def _candidates(window: int, holders: int, settings: TrialPlan, keys: StreamKeys) -> bytes:
     first = window * holders * _ITEMS
     users = pa.array(np.arange(first, first + holders * _ITEMS))
     items = np.repeat(np.arange(_ITEMS), holders)
     at = settings.schedule.start_seconds + window * _HOUR
     batch = EventBatch.of_columns(users, pa.array(items), np.full(len(users), at * MICROS_PER_SECOND))
     ((_, _, pairs),) = pairs_of_events(batch, settings.schedule, keys, windows_per_slab=1, shards=1)
-    bounded = bound_contributions(pairs, settings.max_items_per_user, keys)
+    bounded = bound_contributions(pairs, settings.hits.max_items_per_user, keys)
     return find_candidates(ItemHolders.of_pairs(bounded), settings, keys).to_bytes()
 
 

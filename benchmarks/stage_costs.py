@@ -19,21 +19,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from benchmarks import logs
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs import EventFields, find_log_chunks, read_joined, read_log_chunk, spread_chunks
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.release_stages import Cuts, stages_of
 from dp_transforms.stages.stage import AtOnceStep
 from dp_transforms.stages.windows import candidates_in_order
 from dp_transforms.workers.step import Step
+from tests.helpers.trials import trial_of
 
 CHUNKS, USERS, ITEMS, MONITOR = "chunks of the log", "shards of users", "shards of items", "monitor"
 _SECRET = bytes(range(32))
@@ -100,8 +99,8 @@ class _Release:
     of_items: Step
 
 
-def _release(settings: NamingSettings | MonitorSettings, shards: int) -> _Release:
-    pays_looks = isinstance(settings, NamingSettings)
+def _release(settings: TrialPlan, shards: int) -> _Release:
+    pays_looks = settings.looks is not None
     cuts = Cuts.of(settings.schedule, pays_looks=pays_looks, shards=shards or None)
     stages = stages_of(settings, None, is_replay=True)
     by_window = Sharding(cuts.windows.windows_per_slab, 1)
@@ -120,8 +119,8 @@ def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", wor
     start = parse_utc(logs.START)
     end = start + logs.DAYS * 86_400 // window_seconds * window_seconds
     schedule = WindowSchedule.fixed(start, end, window_seconds)
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
-    settings = settings_of_plan(plan, stream="events", run_id="scale")
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
+    settings = trial_of(plan, stream="events", run_id="scale")
     fields, keys, counts = EventFields(), settings.stream_keys(_SECRET), Counter[str]()
     steps = _release(settings, shards)
     chunks = list(find_log_chunks([log], fields))
@@ -147,7 +146,7 @@ def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", wor
         with clock.task(ITEMS):
             found += clock.take(steps.stages[1], find(group, counts))
     results = [blob for _, blob in found]
-    if isinstance(settings, MonitorSettings):
+    if settings.looks is None:
         with clock.task(MONITOR):
             clock.take("monitor", _reports(results, settings, keys))
     return StageCosts(
@@ -162,7 +161,7 @@ def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", wor
     )
 
 
-def _reports(candidates: list[bytes], settings: MonitorSettings, keys: StreamKeys) -> Iterator[object]:
+def _reports(candidates: list[bytes], settings: TrialPlan, keys: StreamKeys) -> Iterator[object]:
     """What the monitor says. candidates: packed `ItemHolders`, of all windows."""
     windows = candidates_in_order([ItemHolders.from_bytes(blob) for blob in candidates])
     yield from HeavyHitterMonitor(settings, keys).close_windows(windows, MonitorState())

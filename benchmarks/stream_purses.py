@@ -17,14 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.report import Figure, show_figures, write_results
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list
+from dp_transforms.accounting.purse.price_list import make_price_list
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.trials import looks_trial
 
 _SHARDS = 4
 _ITEMS, _ITEMS_PER_USER = 20_000, 3
@@ -36,7 +37,7 @@ _A_DAY_OF_HOURS = 24
 class _Shard:
     """State of one shard of users, as `SpendPursesDoFn` keeps it."""
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
+    def __init__(self, settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings, self._keys = settings, keys
         self.cells: list[bytes] = []
         self._entries_when_rewritten = 0
@@ -84,19 +85,18 @@ def run(*, quick: bool = False) -> list[Figure]:
     return figures
 
 
-def _settings() -> NamingSettings:
+def _settings() -> TrialPlan:
     prices = make_price_list(ExponentialPower(2.5, 200), order=2.0, budget=1.0, most_looks=3_000)
-    return NamingSettings(
+    return looks_trial(
         stream="events",
         run_id="bench",
-        plan_fingerprint="bench",
+        fingerprint="bench",
         schedule=WindowSchedule.fixed(0, 365 * _A_DAY_OF_HOURS * 3600, 3600),
         threshold=1_000,
-        epsilon_total=2.0,
+        epsilon=2.0,
         delta=1e-9,
         weights=prices.weights,
         units=prices.units,
-        purse=PURSE_UNITS,
         noise=prices.noise,
         known_threshold=1_000,
         forget_after=0,

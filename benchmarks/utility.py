@@ -58,16 +58,14 @@ def run(*, quick: bool = False) -> list[Figure]:
 def _thresholds() -> Iterator[Figure]:
     """T by the length of the run, which needs no log: hourly windows of a day, of 16, 90 and 365 days."""
     from benchmarks import histogram
-    from dp_transforms.plan.release_plan import ReleasePlan
+    from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
 
     for windows in (24, 384, 2160, 8760):
         schedule = WindowSchedule.fixed(0, windows * 3600, 3600)
         for mode, hits in _MODES.items():
-            plan = ReleasePlan.calibrate(
-                epsilon=_EPSILON, delta=_DELTA, schedule=schedule, mode=mode, hits_per_user=hits
-            )
-            note = f"noise scale {plan.noise_scale:.1f}"
+            plan = Plan.calibrate(epsilon=_EPSILON, delta=_DELTA, schedule=schedule, mode=mode, hits_per_user=hits)
+            note = f"noise scale {plan.charged_hits.noise.scale:.1f}"
             yield Figure(f"T for {windows:,} windows, {mode}, {hits} hits", plan.threshold, "users", None, note)
         scale, threshold = histogram.gaussian_scale_and_threshold(_EPSILON, _DELTA, _MAX_ITEMS * windows)
         note = f"noise scale {scale:.1f}"

@@ -11,7 +11,7 @@ which differ in one user with all of its events, and every set R of reports,
 
 Public names, loaded when first used:
 
-- `ReleasePlan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
+- `Plan`: a budget (epsilon, delta) turned into noise, thresholds and prices. Start here.
 - `WindowSchedule`: the declared windows of a run. `ItemDomain`: its items, where they are known and public.
 - `ShiftingHeavyHitters`: the Beam transform, events in, `WindowReport` out.
 - `MonitorStream`: the same for a stream that never ends by itself, a `KafkaTopic` or a `LogFolder`; `StreamClock`: when
@@ -30,7 +30,7 @@ errors and html_tables are for all of them.
   the pipeline: the papers' mechanisms, each to be used alone.
 - accounting: from a budget to plain numbers.
 - stores: where bytes lie: local files, object stores, databases, Kafka.
-- plan: what is declared: windows and budget, as a `ReleasePlan`.
+- plan: what is declared: windows and budget, as a `Plan`.
 - monitor: the streaming core on numpy columns: looks and hits, purses and counters, thresholds and names.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
   answer for a window.
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from dp_transforms.monitor.event_batch import EventBatch
     from dp_transforms.monitor.item_domain import ItemDomain
     from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-    from dp_transforms.plan.release_plan import ReleasePlan
+    from dp_transforms.plan.plan import Plan
     from dp_transforms.plan.window_schedule import WindowSchedule
     from dp_transforms.reports import Report, ReportHeader, read_report
     from dp_transforms.reports.report_folder import ReportFolder
@@ -86,7 +86,7 @@ _HOME = {
     "ReadHeavyHitters": "beam.release_rows",
     "ReadHeavyHittersOfTopic": "beam.release_rows",
     "RejectedEvents": "logs.rejected_events",
-    "ReleasePlan": "plan.release_plan",
+    "Plan": "plan.plan",
     "Report": "reports",
     "ReportFolder": "reports",
     "ReportHeader": "reports",
@@ -110,11 +110,11 @@ __all__ = [
     "KafkaTopic",
     "LogFolder",
     "MonitorStream",
+    "Plan",
     "ReadEvents",
     "ReadHeavyHitters",
     "ReadHeavyHittersOfTopic",
     "RejectedEvents",
-    "ReleasePlan",
     "Report",
     "ReportFolder",
     "ReportHeader",

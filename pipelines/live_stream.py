@@ -36,7 +36,7 @@ from dp_transforms.engines.portable import job_name
 from dp_transforms.engines.submitted import DATAFLOW, can_loop, recovers, submitted_options
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
-from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.monitor.planned_run import fresh_run_id
 
 _PATHS = ("folder", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
 _FROM_STATE = ("--savepoint_path", "--update")  # Flink's, Dataflow's

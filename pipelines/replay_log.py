@@ -34,7 +34,7 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.portable import job_name
 from dp_transforms.engines.submitted import DATAFLOW, is_sent, submitted_options
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.stores.remote_files import full_name, is_remote
 
 

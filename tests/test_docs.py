@@ -6,13 +6,14 @@ import json
 import pathlib
 import re
 import tomllib
+from collections.abc import Iterator
 from typing import Any
 
 import click
 import pytest
 
 import dp_transforms
-from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms import Plan, WindowSchedule
 from dp_transforms.plan.plan_comparison import partition_selection_found_from
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
@@ -92,7 +93,7 @@ def test_the_readme_says_from_how_many_users_looks_hits_and_both_find_an_item() 
     year = WindowSchedule.fixed("2026-01-01", "2027-01-01", 3600)
 
     def plan(**choices: Any) -> Any:
-        return ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=year, **choices)
+        return Plan.calibrate(epsilon=2, delta=1e-9, schedule=year, **choices)
 
     looks, pay_both = plan(), plan(hits_per_user=3, most_looks=10_000)
     each = numbers(sentence[0])
@@ -139,7 +140,7 @@ def test_the_pipeline_in_deploy_reports_what_the_log_holds(tmp_path: pathlib.Pat
     lines = (json.dumps({"user": f"u{user}", "item": "news", "timestamp": 1_577_836_800}) for user in range(300))
     (tmp_path / "logs" / "0.jsonl").write_text("\n".join(lines) + "\n")
     schedule = WindowSchedule.fixed(1_577_836_800, 1_577_840_400, 3600)
-    plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=schedule)
+    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule)
     (tmp_path / "plan.json").write_text(plan.to_json())
     key_file(tmp_path)
     result = run_python("example.py", cwd=tmp_path, environment={"COLUMNS": "120"})
@@ -250,20 +251,24 @@ def test_another_meaning_of_a_public_name_would_be_found() -> None:
     )
 
 
-def plan_of(mode: str, **changes: Any) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURS_OF_16_DAYS, mode=mode, **changes)
+def plan_of(mode: str, **changes: Any) -> Plan:
+    return Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURS_OF_16_DAYS, mode=mode, **changes)
+
+
+def _places(schema: dict[str, Any], before: str = "") -> Iterator[str]:
+    for kind in schema.get("anyOf", (schema,)):
+        if "properties" not in kind:
+            yield before
+        for name, inner in kind.get("properties", {}).items():
+            yield from _places(inner, f"{before}.{name}" if before else name)
 
 
 def test_the_formats_name_every_field_of_a_plan_once() -> None:
-    """Of the schedule, a nested object, the fields stand in its row."""
     text = (ROOT / "docs" / "formats.md").read_text()
     section = text.partition("## Plans")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE)
-    named = [field for row in rows for field in re.findall(r"`(\w+)`", row)]
-    fields = [set(json.loads(plan_of(mode).to_json())) for mode in ("hits", "hits-with-counts", "kms21", "looks")]
-    assert set(named) == set().union(*fields)
-    twice = {field for field in named if named.count(field) > 1}
-    assert twice == {"hits_per_user"}, "which plans of labels and of names have"
+    named = [field for row in rows for field in re.findall(r"`([\w.]+)`", row)]
+    assert sorted(named) == sorted(set(_places(Plan.json_schema())))
 
 
 def test_the_figures_of_the_limitations_are_computed_or_measured() -> None:

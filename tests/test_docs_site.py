@@ -126,7 +126,7 @@ def test_make_docs_builds_the_site(tmp_path: pathlib.Path) -> None:
     assert result.returncode == 0, result.stderr
     assert {f"{page}.html" for page in ("index", *PAGES)} <= {path.name for path in tmp_path.iterdir()}
     api = (tmp_path / "python_api.html").read_text()
-    assert 'id="dp_transforms.ReleasePlan.calibrate"' in api
+    assert 'id="dp_transforms.Plan.calibrate"' in api
     assert "system-message" not in api
 
 

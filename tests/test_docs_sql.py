@@ -10,7 +10,7 @@ import re
 import duckdb
 import pytest
 
-from dp_transforms import HeavyHitter, ReleasePlan, WindowReport, WindowSchedule
+from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
 from dp_transforms.reports import ReportHeader, write_report_file
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "other_languages.md"
@@ -22,7 +22,7 @@ ITEMS = {0: ["a", "b"], 1: ["a", "c"], 3: ["a", "c", "d'; --"], 4: ["c"]}  # by 
 def connection(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> duckdb.DuckDBPyConnection:
     monkeypatch.chdir(tmp_path)
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode="hits")
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode="hits")
     reports = [
         WindowReport(
             *("events", schedule.window_start_micros(window), schedule.window_end_micros(window)),

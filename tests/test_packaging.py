@@ -115,7 +115,7 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     write_a_page(target, tmp_path)
     used = "import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers"
     run(sys.executable, "-c", used, cwd=tmp_path, PYTHONPATH=str(target))
-    use = "from dp_transforms import ReleasePlan, ShiftingHeavyHitters; import dp_transforms.cli, dp_transforms; "
+    use = "from dp_transforms import Plan, ShiftingHeavyHitters; import dp_transforms.cli, dp_transforms; "
     place = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
     assert pathlib.Path(place.strip()).is_relative_to(target)
     version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))

@@ -33,9 +33,9 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = _Hide
 """
 BEAM = """
 import apache_beam as beam
-from dp_transforms import ReleasePlan, ShiftingHeavyHitters, WindowSchedule
+from dp_transforms import Plan, ShiftingHeavyHitters, WindowSchedule
 hour = WindowSchedule.fixed(1_767_225_600, 1_767_225_600 + 7200, 3600)
-plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=hour, mode="hits")
+plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=hour, mode="hits")
 with beam.Pipeline("DirectRunner") as pipeline:
     clicks = pipeline | beam.Create([(f"user {number}", "a story") for number in range(400)])
     timed = clicks | beam.Map(lambda click: beam.window.TimestampedValue(click, 1_767_225_660))

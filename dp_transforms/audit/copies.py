@@ -19,13 +19,14 @@ import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.scenes import Scene, Trial
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_settings import HitSettings
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_pairs import ItemPairs
@@ -34,11 +35,13 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, known_cells, pack_cell, purse_cells, unpack_cell
@@ -66,59 +69,62 @@ class Published:
     sizes_fit: bool = True
 
 
-def run_trial(trial: Trial, settings: NamingSettings, secret: bytes) -> dict[bool, Published]:
+def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
     """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
-    run = _count_copies if trial.is_of_counts else _run_copies
-    return {with_user: run(trial.scene, settings, trial.copies, secret, with_user) for with_user in trial.worlds}
+    copies = _count_copies if trial.is_of_counts else _run_copies
+    return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
 
 
-def settings_of_scene(settings: NamingSettings, scene: Scene, copies: int, first: int = 0) -> NamingSettings:
+def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first: int = 0) -> TrialPlan:
     """Noise, weights, purse and spacing are those of the plan; threshold, windows and known items of the scene.
 
     Both worlds have one name and key, so they differ in the holders alone. first: number of the first copy.
     """
-    slide = settings.schedule.slide_seconds
-    return dataclasses.replace(
-        settings,
-        run_id=f"{settings.run_id}, {scene.name} from {first}",
+    slide = run.plan.schedule.slide_seconds
+    is_followed = scene.forget_after > 0 and not scene.is_domain
+    return TrialPlan.of(
+        run,
+        run_id=f"{run.run_id}, {scene.name} from {first}",
         schedule=WindowSchedule.fixed(0, scene.windows * slide, slide),
         threshold=scene.threshold,
-        known_threshold=scene.known_threshold,
-        forget_after=scene.windows if scene.is_domain else scene.forget_after,
-        domain_size=copies * scene.items if scene.is_domain else 0,
+        known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
+        domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
     )
 
 
-def _run_copies(scene: Scene, settings: NamingSettings, copies: int, secret: bytes, with_user: bool) -> Published:
+def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
     levels, sizes = np.zeros((2, copies, scene.windows, scene.items), dtype=np.int64)
     at_once = max(1, _PAIRS_AT_ONCE // scene.pairs)
     for low in range(0, copies, at_once):
         part = min(at_once, copies - low)
-        run = settings_of_scene(settings, scene, part, low)
-        keys = run.stream_keys(secret)
+        of_scene = trial_of_scene(run, scene, part, low)
+        keys = of_scene.stream_keys(secret)
         domain = DomainTable.of_labels(_labels(part * scene.items), keys.hash_items) if scene.is_domain else None
         pairs = user_pairs_of(_rows(scene, part, with_user), keys)
-        for windows, numbers, *of_named in _name_pairs(pairs, run, keys, domain, in_order=scene.in_order):
+        for windows, numbers, *of_named in _name_pairs(pairs, of_scene, keys, domain, in_order=scene.in_order):
             copy, item = np.divmod(numbers, scene.items)
             levels[low + copy, windows, item], sizes[low + copy, windows, item] = of_named
-    return Published(levels, _sizes_fit(scene, settings, levels, sizes))
+    return Published(levels, _sizes_fit(scene, run.plan, levels, sizes))
 
 
-def _sizes_fit(scene: Scene, settings: NamingSettings, levels: Whole, sizes: Whole) -> bool:
+def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
     fits = (levels == 0) & (sizes == 0)
     for first in (scene.threshold, scene.known_threshold):
-        of_levels = stated_users(first + (levels - 1) * scene.spacing, settings.likely_noise, settings.weights[-1])
+        of_levels = stated_users(first + (levels - 1) * scene.spacing, plan.likely_noise, plan.paid_looks.weights[-1])
         fits |= (levels > 0) & (sizes == of_levels)
     return bool(fits.all())
 
 
-def _count_copies(scene: Scene, settings: NamingSettings, copies: int, secret: bytes, with_user: bool) -> Published:
+def _count_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
     """As if each item were named in each window, and counted."""
-    run = settings_of_scene(settings, scene, copies)
-    keys = run.stream_keys(secret)
+    of_scene = trial_of_scene(run, scene, copies)
+    keys = of_scene.stream_keys(secret)
     counted = all_counted(scene.windows, copies * scene.items, keys)
     pairs = item_pairs_of(_rows(scene, copies, with_user), keys)
-    drawn = named_counts.draw_counts(counted, named_counts.count_holders(pairs, counted, run, keys), run, keys)
+    paid = of_scene.counts
+    assert paid is not None
+    holders = named_counts.count_holders(pairs, counted, paid.per_user, keys)
+    drawn = named_counts.draw_counts(counted, holders, paid.noise, keys)
     counts = np.empty((scene.windows, copies * scene.items), dtype=np.int64)
     counts[counted.windows, numbers_of(counted.table, counted.items)] = drawn
     return Published(counts.reshape(scene.windows, copies, scene.items).swapaxes(0, 1))
@@ -195,26 +201,26 @@ Named = tuple[Whole, Whole, Whole, Whole]
 
 
 def _name_pairs(
-    pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+    pairs: UserPairs, plan: Plan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
 ) -> Iterator[Named]:
     """What is named of these pairs, as a replay, or window by window as a stream."""
-    if settings.hits_per_user:
-        yield from _monitor_pairs(pairs, settings, keys, domain, in_order=in_order)
+    if plan.hits is not None:
+        yield from _monitor_pairs(pairs, plan, keys, domain, in_order=in_order)
         return
-    empty = EmptyItems(domain, settings.empty_item_tail(), keys) if domain else None
-    namer, horizon = ItemNamer(settings, keys), settings.schedule.horizon
+    empty = EmptyItems(domain, query_noise(plan, keys).empty_item_tail(), keys) if domain else None
+    namer, horizon = ItemNamer(plan, keys), plan.schedule.horizon
     if not in_order:
-        parts = [weigh_replay(pairs, settings, keys), *([empty.without_sums(0, horizon)] if empty else [])]
+        parts = [weigh_replay(pairs, plan, keys), *([empty.without_sums(0, horizon)] if empty else [])]
         yield _columns(namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon))
         return
-    carried = Carried(settings, keys)
+    carried = Carried(plan, keys)
     for window, here, terms in paid_windows(pairs, carried, horizon):
         parts = [empty.without_sums(window, window + 1)] if empty else []
         if len(here):
             parts.append(ItemSums.of_weights(here, weights_of(terms), keys))
         named = namer.name_windows(ItemSums.merge(parts), carried.known, window, window + 1)
         if not empty:
-            carried.known = carried.known.after(named, window + 1, settings.forget_after)
+            carried.known = carried.known.after(named, window + 1, plan.known_for)
         yield _columns(named)
 
 
@@ -223,24 +229,24 @@ def _columns(named: NamedItems) -> Named:
 
 
 def _monitor_pairs(
-    pairs: UserPairs, settings: NamingSettings, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+    pairs: UserPairs, plan: Plan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
 ) -> Iterator[Named]:
     """The same where users pay for hits: candidates, and then the sequential monitor."""
-    horizon = settings.schedule.horizon
+    horizon = plan.schedule.horizon
     parts = []
     if domain:
-        parts = [EmptyItems(domain, settings.empty_item_tail(), keys).without_holders(0, horizon)]
+        parts = [EmptyItems(domain, query_noise(plan, keys).empty_item_tail(), keys).without_holders(0, horizon)]
     if in_order:
-        paid = paid_windows(pairs, Carried(settings, keys), horizon)
+        paid = paid_windows(pairs, Carried(plan, keys), horizon)
         parts += [ItemHolders.of_terms(here, terms) for _, here, terms in paid if len(here)]
     else:
-        parts.append(weigh_replay_with_hits(pairs, settings, keys))
-    cells = LookCandidates(settings, keys).find(ItemHolders.merge(parts), KnownItems.none(), 0, horizon)
+        parts.append(weigh_replay_with_hits(pairs, plan, keys))
+    cells = LookCandidates(plan, keys).find(ItemHolders.merge(parts), KnownItems.none(), 0, horizon)
 
     def of_window(window: int) -> ItemHolders:
         return cells.select(np.flatnonzero(cells.windows == window))
 
-    for window, found in monitor_windows(of_window, horizon, settings, keys):
+    for window, found in monitor_windows(of_window, horizon, plan, keys):
         columns = [(window, int(each.item), each.level, each.at_least_users) for each in found]
         windows, numbers, levels, sizes = np.array(columns, dtype=np.int64).reshape(-1, 4).T
         yield windows, numbers, levels, sizes
@@ -249,12 +255,12 @@ def _monitor_pairs(
 def monitor_windows(
     candidates: Callable[[int], ItemHolders],
     windows: int,
-    settings: HitSettings,
+    plan: Plan,
     keys: StreamKeys,
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
 ) -> Iterator[tuple[int, Sequence[HeavyHitter]]]:
     """What the sequential monitor publishes of each window. candidates: asked for when the window before is read."""
-    running, state = monitor(settings, keys), MonitorState()
+    running, state = monitor(plan, keys), MonitorState()
     for window in range(windows):
         report, _ = running.close_window(window, candidates(window), state)
         yield window, [] if report is None else report.heavy_hitters
@@ -283,10 +289,10 @@ class Carried:
     is_refused: whether a reader has refused what was stored. It is then carried on as it was, and audited all the same.
     """
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
-        self.purses = Purses(settings, keys)
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self.purses = Purses(plan, keys)
         self.known = KnownItems.none()
-        self._settings, self._keys = settings, keys
+        self._plan, self._keys = plan, keys
         self._kept: list[bytes] = []
         self.is_refused = False
 
@@ -300,7 +306,7 @@ class Carried:
     def _store_and_read(self, window: int, users: Users) -> None:
         self._kept += self.purses.changed_cells()
         if window % 2 or not window:
-            self.purses = Purses(self._settings, self._keys, self._kept)
+            self.purses = Purses(self._plan, self._keys, self._kept)
             return
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "state")
@@ -309,7 +315,7 @@ class Carried:
             # A replay in parts reads the purses of the users that it meets, a stream those of a shard of users.
             entries = part.purses_of_shard(0, 1) if window % 4 else part.purses(users)
             self.known = part.known(Kind.KNOWN)
-        self.purses = Purses.of_entries(self._settings, self._keys, entries, window)
+        self.purses = Purses.of_entries(self._plan, self._keys, entries, window)
 
     def _cells(self, window: int) -> list[tuple[Kind, int, bytes]]:
         packed = [
@@ -321,12 +327,12 @@ class Carried:
         cells: dict[tuple[Kind, int], list[memoryview]] = {}
         for kind, bucket, cell in map(unpack_cell, packed):
             cells.setdefault((kind, bucket), []).append(cell)
-        named_from = window - self._settings.forget_after
+        named_from = window - self._plan.known_for
         joined = {place: join_cells(place[0], found, named_from=named_from) for place, found in cells.items()}
         return [(*place, cell) for place in sorted(joined) for cell in joined[place]]
 
     def _header(self, window: int) -> StateHeader:
-        settings, digits = self._settings, "0" * 64
+        digits = "0" * 64
         part = PartRecord(0, window, digits, "report")
-        run = (settings.plan_fingerprint, settings.stream, settings.run_id, digits)
+        run = (self._plan.fingerprint, self._keys.stream, "audit", digits)
         return StateHeader("plan", *run, user_field="user", item_field="item", parts=(part,))

@@ -11,21 +11,17 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Self
 
 import numpy as np
 
 from dp_transforms.audit.look_law import NoiseLaw, Whole
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
-from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.stream_settings import StreamSettings
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import Looks
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
-_FREE = ("stream", "run_id")  # names that a run is given
 _ERROR = 1e-9  # of a quadrature, relative
 
 
@@ -42,10 +38,6 @@ class Claim:
     delta: float
     delta_open: float
 
-    @classmethod
-    def of_plan(cls, plan: LooksPlan | HitsPlan) -> Self:
-        return cls(**{field.name: getattr(plan, field.name) for field in dataclasses.fields(cls)})
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HitsClaim(Claim):
@@ -54,6 +46,16 @@ class HitsClaim(Claim):
 
     delta_accounting: float
     epsilon_after_hits: tuple[float, ...] = ()
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> HitsClaim:
+        return cls(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            delta_open=plan.delta_open,
+            delta_accounting=plan.shares.paid,
+            epsilon_after_hits=plan.epsilon_after_hits,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,19 @@ class LooksClaim(Claim):
     order: float
     budget: float
     most_looks: int
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> LooksClaim:
+        looks = plan.paid_looks
+        return cls(
+            epsilon=plan.epsilon,
+            delta=plan.delta,
+            delta_open=plan.delta_open,
+            delta_looks=plan.shares.paid,
+            order=looks.order,
+            budget=looks.budget,
+            most_looks=looks.most_looks,
+        )
 
     def price(self, units: int, purse: int) -> float:
         """The divergence that so many units stand for."""
@@ -115,19 +130,20 @@ class Mechanism:
     tests_lone_items: bool = True
 
     @classmethod
-    def of_plan(cls, plan: HitsPlan) -> Mechanism:
-        law: QueryLaw = ThresholdLaw(plan.epsilon_per_query, plan.zone_width)
-        if plan.mode == "kms21":
+    def of_plan(cls, plan: Plan) -> Mechanism:
+        hits = plan.charged_hits
+        law: QueryLaw = ThresholdLaw(hits.epsilon_per_query, hits.zone_width)
+        if hits.wide is not None:
             law = CappedSumLaw(
-                wide_epsilon=plan.wide_epsilon_per_query, narrow_epsilon=plan.epsilon_per_query, cap=plan.noise_cap
+                wide_epsilon=hits.wide.epsilon_per_query, narrow_epsilon=hits.epsilon_per_query, cap=hits.wide.cap
             )
         return cls(
             law=law,
             threshold=plan.threshold,
-            hits_per_user=plan.hits_per_user,
+            hits_per_user=hits.per_user,
             horizon=plan.schedule.horizon,
-            max_items_per_user=plan.max_items_per_user,
-            tests_lone_items=not plan.domain_size,
+            max_items_per_user=hits.max_items_per_user,
+            tests_lone_items=plan.domain is None,
         )
 
 
@@ -196,22 +212,23 @@ class LooksMechanism:
     count_scale: int = 0
 
     @classmethod
-    def of_plan(cls, plan: LooksPlan) -> LooksMechanism:
-        levels = range(2 if plan.hits_per_user else _LEVELS)
+    def of_plan(cls, plan: Plan) -> LooksMechanism:
+        looks, hits = plan.paid_looks, plan.paid_hits
+        levels = range(2 if hits else _LEVELS)
         hits_list = None
-        if plan.hits_per_user:
-            left = plan.purse - plan.hits_per_user * plan.hit_units
-            hits_list = PricesOfUser(plan.hit_weights, plan.hit_look_units, left, plan.hits_per_user, plan.hit_units)
-        counts = {"counts": plan.counts_per_user, "count_units": plan.count_units}
+        if hits is not None:
+            left = PURSE_UNITS - hits.per_user * hits.units
+            hits_list = PricesOfUser(hits.weights, hits.look_units, left, hits.per_user, hits.units)
+        counts = (0, 0) if plan.counts is None else (plan.counts.per_user, plan.counts.units)
         return cls(
-            plan.shape,
-            plan.scale,
-            PricesOfUser(plan.weights, plan.units, plan.purse, **counts),
-            boundaries=tuple(plan.threshold + level * plan.spacing for level in levels),
-            known_boundaries=tuple(plan.known_threshold + level * plan.spacing for level in levels),
-            tests_lone_items=not plan.domain_size,
+            looks.shape,
+            looks.scale,
+            PricesOfUser(looks.weights, looks.units, PURSE_UNITS, counts=counts[0], count_units=counts[1]),
+            boundaries=tuple(plan.threshold + level * looks.spacing for level in levels),
+            known_boundaries=tuple(plan.known_threshold + level * looks.spacing for level in levels),
+            tests_lone_items=plan.domain is None,
             hits_list=hits_list,
-            count_scale=plan.count_scale,
+            count_scale=0 if plan.counts is None else plan.counts.scale,
         )
 
     @property
@@ -260,32 +277,26 @@ class LooksMechanism:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def settings_violations(plan: LooksPlan | HitsPlan, settings: StreamSettings) -> Iterator[str]:
-    """A sentence for each field that is not the plan's, and for each of which the plan does not say what it must be."""
-    wanted = {"plan_fingerprint": plan.fingerprint, "epsilon_total": plan.epsilon}
-    checked = [field.name for field in dataclasses.fields(settings) if field.name not in _FREE]
-    if isinstance(plan, LooksPlan):
-        wanted["noise"] = ExponentialPower(plan.shape, plan.scale)
-        checked.remove("likely_noise")
-    for name in checked:
-        if name not in wanted and not hasattr(plan, name):
-            yield f"workers get {name}, and the audit does not know what it must be"
-        elif getattr(settings, name) != wanted.get(name, getattr(plan, name, None)):
-            yield f"workers get another {name} than the plan says"
-    if isinstance(plan, LooksPlan) and isinstance(settings, NamingSettings):
-        wrong = _wrong_sizes(plan, settings.likely_noise)
-        if wrong > plan.size_error * (1 + _ERROR):
+def run_violations(plan: Plan, run: PlannedRun) -> Iterator[str]:
+    """A sentence for whatever workers get that is not the plan's, or breaks what it says of sizes."""
+    if run.plan != plan or run.plan.fingerprint != plan.fingerprint:
+        yield "workers get another plan than the one that is audited"
+    if plan.looks is not None:
+        wrong = _wrong_sizes(plan, plan.looks, run.plan.likely_noise)
+        if wrong > plan.looks.size_error * (1 + _ERROR):
             yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
 
 
-def _wrong_sizes(plan: LooksPlan, likely_noise: int) -> float:
+def _wrong_sizes(plan: Plan, looks: Looks, likely_noise: int) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
     noise."""
-    law = NoiseLaw.whole(plan.shape, plan.scale)
-    largest, left = plan.weights[-1], plan.purse - plan.hits_per_user * plan.hit_units
-    looks = [(weight, plan.purse / units) for weight, units in zip(plan.weights, plan.units, strict=True)]
-    looks += [(weight, left / units) for weight, units in zip(plan.hit_weights, plan.hit_look_units, strict=True)]
-    beyond = likely_noise + 1 + (FEWEST_STATED - 1) * (largest - np.array([weight for weight, _ in looks]))
-    of_users = plan.max_users * float((np.exp(law.log_tail(beyond)) * [number for _, number in looks]).max())
-    unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.forget_after * plan.max_users * plan.most_looks
+    law, largest = NoiseLaw.whole(looks.shape, looks.scale), looks.weights[-1]
+    numbers = [(weight, PURSE_UNITS / units) for weight, units in zip(looks.weights, looks.units, strict=True)]
+    if plan.paid_hits is not None:
+        left = PURSE_UNITS - plan.paid_hits.per_user * plan.paid_hits.units
+        listed = zip(plan.paid_hits.weights, plan.paid_hits.look_units, strict=True)
+        numbers += [(weight, left / units) for weight, units in listed]
+    beyond = likely_noise + 1 + (FEWEST_STATED - 1) * (largest - np.array([weight for weight, _ in numbers]))
+    of_users = plan.max_users * float((np.exp(law.log_tail(beyond)) * [number for _, number in numbers]).max())
+    unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
     return of_users + unheld * law.tail(likely_noise + 1 + (FEWEST_STATED - 1) * largest)

@@ -27,12 +27,14 @@ from dp_transforms.audit.copies import (
 )
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _WINDOWS = 6
@@ -65,11 +67,11 @@ class PaymentAudit:
     violations: tuple[str, ...]
 
 
-def audit_payments(mechanism: LooksMechanism, settings: NamingSettings, secret: bytes) -> PaymentAudit:
-    """settings: of a real run. secret: fresh, at least 32 bytes."""
-    slide = settings.schedule.slide_seconds
-    run = dataclasses.replace(settings, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain_size=0)
-    code = _RealCode(run, run.stream_keys(secret))
+def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) -> PaymentAudit:
+    """run: of a real run. secret: fresh, at least 32 bytes."""
+    slide = run.plan.schedule.slide_seconds
+    trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
+    code = _RealCode(trial, trial.stream_keys(secret))
     rows = _random_rows(mechanism.most_looks)
     fewer = rows.take(np.isin(rows.users, np.unique(rows.users)[::2]))
     counted = code.counted(rows)
@@ -84,14 +86,14 @@ def audit_payments(mechanism: LooksMechanism, settings: NamingSettings, secret: 
             found.append(f"in a {name}, users have weights that are not on the price list, such as {unlisted[0]:,}")
         if shares[-1] > 1:
             found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
-    added_up = run.hits_per_user > 0 or code.sums(rows) == _added_up(replayed)
+    added_up = run.plan.hits is not None or code.sums(rows) == _added_up(replayed)
     if _changed(replayed, code.replay(fewer)) or not added_up:
         found.append("in a replay, weights of a user change with the events of others")
     if is_refused and not found:
         found.append("in a stream, what users have left is refused where it is read again")
     if _changed(streamed, code.stream(fewer)[0]):
         found.append("in a stream, weights of a user change with the events of others")
-    if run.counts_for:
+    if run.plan.counts is not None:
         found += _count_violations(counted, code.counts(rows), mechanism.looks_list.counts)
     return PaymentAudit(len(np.unique(rows.users)), len(rows.users), shares[0], shares[1], tuple(found))
 
@@ -121,13 +123,13 @@ def _random_rows(most_looks: int) -> Rows:
 class _RealCode:
     """What users get and pay, by the code that runs."""
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
-        self._settings, self._keys = settings, keys
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan, self._keys = plan, keys
 
     def replay(self, rows: Rows) -> Weights:
         """Each user by itself: then the sums are its weights. Where users pay for hits there are holders instead."""
-        if self._settings.hits_per_user:
-            cells = weigh_replay_with_hits(user_pairs_of(rows, self._keys), self._settings, self._keys)
+        if self._plan.hits is not None:
+            cells = weigh_replay_with_hits(user_pairs_of(rows, self._keys), self._plan, self._keys)
             assert cells.terms is not None
             windows, items = np.repeat(cells.windows, cells.counts), np.repeat(cells.items, cells.counts)
             return _weights(Rows(cells.holders, windows, numbers_of(cells.table, items)), cells.terms)
@@ -138,11 +140,11 @@ class _RealCode:
         }
 
     def sums(self, rows: Rows) -> Cells:
-        return _cells(weigh_replay(user_pairs_of(rows, self._keys), self._settings, self._keys))
+        return _cells(weigh_replay(user_pairs_of(rows, self._keys), self._plan, self._keys))
 
     def stream(self, rows: Rows) -> tuple[Weights, bool]:
         """And whether what was stored between two windows was refused."""
-        carried = Carried(self._settings, self._keys)
+        carried = Carried(self._plan, self._keys)
         found: Weights = {}
         for _, pairs, terms in paid_windows(user_pairs_of(rows, self._keys), carried, _WINDOWS):
             numbers = numbers_of(pairs.table, pairs.items)
@@ -151,13 +153,14 @@ class _RealCode:
 
     def counts(self, rows: Rows) -> Cells:
         """Of holders that count, if every item is counted."""
+        per_user = 0 if self._plan.counts is None else self._plan.counts.per_user
         everything = all_counted(_WINDOWS, int(rows.numbers.max()) + 1, self._keys)
         pairs = item_pairs_of(rows, self._keys)
-        return _cells(named_counts.count_holders(pairs, everything, self._settings, self._keys))
+        return _cells(named_counts.count_holders(pairs, everything, per_user, self._keys))
 
     def counted(self, rows: Rows) -> dict[int, Cells]:
         """What each user adds to counts, each by itself."""
-        return {user: self.counts(own) for user, own in _by_user(rows)} if self._settings.counts_for else {}
+        return {user: self.counts(own) for user, own in _by_user(rows)} if self._plan.counts else {}
 
 
 def _by_user(rows: Rows) -> Iterator[tuple[int, Rows]]:

@@ -30,11 +30,12 @@ from dp_transforms.audit.statistics import (
     multinomial_p_value,
 )
 from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, is_up, law_of, worst_stream
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -90,20 +91,20 @@ def _events(stream: AttackStream, law: StreamLaw, runs: int, delta: float) -> It
 def sample_stream(
     mechanism: Mechanism,
     claim: HitsClaim,
-    settings: MonitorSettings,
+    run: PlannedRun | TrialPlan,
     design: StreamDesign,
     secret: bytes,
     on_step: Callable[[str, float], None] = lambda text, share: None,
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
 ) -> SampledAudit[StreamDesign]:
-    """Runs the design in both worlds. settings: of a real run. secret: fresh, at least 32 bytes."""
+    """Runs the design in both worlds. run: a real one. secret: fresh, at least 32 bytes."""
     seen: dict[bool, Observed] = {}
     for low in range(0, design.runs, _COPIES_AT_ONCE):
         copies = min(_COPIES_AT_ONCE, design.runs - low)
         for with_user in (False, True):
             on_step(f"sampled: {design.runs:,} runs in each world", low / design.runs)
-            run = settings_of_stream(settings, design.stream, f"{settings.run_id}, copies from {low}, {with_user}")
-            part = run_stream(design, mechanism.law, run, copies, secret, with_user=with_user, monitor=monitor)
+            trial = trial_of_stream(run, design.stream, f"{run.run_id}, copies from {low}, {with_user}")
+            part = run_stream(design, mechanism.law, trial, copies, secret, with_user=with_user, monitor=monitor)
             seen[with_user] = seen[with_user] + part if low else part
     return judge_stream(design, mechanism.law, claim, seen)
 
@@ -158,32 +159,31 @@ class Observed:
         return Observed(self.ends + other.ends, values, *excluded)
 
 
-def settings_of_stream(settings: MonitorSettings, stream: AttackStream, run_id: str) -> MonitorSettings:
-    """The settings of a run with the smallest threshold at which every item has another holder, and enough windows."""
+def trial_of_stream(run: PlannedRun | TrialPlan, stream: AttackStream, run_id: str) -> TrialPlan:
+    """The run with the smallest threshold at which every item has another holder, and enough windows."""
     threshold = max(1, 1 - min(stream.distances))
-    schedule = WindowSchedule.fixed(0, stream.rounds + 1, 1)
-    return dataclasses.replace(settings, run_id=run_id, threshold=threshold, schedule=schedule)
+    return TrialPlan.of(run, run_id=run_id, threshold=threshold, schedule=WindowSchedule.fixed(0, stream.rounds + 1, 1))
 
 
 def run_stream(
     design: StreamDesign,
     law: QueryLaw,
-    settings: MonitorSettings,
+    trial: TrialPlan,
     copies: int,
     secret: bytes,
     *,
     with_user: bool,
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
 ) -> Observed:
-    """Runs so many copies through the real code, window by window. settings: of `settings_of_stream`."""
-    keys = settings.stream_keys(secret)
+    """Runs so many copies through the real code, window by window. trial: of `trial_of_stream`."""
+    keys = trial.stream_keys(secret)
     table = ItemTable.of_labels(pa.array([f"copy {n}" for n in range(copies)]), keys.hash_items)[0]
-    adversaries = _Adversaries(design, law, settings.threshold, table, with_user)
+    adversaries = _Adversaries(design, law, trial.threshold, table, with_user)
 
     def candidates(window: int) -> ItemHolders:
-        return find_candidates(adversaries.cells(window), settings, keys)
+        return find_candidates(adversaries.cells(window), trial, keys)
 
-    for _, published in monitor_windows(candidates, design.stream.rounds + 1, settings, keys, monitor):
+    for _, published in monitor_windows(candidates, design.stream.rounds + 1, trial, keys, monitor):
         adversaries.read(published)
     return adversaries.observed()
 

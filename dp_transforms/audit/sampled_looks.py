@@ -38,7 +38,7 @@ from dp_transforms.audit.statistics import (
     expected_bound,
     judge,
 )
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
 _STEPS = 10  # of margins tried, for each unit of scale
@@ -101,19 +101,19 @@ def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
 def sample_names(
     mechanism: LooksMechanism,
     claim: LooksClaim,
-    settings: NamingSettings,
+    run: PlannedRun,
     design: LooksDesign,
     law: NoiseLaw,
     secret: bytes,
     on_step: OnStep = lambda text, share: None,
 ) -> SampledAudit[LooksDesign]:
     """Runs the design and the other scenes in both worlds. secret: fresh, at least 32 bytes."""
-    slide, runs = settings.schedule.slide_seconds, design.runs
+    slide, runs = run.plan.schedule.slide_seconds, design.runs
     trials = [
         level_trial(scene_of_design(design, mechanism), mechanism, law, runs, slide),
-        *level_trials(mechanism, law, settings.forget_after, slide, runs),
+        *level_trials(mechanism, law, run.plan.known_for, slide, runs),
         *(empty_purse_trials(mechanism, law, runs) if mechanism.tests_lone_items else ()),
-        *exclusion_trials(mechanism, law, settings.hits_from, runs),
+        *exclusion_trials(mechanism, law, run.plan.hits_from, runs),
         *count_trials(mechanism, runs),
     ]
     tests: list[NamedPValue] = []
@@ -121,7 +121,7 @@ def sample_names(
     sizes_fit = True
     for number, trial in enumerate(trials):
         on_step(f"sampled: {trial.scene.name}", number / len(trials))
-        published = run_trial(trial, settings, secret)
+        published = run_trial(trial, run, secret)
         levels = {with_user: each.levels for with_user, each in published.items()}
         tests += trial.p_values(levels)
         sizes_fit &= all(each.sizes_fit for each in published.values())

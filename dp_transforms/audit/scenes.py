@@ -54,7 +54,7 @@ class Cell:
 @dataclasses.dataclass(frozen=True)
 class Scene:
     """in_order: as a stream, window by window; else as a replay. threshold ... spacing: of the run, as in
-    `NamingSettings`. is_domain: all items of all copies are a known domain. many_levels: False where level 2 is the
+    `Plan`. is_domain: all items of all copies are a known domain. many_levels: False where level 2 is the
     last one.
     """
 

@@ -16,7 +16,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from dp_transforms.beam.set_up_workers import Counters, DomainSource, KeyedDoFn
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE
-from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.stage import Key
@@ -31,10 +31,10 @@ class AssignWindows(beam.PTransform):
     All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
 
     def __init__(
-        self, settings: StreamSettings, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
+        self, run: PlannedRun, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
     ) -> None:
         super().__init__()
-        self._do_fn = PackPairsDoFn(settings, step, noise_key, domain)
+        self._do_fn = PackPairsDoFn(run, step, noise_key, domain)
 
     def expand(self, batches: beam.PCollection) -> beam.PCollection:
         return batches | "PackPairs" >> beam.ParDo(self._do_fn).with_output_types(PACKED)
@@ -48,12 +48,12 @@ class PackPairsDoFn(KeyedDoFn):
 
     def __init__(
         self,
-        settings: StreamSettings,
+        run: PlannedRun,
         step: PackPairs,
         noise_key: beam.Secret,
         domain: DomainSource | None = None,
     ) -> None:
-        super().__init__(settings, noise_key, domain)
+        super().__init__(run, noise_key, domain)
         self._step = step
         self._counters = Counters()
         self._has_inside = self._has_outside = self._has_warned = False

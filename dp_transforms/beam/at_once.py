@@ -100,7 +100,7 @@ class RunStepDoFn(beam.DoFn):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
                 window, report = output
-                yield TimestampedValue(report, max_timestamp(self._step.stage.settings.schedule, window))
+                yield TimestampedValue(report, max_timestamp(self._step.stage.run.plan.schedule, window))
             else:
                 yield output
         self._counters.add(counts)

@@ -14,9 +14,10 @@ from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.item_sums import ItemSums, sum_messages
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.records import Counts
 from dp_transforms.stages.stage import Key
 
 _NAMED, _HOLDERS = "named", "holders"
@@ -27,24 +28,24 @@ class CountNamed(beam.PTransform):
 
     Each at the maximal timestamp of its window, in no particular order.
 
-    users: ``((0, shard of users), all packed ItemPairs)``. What is counted, at most `counts_for` items a window, is
+    users: ``((0, shard of users), all packed ItemPairs)``. What is counted, at most `Counts.items` a window, is
     sent to every shard of users. sharding: how the named items are cut by window.
     """
 
     def __init__(
-        self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding, users: beam.PCollection
+        self, run: PlannedRun, counts: Counts, noise_key: beam.Secret, sharding: Sharding, users: beam.PCollection
     ) -> None:
         super().__init__()
-        self._settings = settings
-        self._count = CountHoldersDoFn(settings, noise_key, sharding)
-        self._release = ReleaseCountedDoFn(settings, noise_key)
+        self._counts = counts
+        self._count = CountHoldersDoFn(run, counts, noise_key, sharding)
+        self._release = ReleaseCountedDoFn(run, counts, noise_key)
         self._users = users
 
     def expand(self, named: beam.PCollection) -> beam.PCollection:
         largest = (
             named
             | "GroupByWindows" >> beam.GroupByKey()
-            | "ChooseLargest" >> beam.FlatMap(_largest, self._settings.counts_for).with_output_types(bytes)
+            | "ChooseLargest" >> beam.FlatMap(_largest, self._counts.items).with_output_types(bytes)
         )
         holders = self._users | "CountHolders" >> beam.ParDo(
             self._count, beam.pvalue.AsList(largest)
@@ -65,17 +66,16 @@ def _largest(group: tuple[Key, Iterable[bytes]], most: int) -> Iterator[bytes]:
 class CountHoldersDoFn(KeyedDoFn):
     """Adapts `count_holders` to groups of users."""
 
-    _settings: NamingSettings
-
-    def __init__(self, settings: NamingSettings, noise_key: beam.Secret, sharding: Sharding) -> None:
-        super().__init__(settings, noise_key)
+    def __init__(self, run: PlannedRun, counts: Counts, noise_key: beam.Secret, sharding: Sharding) -> None:
+        super().__init__(run, noise_key)
+        self._counts = counts
         self._windows_per_slab = sharding.windows_per_slab
 
     def process(self, group: tuple[Key, Iterable[bytes]], largest: Sequence[bytes]) -> Iterator[tuple[Key, bytes]]:
         _, blobs = group
         pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
         counted = NamedItems.merge([NamedItems.from_bytes(blob) for blob in largest])
-        holders = count_holders(pairs, counted, self._settings, self._keys)
+        holders = count_holders(pairs, counted, self._counts.per_user, self._keys)
         for slab, part in holders.by_slab(self._windows_per_slab):
             for packed in sum_messages(part):
                 yield (slab, 0), packed
@@ -84,14 +84,16 @@ class CountHoldersDoFn(KeyedDoFn):
 class ReleaseCountedDoFn(KeyedDoFn):
     """What was named in some windows, and who holds the largest -> their reports, in order."""
 
-    _settings: NamingSettings
+    def __init__(self, run: PlannedRun, counts: Counts, noise_key: beam.Secret) -> None:
+        super().__init__(run, noise_key)
+        self._counts = counts
 
     def process(self, group: tuple[Key, dict[str, Iterable[bytes]]]) -> Iterator[TimestampedValue]:
         _, parts = group
         named = NamedItems.merge([NamedItems.from_bytes(blob) for blob in parts[_NAMED]])
         holders = ItemSums.merge([ItemSums.from_bytes(blob) for blob in parts[_HOLDERS]])
-        rows = counted_rows(named, self._settings.counts_for)
+        rows = counted_rows(named, self._counts.items)
         counts = np.full(len(named), NOT_COUNTED)
-        counts[rows] = draw_counts(named.select(rows), holders, self._settings, self._keys)
-        for window, report in named.window_reports(self._settings, counts):
-            yield TimestampedValue(report, max_timestamp(self._settings.schedule, window))
+        counts[rows] = draw_counts(named.select(rows), holders, self._counts.noise, self._keys)
+        for window, report in named.window_reports(self._run.plan, self._run.stream, counts):
+            yield TimestampedValue(report, max_timestamp(self._run.plan.schedule, window))

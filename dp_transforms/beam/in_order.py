@@ -117,7 +117,7 @@ class InOrderDoFn(beam.DoFn):
         self._noise_key = noise_key
         self._shards = shards
         self._to = Sharding(1, to)
-        self._is_whole, self._part = part is None, part or RunPart.whole(stage.settings.schedule)
+        self._is_whole, self._part = part is None, part or RunPart.whole(stage.run.plan.schedule)
         self._counters = Counters()
         self._late = operator_counter(LATE_BATCHES)
 
@@ -250,13 +250,13 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def send(self, advanced: Any, span: Span, progress: Progress) -> Iterator[object]:
         for window, report in advanced or ():
             progress.reports += 1
-            yield TimestampedValue(report, max_timestamp(self._stage.settings.schedule, window))
+            yield TimestampedValue(report, max_timestamp(self._stage.run.plan.schedule, window))
 
     def end(self, turn: Turn, span: Span, cells: Any, progress: Progress) -> Iterator[object]:
         if turn.ends:
             yield from self.handed_over(span.end, cells)
         if span.end == self._part.end if self._is_whole else turn.ends:
-            ended = RunEnded(self._stage.settings.stream, span.end, progress.reports)
+            ended = RunEnded(self._stage.run.stream, span.end, progress.reports)
             yield beam.pvalue.TaggedOutput(ENDED, ended)
 
     def note(self, turn: Turn) -> None:

@@ -16,9 +16,9 @@ from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import stages_of
 
@@ -83,7 +83,7 @@ class MonitorStream(beam.PTransform):
     def __init__(
         self,
         source: StreamSource,
-        plan: ReleasePlan,
+        plan: Plan,
         *,
         clock: StreamClock,
         noise_key: beam.Secret | str | os.PathLike[str] | None = None,
@@ -98,10 +98,8 @@ class MonitorStream(beam.PTransform):
         part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(plan, ReleasePlan):
-            raise ValueError(
-                f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...)."
-            )
+        if not isinstance(plan, Plan):
+            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.calibrate(...).")
         if not isinstance(clock, StreamClock):
             raise ValueError(f"clock must be a StreamClock, got a {type(clock).__name__}.")
         if not isinstance(run_id, str):
@@ -130,8 +128,8 @@ class MonitorStream(beam.PTransform):
         if part is not None and not 0 <= part.first < part.end <= plan.schedule.horizon:
             raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
         self._part = part
-        self._settings = settings_of_plan(plan, stream=stream, run_id=run_id)
-        self._stages = stages_of(self._settings, self._domain)
+        self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
+        self._stages = stages_of(self._run, self._domain)
 
     @property
     def state_senders(self) -> int:
@@ -147,7 +145,7 @@ class MonitorStream(beam.PTransform):
             raise StreamError(f"a source must have partitions with different names, got {len(partitions)} partitions.")
         messages, rejected = begin | "PollPartitions" >> PollPartitions(
             partitions,
-            self._settings,
+            self._run,
             noise_key,
             self._clock,
             self._shards,

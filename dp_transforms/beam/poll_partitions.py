@@ -43,7 +43,7 @@ from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPart
 from dp_transforms.monitor.counted_messages import Key, Sent
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
-from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.user_pairs import IdKeys
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.runs.run_part import RunPart
@@ -70,7 +70,7 @@ class PollPartitions(beam.PTransform):
     def __init__(
         self,
         partitions: Sequence[StreamPartition],
-        settings: StreamSettings,
+        run: PlannedRun,
         noise_key: beam.Secret,
         clock: StreamClock,
         shards: int,
@@ -85,10 +85,10 @@ class PollPartitions(beam.PTransform):
         part: RunPart | None = None,
     ) -> None:
         super().__init__()
-        windows = part or RunPart.whole(settings.schedule)
+        windows = part or RunPart.whole(run.plan.schedule)
         polling = _Polling(
             {partition.name: partition for partition in partitions},
-            settings,
+            run,
             clock,
             source,
             shards,
@@ -124,7 +124,7 @@ class _Polling:
     """How partitions are polled, in plain values."""
 
     partitions: dict[str, StreamPartition] = dataclasses.field(repr=False)  # may hold the settings of a client
-    settings: StreamSettings
+    run: PlannedRun
     clock: StreamClock
     source: str
     shards: int
@@ -144,7 +144,7 @@ class _OpenPartitions:
         self._stop_micros: int | None = None
         self._lag = operator_gauge(CLOCK_LAG_SECONDS)
         self.poller = PartitionPoller(
-            polling.settings,
+            polling.run,
             keys,
             polling.clock,
             polling.shards,
@@ -164,7 +164,7 @@ class _OpenPartitions:
             )
         if name not in self._readers:
             since_micros = self._polling.clock.first_arrival_micros(
-                self._polling.settings.schedule, self._polling.taken.first
+                self._polling.run.plan.schedule, self._polling.taken.first
             )
             self._readers[name] = (self._polling.partitions[name].open(since_micros), now)
         reader, open_since = self._readers[name]
@@ -232,7 +232,7 @@ class PollInTimersDoFn(KeyedDoFn):
     POLL = TimerSpec("poll_v1", TimeDomain.REAL_TIME)
 
     def __init__(self, polling: _Polling, noise_key: beam.Secret, domain: DomainSource | None) -> None:
-        super().__init__(polling.settings, noise_key, domain)
+        super().__init__(polling.run, noise_key, domain)
         self._polling = polling
         self._state_bytes = operator_gauge(PARTITION_STATE_BYTES)
         self._intents = operator_counter(INTENTS)
@@ -299,7 +299,7 @@ def _poll_in_loop(
 ) -> Iterator[object]:
     """Reads one partition after the other, each until all its windows are closed. Nothing is restored: an engine that
     repeats the call starts again from the beginning, and drops what the earlier call sent."""
-    keys = polling.settings.stream_keys(noise_key.get_secret_bytes())
+    keys = polling.run.stream_keys(noise_key.get_secret_bytes())
     opened = _OpenPartitions(polling, keys, None if domain is None else domain.table(keys))
     with contextlib.closing(opened):
         for name in polling.partitions:

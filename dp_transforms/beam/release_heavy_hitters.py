@@ -26,14 +26,13 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
+from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun, Settings
+from dp_transforms.stages.stage import DomainOfRun
 from dp_transforms.workers import ProcessPool
 
 
@@ -58,7 +57,7 @@ class ShiftingHeavyHitters(beam.PTransform):
     holds if the list of items is public and was not made from the log. ``rejected`` and Beam's metrics are for the
     operator and are not covered.
 
-    plan: a `ReleasePlan`; its schedule declares the windows. Events outside its range are skipped and counted.
+    plan: a `Plan`; its schedule declares the windows. Events outside its range are skipped and counted.
     window: None for the windows of the plan; other values are checked to be the same windows.
     user, item: names of the fields of the elements (with a schema, or NamedTuples, rows and mappings without one), or
         functions of an element. Not used for plain tuples, which are pairs (user, item), nor for `EventBatch`.
@@ -91,7 +90,7 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     def __init__(
         self,
-        plan: ReleasePlan,
+        plan: Plan,
         window: WindowFn | None = None,
         user: str | Getter = "user",
         item: str | Getter = "item",
@@ -105,10 +104,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         time_unit: str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(plan, ReleasePlan):
-            raise ValueError(
-                f"plan must be a ReleasePlan, got a {type(plan).__name__}. Use ReleasePlan.calibrate(...)."
-            )
+        if not isinstance(plan, Plan):
+            raise ValueError(f"plan must be a Plan, got a {type(plan).__name__}. Use Plan.calibrate(...).")
         if window is not None:
             _check_window(window, plan.schedule)
         for name, getter in (("user", user), ("item", item), *((("time", time),) if time is not None else ())):
@@ -146,34 +143,34 @@ class ShiftingHeavyHitters(beam.PTransform):
         keep_bundles_whole(events.pipeline)
         # Drawn here and not in __init__: a transform that is applied twice must not repeat its noise over other data.
         run_id = self._run_id or fresh_run_id()
-        settings = settings_of_plan(self._plan, stream=self._stream, run_id=run_id)
+        run = PlannedRun(plan=self._plan, stream=self._stream, run_id=run_id)
         if events.is_bounded:
-            return self._release_at_once(events, settings, noise_key)
+            return self._release_at_once(events, run, noise_key)
         shards = Sharding.of_stream(self._shards)
         batches, rejected = self._batches(events)
         messages = (
             batches
-            | "AssignWindows" >> AssignWindows(settings, noise_key, PackPairs(settings.schedule, shards), self._domain)
-            | "CloseByWatermark" >> CloseByWatermark(settings.schedule, shards.shards)
+            | "AssignWindows" >> AssignWindows(run, noise_key, PackPairs(run.plan.schedule, shards), self._domain)
+            | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, shards.shards)
         )
-        mode = ReleaseStagesInOrder(stages_of(settings, self._domain), noise_key, shards.shards, senders=1)
+        mode = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards.shards, senders=1)
         return ReleaseOutput((messages | "Release" >> mode).reports, rejected)
 
-    def _release_at_once(self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret) -> ReleaseOutput:
-        pays_looks = isinstance(settings, NamingSettings)
-        cuts = Cuts.of(settings.schedule, pays_looks=pays_looks, shards=self._shards)
-        step = PackPairs(settings.schedule, cuts.users, by_item=pays_looks)
-        packed, rejected = self._packed(events, settings, noise_key, step)
-        stages = stages_of(settings, self._domain_of_stages, is_replay=True)
+    def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
+        pays_looks = run.plan.looks is not None
+        cuts = Cuts.of(run.plan.schedule, pays_looks=pays_looks, shards=self._shards)
+        step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks)
+        packed, rejected = self._packed(events, run, noise_key, step)
+        stages = stages_of(run, self._domain_of_stages, is_replay=True)
         mode = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
         return ReleaseOutput((packed | "Release" >> mode).reports, rejected)
 
     def _packed(
-        self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret, step: PackPairs
+        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs
     ) -> tuple[beam.PCollection, beam.PCollection]:
         """The pairs of users, packed, and the rows that cannot be read."""
         batches, rejected = self._batches(events)
-        return batches | "AssignWindows" >> AssignWindows(settings, noise_key, step, self._domain), rejected
+        return batches | "AssignWindows" >> AssignWindows(run, noise_key, step, self._domain), rejected
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:
@@ -225,7 +222,7 @@ class ReleaseLog(ShiftingHeavyHitters):
 
     def __init__(
         self,
-        plan: ReleasePlan,
+        plan: Plan,
         fields: EventFields,
         pool: ProcessPool,
         *,
@@ -237,14 +234,18 @@ class ReleaseLog(ShiftingHeavyHitters):
         progress: ReadProgress | None,
     ) -> None:
         super().__init__(plan, noise_key=noise_key, run_id=run_id, stream=stream, shards=shards, domain=domain_file)
-        file = None if domain_file is None else DomainFile(domain_file, plan.domain_size, plan.domain_fingerprint)
+        file = (
+            None
+            if domain_file is None or plan.domain is None
+            else DomainFile(domain_file, plan.domain.size, plan.domain.fingerprint)
+        )
         self._domain_of_stages = self._domain_file = file
         self._fields = fields
         self._pool = pool.token
         self._progress_token = None if progress is None else progress.token
 
     def _packed(
-        self, events: beam.PCollection, settings: Settings, noise_key: beam.Secret, step: PackPairs
+        self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs
     ) -> tuple[beam.PCollection, beam.PCollection]:
         reading = ReadPairsStep(step, self._fields, self._domain_file)
         assert self._pool is not None

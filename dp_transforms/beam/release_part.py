@@ -12,9 +12,8 @@ from dp_transforms.beam.release_stages import ReleaseAtOnce
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.release_stages import Cuts, stages_of
@@ -42,7 +41,7 @@ class ReleasePart(beam.PTransform):
 
     def __init__(
         self,
-        plan: ReleasePlan,
+        plan: Plan,
         part: RunPart,
         *,
         noise_key: beam.Secret | str | os.PathLike[str],
@@ -55,20 +54,20 @@ class ReleasePart(beam.PTransform):
         check_names(stream=stream, run_id=run_id)
         if not 0 <= part.first < part.end <= plan.schedule.horizon:
             raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
-        self._settings = settings_of_plan(plan, stream=stream, run_id=run_id)
+        self._run = PlannedRun(plan=plan, stream=stream, run_id=run_id)
         self._part = part
         self._noise_key = noise_key
         self._domain = domain_of_plan(domain, plan)
-        self._stages = stages_of(self._settings, self._domain)
-        pays_looks = isinstance(self._settings, NamingSettings)
+        self._stages = stages_of(self._run, self._domain)
+        pays_looks = self._run.plan.looks is not None
         self._cuts = Cuts.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)
 
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
-        step = PackPairs(self._settings.schedule, self._cuts.users, self._part)
+        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part)
         mode = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
-        assign = AssignWindows(self._settings, noise_key, step, self._domain)
+        assign = AssignWindows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> mode
         for state in released.states:
             state.element_type = bytes

@@ -30,10 +30,10 @@ from dp_transforms.checks import check_names, shown
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
-from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.plan_checks import as_float
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.stored import as_float
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse_duration
 from dp_transforms.reports.records import in_file_order
 from dp_transforms.stores.local_files import read_regular
@@ -303,8 +303,8 @@ def declared_plan(
     window: str | int | None = None,
     slide: str | int | None = None,
     mode: str | None = None,
-) -> ReleasePlan:
-    """The plan of a file, or the one that `ReleasePlan.calibrate` makes of a budget.
+) -> Plan:
+    """The plan of a file, or the one that `Plan.calibrate` makes of a budget.
 
     plan: path of a plan as JSON text. Nothing else may be given beside it.
     epsilon, delta: numbers, or the text of numbers: ``1e-9`` is text to a reader of YAML.
@@ -326,12 +326,12 @@ def declared_plan(
     schedule = WindowSchedule.sliding(
         _moment("start", start), _moment("end", end), length, length if slide is None else _seconds("slide", slide)
     )
-    return ReleasePlan.calibrate(
+    return Plan.calibrate(
         epsilon=_number("epsilon", epsilon), delta=_number("delta", delta), schedule=schedule, mode=mode
     )
 
 
-def _read(path: str | os.PathLike[str]) -> ReleasePlan:
+def _read(path: str | os.PathLike[str]) -> Plan:
     if not isinstance(path, (str, os.PathLike)):
         raise ValueError(f"plan must be a path, got {shown(path)}. {_WAYS}")
     name = os.fspath(path)
@@ -342,7 +342,7 @@ def _read(path: str | os.PathLike[str]) -> ReleasePlan:
     if len(text) > _MOST_PLAN_BYTES:
         raise ValueError(f"plan: {name} is not a plan: it has more than 1 MB. {_WAYS}")
     try:
-        return ReleasePlan.from_json(text)
+        return Plan.from_json(text)
     except ValueError as error:
         raise ValueError(f"plan: {name}: {error}") from None
 

@@ -14,7 +14,6 @@ from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, Relea
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import Key, Sent
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
@@ -52,8 +51,8 @@ class ReleaseAtOnce(beam.PTransform):
 
     def expand(self, packed: beam.PCollection) -> Released:
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
-        settings = stages.users.settings
-        counts = settings if isinstance(settings, NamingSettings) and settings.counts_for else None
+        run = stages.users.run
+        counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
         added = users | "Users" >> AtOnce(add, noise_key, self._pool, rereads=counts is not None)
@@ -70,7 +69,7 @@ class ReleaseAtOnce(beam.PTransform):
         if counts is not None:
             if self._pool is not None:
                 users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
-            counted = found[SENT] | "CountNamed" >> CountNamed(counts, noise_key, cuts.windows, users)
+            counted = found[SENT] | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users)
             return Released(counted, states)
         mode = AtOnceStep(stages.windows, by_window, None, part)
         released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(mode, noise_key)
@@ -112,7 +111,7 @@ class ReleaseStagesInOrder(beam.PTransform):
             last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, shards, part)
             released = found[ADVANCED] | "MonitorHeavyHitters" >> last
         else:
-            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.settings.stream)
+            last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.run.stream)
             released = found[ADVANCED] | "GatherWindows" >> GatherCounted(shards) | "Windows" >> last
         states = tuple(
             sent[STATE] for stage, sent in zip(stages, (added, found, released), strict=True) if stage.work.keeps_state

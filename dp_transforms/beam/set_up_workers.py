@@ -29,9 +29,9 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.domain_table import DomainTable, HashesItems, which_keys
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, ItemDomain
-from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
 from dp_transforms.runs.state_header import StateError
 from dp_transforms.stores.remote_files import SCHEMES
@@ -212,10 +212,10 @@ class DomainSource:
     Raises ValueError unless it is the domain that the plan was made for; workers check it again.
     """
 
-    def __init__(self, domain: ItemDomain | str | os.PathLike[str], plan: ReleasePlan) -> None:
+    def __init__(self, domain: ItemDomain | str | os.PathLike[str], plan: Plan) -> None:
         if not isinstance(domain, (ItemDomain, str, os.PathLike)):
             raise ValueError(f"domain must be a path or an ItemDomain, got a {type(domain).__name__}.")
-        if not plan.domain_size:
+        if plan.domain is None:
             raise ValueError("the plan is for an open domain. Calibrate it for this list of items, or give no domain.")
         if isinstance(domain, ItemDomain) and domain.labels.nbytes > _MOST_BYTES_IN_JOB_GRAPH:
             raise ValueError(
@@ -223,8 +223,8 @@ class DomainSource:
                 f" {domain.labels.nbytes / 1e6:.1f} MB. Write it to a file, one item a line, and give its path."
             )
         self._domain = domain if isinstance(domain, ItemDomain) else _path_for_workers(os.fspath(domain))
-        self._size = plan.domain_size
-        self._fingerprint = plan.domain_fingerprint
+        self._size = plan.domain.size
+        self._fingerprint = plan.domain.fingerprint
         self._shared = Shared()
         self._checked_domain()
 
@@ -245,7 +245,7 @@ class DomainSource:
         return domain.checked(self._size, self._fingerprint)
 
 
-def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: ReleasePlan) -> DomainSource | None:
+def domain_of_plan(domain: ItemDomain | str | os.PathLike[str] | None, plan: Plan) -> DomainSource | None:
     """The domain that workers use; None for an open one. Raises ValueError unless it is the plan's."""
     if domain is None and plan.domain_size:
         raise ValueError(f"the plan is for a known domain of {plan.domain_size:,} items. Give domain=PATH.")
@@ -269,22 +269,20 @@ def read_domain(path: str) -> ItemDomain:
 
 
 class KeyedDoFn(beam.DoFn):
-    """Holds the settings and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
+    """Holds the run and, from ``setup()`` on, the keyed functions of the stream as ``self._keys``.
 
-    domain: for steps that need the items of a known domain, which are then in ``self._domain``.
-    A subclass for one mode declares its own type of ``_settings``.
-    """
+    domain: for steps that need the items of a known domain, which are then in ``self._domain``."""
 
-    _settings: StreamSettings
+    _run: PlannedRun
 
-    def __init__(self, settings: StreamSettings, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
-        self._settings = settings
+    def __init__(self, run: PlannedRun, noise_key: beam.Secret, domain: DomainSource | None = None) -> None:
+        self._run = run
         self._noise_key = noise_key
         self._domain_source = domain
         self._domain: DomainTable | None = None
 
     def setup(self) -> None:
-        self._keys = self._settings.stream_keys(self._noise_key.get_secret_bytes())
+        self._keys = self._run.stream_keys(self._noise_key.get_secret_bytes())
         if self._domain_source is not None:
             self._domain = self._domain_source.table(self._keys)
 

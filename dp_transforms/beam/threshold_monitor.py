@@ -33,7 +33,7 @@ class MonitorHeavyHitters(beam.PTransform):
         self._senders = senders
         self._first_window = 0 if part is None else part.first
         do_fn = ThresholdMonitorEvolvingDoFn(stage, noise_key, part, is_bounded=senders is None)
-        self._release = ReleaseInOrder(do_fn, stage.settings.stream)
+        self._release = ReleaseInOrder(do_fn, stage.run.stream)
 
     def expand(self, candidates: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         if self._senders is not None:

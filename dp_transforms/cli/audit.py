@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import HitsClaim, LooksClaim, LooksMechanism, Mechanism, settings_violations
+from dp_transforms.audit.mechanism import HitsClaim, LooksClaim, LooksMechanism, Mechanism, run_violations
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, sample_stream
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names
@@ -28,11 +28,8 @@ from dp_transforms.cli.options import filled_by, opt
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.plan.plan import Plan
 
 _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
@@ -83,12 +80,10 @@ def command(options: AuditOptions) -> None:
     check_output(output)
     plan = read_plan(plan_file)
     with _progress() as advance:
-        if isinstance(plan, LooksPlan):
+        if plan.looks is not None:
             report: AuditReport = audit_looks(plan, runs, rounds, advance)
-        elif isinstance(plan, HitsPlan):
-            report = audit_hits(plan, runs, rounds, advance)
         else:
-            raise UserError(f"--plan {plan_file} has mode {plan.mode}, which shh audit does not cover yet.")
+            report = audit_hits(plan, runs, rounds, advance)
     finish(report, output)
 
 
@@ -103,46 +98,46 @@ def finish(report: AuditReport, output: str | None) -> None:
         raise UserError(f"DO NOT USE THIS PLAN. A claim does not hold: {'; '.join(report.violations)}.")
 
 
-def audit_hits(plan: HitsPlan, runs: int | None, rounds: int | None, advance: Advance) -> HitsReport:
+def audit_hits(plan: Plan, runs: int | None, rounds: int | None, advance: Advance) -> HitsReport:
     """runs: of the real code, in each world; 0: the real code is not run. rounds: items of the user."""
     mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
-    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    run = PlannedRun(plan=plan, stream="audit", run_id=fresh_run_id())
     rounds = default_rounds(mechanism) if rounds is None else rounds
     runs = _default_runs(plan) if runs is None else runs
     exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
-    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
-    return HitsReport(plan, exact, sample_hits(mechanism, claim, settings, runs, rounds, advance) if runs else None)
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *run_violations(plan, run)))
+    return HitsReport(plan, exact, sample_hits(mechanism, claim, run, runs, rounds, advance) if runs else None)
 
 
 def sample_hits(
-    mechanism: Mechanism, claim: HitsClaim, settings: MonitorSettings, runs: int, rounds: int, advance: Advance
+    mechanism: Mechanism, claim: HitsClaim, run: PlannedRun, runs: int, rounds: int, advance: Advance
 ) -> SampledAudit[StreamDesign]:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
     advance("choosing what to sample", 0.0)
     design = design_sampling(mechanism, claim, runs, rounds)
-    return sample_stream(mechanism, claim, settings, design, os.urandom(32), advance)
+    return sample_stream(mechanism, claim, run, design, os.urandom(32), advance)
 
 
-def audit_looks(plan: LooksPlan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
+def audit_looks(plan: Plan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
     """runs: as above. rounds: most looks of the user in the streams tried; None: all that a purse pays for."""
     mechanism, claim = LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
-    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    run = PlannedRun(plan=plan, stream="audit", run_id=fresh_run_id())
     runs = _MOST_RUNS if runs is None else runs
     exact = audit_looks_exactly(
         mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
     )
-    exact = dataclasses.replace(exact, violations=(*exact.violations, *settings_violations(plan, settings)))
+    exact = dataclasses.replace(exact, violations=(*exact.violations, *run_violations(plan, run)))
     if not runs:
         return LooksReport(plan, exact)
     advance("what users pay", 0.0)
-    payments = audit_payments(mechanism, settings, os.urandom(32))
-    return LooksReport(plan, exact, payments, sample_looks(mechanism, claim, settings, runs, rounds, advance))
+    payments = audit_payments(mechanism, run, os.urandom(32))
+    return LooksReport(plan, exact, payments, sample_looks(mechanism, claim, run, runs, rounds, advance))
 
 
 def sample_looks(
     mechanism: LooksMechanism,
     claim: LooksClaim,
-    settings: NamingSettings,
+    run: PlannedRun,
     runs: int,
     rounds: int | None,
     advance: Advance,
@@ -152,12 +147,14 @@ def sample_looks(
     law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
     most_looks = mechanism.most_looks if rounds is None else rounds
     design = design_looks_sampling(mechanism, claim, law, runs, most_looks)
-    return sample_names(mechanism, claim, settings, design, law, os.urandom(32), advance)
+    return sample_names(mechanism, claim, run, design, law, os.urandom(32), advance)
 
 
-def _default_runs(plan: HitsPlan) -> int:
+def _default_runs(plan: Plan) -> int:
     """As many as about half a minute allows."""
-    affordable = min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.zone_width + 1)) // plan.hits_per_user
+    affordable = (
+        min(_HITS_OF_ALL_RUNS, _HOLDERS_OF_ALL_RUNS // (plan.charged_hits.zone_width + 1)) // plan.hits_per_user
+    )
     return min(_MOST_RUNS, max(_LEAST_RUNS, affordable))
 
 

@@ -17,8 +17,7 @@ from dp_transforms.audit.sampled_looks import LooksDesign
 from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import AttackStream, rounds_until_excluded
 from dp_transforms.cli.audit_report import AuditReport, SampledParts, add_claim, finite, rounded_down, table_of
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 
 _NEVER_TRIED = (
     "delta for hash collisions and for the sampled noise: far below anything that can be observed",
@@ -35,7 +34,7 @@ _NEVER_TRIED_OF_HITS = (
 
 @dataclasses.dataclass(frozen=True)
 class HitsReport(AuditReport):
-    plan: HitsPlan
+    plan: Plan
     exact: ExactAudit
     sampled: SampledAudit[StreamDesign] | None = None
 
@@ -49,12 +48,12 @@ class HitsReport(AuditReport):
         return min(rounds_until_excluded(Mechanism.of_plan(self.plan)), self.plan.queries_per_user)
 
     def plan_text(self) -> str:
-        plan = self.plan
-        zone = f" to {plan.threshold + plan.zone_width - 1:,} charged" if plan.zone_width else ""
+        plan, hits = self.plan, self.plan.charged_hits
+        zone = f" to {plan.threshold + hits.zone_width - 1:,} charged" if hits.zone_width else ""
         return (
-            f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {plan.noise_scale:.4g}, threshold "
-            f"{plan.threshold:,}{zone}, {plan.hits_per_user:,} hits per user, {plan.max_items_per_user:,} items per "
-            f"user and window. Noise by the accountant {plan.accountant}."
+            f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {hits.noise.scale:.4g}, threshold "
+            f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
+            f"user and window. Noise by the accountant {hits.accountant}."
         )
 
     def exact_table(self) -> Table:
@@ -65,22 +64,22 @@ class HitsReport(AuditReport):
         add = functools.partial(add_claim, table)
         for name, side in (("added", exact.adding), ("removed", exact.removing)):
             epsilon = f"{rounded_down(side.epsilon)} of {plan.epsilon:g}"
-            add(f"charged results, user {name}", plan.delta_accounting, side.attained, epsilon)
+            add(f"charged results, user {name}", plan.shares.paid, side.attained, epsilon)
         add("items the user holds alone", plan.delta_open, exact.lone_delta, "")
         epsilon = f"{rounded_down(exact.together_epsilon)} of {plan.epsilon:g}"
         add("both together", plan.delta, exact.together_delta, epsilon)
-        rest = f"{plan.delta_hash + plan.delta_sampling:.2g}"
+        rest = f"{plan.shares.hash + plan.shares.sampling:.2g}"
         table.add_row("hash collisions, sampled noise", rest, "not tried", "", "")
         worst = max(exact.running, key=lambda figure: figure.delta)
         name = f"running figure, cut at {worst.hits:,} hit{'s' if worst.hits > 1 else ''}"
-        add(name, plan.delta_accounting, worst.delta, f"at {worst.epsilon:.4f}")
+        add(name, plan.shares.paid, worst.delta, f"at {worst.epsilon:.4f}")
         return table
 
     def worst_texts(self) -> list[str]:
         worst = self.exact.worst
         texts = [
             f"The worst stream tried attains epsilon {rounded_down(worst.epsilon)} at delta "
-            f"{self.plan.delta_accounting:.4g}: {_stream_text(worst.stream, self.plan)}.",
+            f"{self.plan.shares.paid:.4g}: {_stream_text(worst.stream, self.plan)}.",
             _confidence_text(worst),
         ]
         if worst.items < self._enough_items:
@@ -120,15 +119,8 @@ class HitsReport(AuditReport):
         return "; ".join(limits)
 
     def record_of_parts(self) -> dict[str, Any]:
-        plan, exact = self.plan, self.exact
-        fields = ("fingerprint", "mode", "accountant", "noise_scale", "epsilon_per_query", "threshold", "zone_width")
-        shares = ("epsilon", "delta", "delta_accounting", "delta_open", "delta_sampling", "delta_hash")
+        exact = self.exact
         return {
-            "plan": {
-                **{name: getattr(plan, name) for name in (*fields, "hits_per_user", "max_items_per_user")},
-                "horizon": plan.schedule.horizon,
-            },
-            "claimed": {name: getattr(plan, name) for name in shares},
             "exact": {
                 "adding": self._side_record(exact.adding),
                 "removing": self._side_record(exact.removing),
@@ -172,7 +164,7 @@ class HitsReport(AuditReport):
         )
 
 
-def _stream_text(stream: AttackStream, plan: HitsPlan) -> str:
+def _stream_text(stream: AttackStream, plan: Plan) -> str:
     """What the adversary does, in words."""
     many = f"in up to {stream.rounds:,} windows"
     if stream.items_per_window > 1 and (stream.rounds > plan.schedule.horizon or not stream.is_static):
@@ -202,11 +194,11 @@ def _confidence_text(worst: ChargedAudit) -> str:
     return text + f"No adversary attains more than {worst.ceiling_delta:.4g} on {worst.items:,} items{more}."
 
 
-def _distance_text(distance: int, plan: HitsPlan) -> str:
+def _distance_text(distance: int, plan: Plan) -> str:
     """The number of other holders, and how far that is from the threshold."""
     count = plan.threshold + distance
     others = f"{count:,} other holder{'' if count == 1 else 's'}"
-    if distance == plan.zone_width - 1 and plan.zone_width:
+    if distance == plan.charged_hits.zone_width - 1 and plan.charged_hits.zone_width:
         return f"{others}, one fewer than the upper edge of the zone"
     if distance == -1:
         return f"{others}, one fewer than the threshold"
@@ -232,7 +224,7 @@ _OF_COUNTS = (
 
 @dataclasses.dataclass(frozen=True)
 class LooksReport(AuditReport):
-    plan: LooksPlan
+    plan: Plan
     exact: LooksExactAudit
     payments: PaymentAudit | None = None
     sampled: SampledAudit[LooksDesign] | None = None
@@ -243,31 +235,31 @@ class LooksReport(AuditReport):
         return [text for part in parts if part is not None for text in part.violations]
 
     def plan_text(self) -> str:
-        plan = self.plan
+        plan, looks = self.plan, self.plan.paid_looks
         known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
         further = ""
-        if plan.hits_per_user:
+        if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
-                f"{plan.hit_units / plan.purse:.3g} of a purse each, and then for looks of weight "
-                f"{plan.hit_weights[0]:,} to {plan.hit_weights[-1]:,}."
+                f"{plan.paid_hits.units / looks.purse:.3g} of a purse each, and then for looks of weight "
+                f"{plan.paid_hits.weights[0]:,} to {plan.paid_hits.weights[-1]:,}."
             )
-        if plan.counts_for:
+        if plan.counts is not None:
             further = (
-                f" The {plan.counts_for:,} largest items of a window are counted, of a user up to "
-                f"{plan.counts_per_user:,} pairs, {plan.count_units / plan.purse:.3g} of a purse each, with noise of "
-                f"scale {plan.count_scale:,}."
+                f" The {plan.counts.items:,} largest items of a window are counted, of a user up to "
+                f"{plan.counts.per_user:,} pairs, {plan.counts.units / looks.purse:.3g} of a purse each, with noise of "
+                f"scale {plan.counts.scale:,}."
             )
         return (
-            f"Plan {plan.fingerprint[:16]}: names, noise of shape {plan.shape:g} and scale {plan.scale:,}, weights "
-            f"{plan.weights[0]:,} to {plan.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
-            f"{plan.spacing:,}, at most {plan.most_looks:,} looks per user. A full purse is a divergence of "
-            f"{plan.budget:.4g} at order {plan.order:.4g}.{further}"
+            f"Plan {plan.fingerprint[:16]}: names, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
+            f"{looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
+            f"{looks.spacing:,}, at most {looks.most_looks:,} looks per user. A full purse is a divergence of "
+            f"{looks.budget:.4g} at order {looks.order:.4g}.{further}"
         )
 
     def exact_table(self) -> Table:
         plan, exact = self.plan, self.exact
-        title = f"Exact: divergence at order {plan.order:.4g}; delta at epsilon {plan.epsilon:g}"
+        title = f"Exact: divergence at order {plan.paid_looks.order:.4g}; delta at epsilon {plan.epsilon:g}"
         table = table_of(title, ("claimed", "attained", "ratio"))
 
         add = functools.partial(add_claim, table, error=1e-12)
@@ -275,17 +267,19 @@ class LooksReport(AuditReport):
         who = ", for hits" if price.pays_hits else ""
         worst = f"worst of {exact.prices:,}: weight {price.weight:,}{who}"
         add(f"price of a look, {worst}", price.claimed, price.look.divergence)
-        if plan.counts_for:
+        if plan.counts is not None:
             add("price of a count", exact.count_claimed, exact.count)
-        add("delta of a full purse", plan.delta_looks, exact.purse_delta * (1 - 1e-7))
+        add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
-            add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.delta_looks, few.delta)
+            add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
         for static in (each for each in exact.static if each.looks > 1):
-            add(f"{static.looks:,} equal looks", plan.delta_looks, static.delta)
+            add(f"{static.looks:,} equal looks", plan.shares.paid, static.delta)
         lone = "items the user holds alone" + (f", {exact.lone_looks:,} looks" if plan.delta_open else "")
         add(lone, plan.delta_open, exact.lone_delta)
         add("both together", plan.delta, exact.together_delta)
-        table.add_row("hash collisions, sampled noise", f"{plan.delta_hash + plan.delta_sampling:.2g}", "not tried", "")
+        table.add_row(
+            "hash collisions, sampled noise", f"{plan.shares.hash + plan.shares.sampling:.2g}", "not tried", ""
+        )
         return table
 
     def worst_texts(self) -> list[str]:
@@ -312,24 +306,14 @@ class LooksReport(AuditReport):
                 f"more than {tried:,} looks of a user on items of others, of the {exact.most_paid:,} that are paid"
             )
         limits += (*_OF_HITS,) if plan.hits_per_user else ()
-        limits += (*_OF_COUNTS,) if plan.counts_for else ()
-        if plan.activity_epsilon:
+        limits += (*_OF_COUNTS,) if plan.counts else ()
+        if plan.paid_looks.activity_epsilon:
             limits.append("the histogram of activity from which the plan was made: it has tests of its own")
         return [*limits, *_NEVER_TRIED_OF_LOOKS]
 
     def record_of_parts(self) -> dict[str, Any]:
-        plan, exact = self.plan, self.exact
-        fields = ("fingerprint", "mode", "shape", "scale", "order", "budget", "most_looks", "hits_per_user")
-        thresholds = ("threshold", "known_threshold", "forget_after", "spacing", "domain_size")
-        of_counts = ("counts_for", "counts_per_user", "count_scale")
-        shares = ("epsilon", "delta", "delta_looks", "delta_open", "delta_sampling", "delta_hash")
+        exact = self.exact
         return {
-            "plan": {
-                **{name: getattr(plan, name) for name in (*fields, *thresholds, *of_counts)},
-                "weights": [plan.weights[0], plan.weights[-1]],
-                "horizon": plan.schedule.horizon,
-            },
-            "claimed": {name: getattr(plan, name) for name in shares},
             "exact": {
                 "worst_price": _price_record(exact.worst_price),
                 "prices_compared": exact.prices,

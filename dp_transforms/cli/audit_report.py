@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 
 FORMAT_VERSION = 1
 
@@ -38,7 +39,7 @@ class SampledParts(NamedTuple):
 class AuditReport(abc.ABC):
     """What was found of a plan. Without `sampled` the real code was not run."""
 
-    plan: ReleasePlan
+    plan: Plan
     payments: PaymentAudit | None = None
     sampled: SampledAudit[Any] | None = None
 
@@ -98,6 +99,7 @@ class AuditReport(abc.ABC):
             "format_version": FORMAT_VERSION,
             "verdict": "violated" if violations else "passed",
             "violations": violations,
+            "plan": json.loads(self.plan.to_json()),
             **self.record_of_parts(),
             "sampled": None if self.sampled is None else self._sampled_record(self.sampled),
             "not_tried": self.not_tried(),

@@ -17,7 +17,7 @@ from dp_transforms.cli.shared_options import force_option
 from dp_transforms.cli.show import read_report
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader
 from dp_transforms.views.page.promise import (
     Finding,
@@ -66,7 +66,7 @@ def command(options: ExplainOptions) -> None:
     check_output(html, "--html", force=options.force)
     findings: list[Finding] = []
     if plan_file is not None:
-        plan: ReleasePlan | None = read_plan(plan_file)
+        plan: Plan | None = read_plan(plan_file)
         windows: list[WindowReport] = []
     else:
         with user_errors(ReportFileError):
@@ -108,7 +108,7 @@ def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: st
     _say("What it states", [escape_text(header.guarantee)])
 
 
-def _say_promise(plan: ReleasePlan | None, reports: Sequence[WindowReport], *, is_plan: bool) -> None:
+def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], *, is_plan: bool) -> None:
     if plan is not None:
         _say("The plan", [f"{name}: {value}" for name, value in plan_facts(plan)])
     budget = budget_of(plan, reports)

@@ -18,7 +18,7 @@ from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import UserError
 from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
 from dp_transforms.monitor.domain_table import DomainFile
-from dp_transforms.plan.release_plan import DEFAULT_MODE
+from dp_transforms.plan.plan import DEFAULT_MODE
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
@@ -101,8 +101,8 @@ def read_early(pool: ProcessPool, options: ReplayOptions) -> None:
 def read_ahead(pool: ProcessPool, request: ReplayRequest) -> None:
     """Begins to read the log, if it has not begun. Raises ValueError for a noise key that cannot be used."""
     plan, domain = request.plan, None
-    if request.domain_file is not None:
-        domain = DomainFile(request.domain_file, plan.domain_size, plan.domain_fingerprint)
+    if request.domain_file is not None and plan.domain is not None:
+        domain = DomainFile(request.domain_file, plan.domain.size, plan.domain.fingerprint)
         pool.memory_bytes -= (pool.processes + 1) * _bytes_of_domain(request.domain_file)
     step = reading_step(plan.schedule, plan.mode, request.fields, request.shards, domain)
     _begin(pool, step, request.chunks, request.options.noise_key_file)

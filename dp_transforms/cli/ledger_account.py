@@ -13,7 +13,7 @@ from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import LogError, user_errors
 from dp_transforms.cli.state_part import DONE, PartFacts, RunAccount
 from dp_transforms.errors import UserError
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
 
 
@@ -32,7 +32,7 @@ class LedgerAccount(RunAccount):
         with user_errors(LedgerError):
             return cls(Ledger.open(ledger), population, caps_of(max_epsilon, max_delta))
 
-    def check_fits(self, plan: ReleasePlan, stream: str, run_id: str | None) -> None:
+    def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
         with user_errors(LedgerError):
             request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
@@ -62,7 +62,7 @@ class LedgerAccount(RunAccount):
                 " back the newest copy. Without it the run cannot go on; a new one has another run id and pays in full."
             )
 
-    def reserve_whole(self, plan: ReleasePlan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:
+    def reserve_whole(self, plan: Plan, stream: str, run_id: str | None, input_fingerprint: str) -> Verdict:
         """A run without a state: one part, with a key that is forgotten, so that nothing can resume it."""
         return self.reserve_part(
             plan,
@@ -72,14 +72,14 @@ class LedgerAccount(RunAccount):
             key_fingerprint=secrets.token_hex(32),
         )
 
-    def reserve_part(self, plan: ReleasePlan, *, stream: str, **fields: Any) -> Verdict:
+    def reserve_part(self, plan: Plan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
         with user_errors(LedgerError):
             self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
         tell(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}")
         return self._verdict
 
-    def _request(self, plan: ReleasePlan, stream: str, **fields: Any) -> PartRequest:
+    def _request(self, plan: Plan, stream: str, **fields: Any) -> PartRequest:
         with user_errors(ValueError):
             return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
 

@@ -25,11 +25,9 @@ from dp_transforms.cli.plan_options import (
     read_plan,
     warn_of_budget,
 )
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.plan_checks import check_hits
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, TITLES, Comparison, FoundFrom, as_json, found_from
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.records import check_hits
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.views.plan_tables import (
     alternatives,
@@ -130,7 +128,7 @@ def command(options: PlanCommand) -> None:
     with operator_console().status("comparing"):
         comparison = Comparison(plan)
         found = comparison.found_from(LOOKS)
-        choices = alternatives(plan) if isinstance(plan, HitsPlan) else []
+        choices = alternatives(plan) if plan.looks is None else []
         drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
@@ -148,12 +146,12 @@ def command(options: PlanCommand) -> None:
             click.echo(f"{what} written to {path}.")
 
 
-def _as_json(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan], activity: Activity | None) -> dict[str, Any]:
+def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan], activity: Activity | None) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
         **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
-        "plans": [as_record(choice, plan) for choice in choices if isinstance(plan, HitsPlan)],
+        "plans": [as_record(choice, plan) for choice in choices],
         "activity": None if activity is None else dataclasses.asdict(activity),
         "chosen": json.loads(plan.to_json()),
         "fingerprint": plan.fingerprint,
@@ -220,7 +218,7 @@ def show_side_by_side(paths: tuple[str, str], chart: str | None, *, as_record: b
         console.print(f"Chart written to {on_one_line(str(chart))}.", markup=False, soft_wrap=True)
 
 
-def _record(path: str, plan: ReleasePlan) -> dict[str, Any]:
+def _record(path: str, plan: Plan) -> dict[str, Any]:
     return {
         "file": path,
         "summary": in_a_sentence(plan),
@@ -229,7 +227,7 @@ def _record(path: str, plan: ReleasePlan) -> dict[str, Any]:
     }
 
 
-def _table(plans: list[ReleasePlan]) -> Table:
+def _table(plans: list[Plan]) -> Table:
     table = Table(caption=f"Items are found with {FOUND:.0%} from so many users on.")
     table.add_column("")
     table.add_column("A")
@@ -254,7 +252,7 @@ def _found(found: dict[str, dict[int, int]], looks: int, *, known: bool) -> str:
     return f"from {users[0]:,} users on" if users else ""
 
 
-def _rows(plan: ReleasePlan) -> dict[str, str]:
+def _rows(plan: Plan) -> dict[str, str]:
     schedule = plan.schedule
     rows = {
         "mode": plan.mode,
@@ -268,17 +266,17 @@ def _rows(plan: ReleasePlan) -> dict[str, str]:
         "known domain": f"{plan.domain_size:,} items" if plan.domain_size else "no",
         "delta, items of one user": f"{plan.delta_open:.4g}",
     }
-    if isinstance(plan, LooksPlan):
-        rows["usual pairs of a user"] = f"{plan.usual_looks[0]:,} to {plan.usual_looks[1]:,}"
-        rows["pairs that count"] = f"{plan.most_looks:,}"
+    if plan.looks is not None:
+        rows["usual pairs of a user"] = f"{plan.paid_looks.usual_looks[0]:,} to {plan.paid_looks.usual_looks[1]:,}"
+        rows["pairs that count"] = f"{plan.paid_looks.most_looks:,}"
         rows["hits per user"] = f"{plan.hits_per_user:,}" if plan.hits_per_user else "looks alone"
-        rows["shape of the noise"] = f"{plan.shape:g}"
-        rows["order"] = f"{plan.order:.4g}"
-        rows["forgotten after"] = f"{plan.forget_after:,} windows" if plan.forget_after else "not followed"
-    elif isinstance(plan, HitsPlan):
+        rows["shape of the noise"] = f"{plan.paid_looks.shape:g}"
+        rows["order"] = f"{plan.paid_looks.order:.4g}"
+        rows["forgotten after"] = f"{plan.known_for:,} windows" if plan.known_for else "not followed"
+    else:
         rows["hits per user"] = f"{plan.hits_per_user:,}"
-        rows["items per user and window"] = f"{plan.max_items_per_user:,}"
-        rows["noise scale"] = f"{plan.noise_scale:,.2f}"
+        rows["items per user and window"] = f"{plan.charged_hits.max_items_per_user:,}"
+        rows["noise scale"] = f"{plan.charged_hits.noise.scale:,.2f}"
         rows["threshold"] = f"{plan.threshold:,}"
-        rows["accountant"] = plan.accountant
+        rows["accountant"] = plan.charged_hits.accountant
     return rows

@@ -26,8 +26,8 @@ from dp_transforms.cli.options import INPUT, UTC_TIME, Rule, flags, names_of, ne
 from dp_transforms.cli.plan_options import PlanOptions, option_error, plan_from_options, schedule_from_options
 from dp_transforms.cli.shared_options import FieldOptions
 from dp_transforms.errors import UserError
-from dp_transforms.plan.looks_calibration import MOST_LOOKS_OF_PLAN
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan_checks import MOST_LOOKS_OF_PLAN
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SAME, OTHER = "same", "other"
@@ -110,7 +110,7 @@ class Activity:
         return f"In the log most pairs are of users with {low:,} to {high:,} pairs in such a run.{price}"
 
 
-def plan_with_activity(options: PlanOptions, log: FromLogOptions) -> tuple[ReleasePlan, Activity | None]:
+def plan_with_activity(options: PlanOptions, log: FromLogOptions) -> tuple[Plan, Activity | None]:
     """The plan of the options, with usual looks from the log that they name, if they name one.
 
     Raises click.UsageError and UserError as `plan_from_options`, and UserError for a log that cannot be read.

@@ -28,15 +28,15 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError
-from dp_transforms.plan.hits_plan import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
-from dp_transforms.plan.release_plan import (
+from dp_transforms.plan.plan import (
     DEFAULT_MAX_ITEMS,
     DEFAULT_MAX_USERS,
     DEFAULT_MODE,
     MODES,
-    ReleasePlan,
-    plan_class,
+    Plan,
+    choices_of,
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
@@ -176,7 +176,7 @@ def _mode_rules() -> Iterator[Rule]:
     options_of: dict[tuple[str, ...], list[str]] = {}
     for name in PLAN_OPTIONS:
         choice = "known_items" if name == "no_known_items" else name
-        modes = tuple(mode for mode in MODES if choice in plan_class(mode).CHOICES)
+        modes = tuple(mode for mode in MODES if choice in choices_of(mode))
         if 0 < len(modes) < len(MODES):
             options_of.setdefault(modes, []).append(name)
     for modes, options in options_of.items():
@@ -205,7 +205,7 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> ReleasePlan:
+def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
     """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
@@ -220,20 +220,20 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     given = {name: value for name, value in choices.items() if value is not None}
     domain = read_domain_file(options.domain_file)
     try:
-        plan = ReleasePlan.calibrate(schedule=schedule, domain=domain, **given)
+        plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
 
-def read_plan(path: str, option: str = "--plan") -> ReleasePlan:
+def read_plan(path: str, option: str = "--plan") -> Plan:
     """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
     try:
         text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
             raise ValueError("it has more than 1 MB, so it is not a plan. Write one with `shh plan --output`.")
-        plan = ReleasePlan.from_json(text)
+        plan = Plan.from_json(text)
     except OSError as error:
         raise UserError(
             f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
@@ -261,7 +261,7 @@ def warn_of_budget(epsilon: float | None, delta: float) -> None:
         )
 
 
-def plan_of_command(options: PlanOptions, plan_file: str | None) -> ReleasePlan:
+def plan_of_command(options: PlanOptions, plan_file: str | None) -> Plan:
     """The plan of ``--plan FILE`` or of the budget options.
 
     Whether the domain file belongs to the plan is checked when it is read.

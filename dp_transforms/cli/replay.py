@@ -36,7 +36,7 @@ from dp_transforms.cli.table_output import check_table_of_replay, output_table, 
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
-from dp_transforms.monitor.run_settings import fresh_run_id
+from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file, report_format
 from dp_transforms.stores.remote_files import full_name

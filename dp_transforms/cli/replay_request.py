@@ -37,7 +37,7 @@ from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
 from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_output
 from dp_transforms.logs import EventFields, LogChunk
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.stores.remote_files import full_name
@@ -251,7 +251,7 @@ class ReplayRequest:
     options: ReplayOptions
     chunks: Sequence[LogChunk]
     fields: EventFields
-    plan: ReleasePlan
+    plan: Plan
     output: str
     run_id: str
     hint: str | None = None

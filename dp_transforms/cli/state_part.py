@@ -29,8 +29,8 @@ from dp_transforms.cli.options import PublishedError, user_errors
 from dp_transforms.cli.output_file import output_draft
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.run_settings import fresh_run_id
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.run_part import RunPart
@@ -54,7 +54,7 @@ class PartFacts:
     """
 
     how: str
-    plan: ReleasePlan
+    plan: Plan
     record: PartRecord
     header: StateHeader
     state_path: str
@@ -198,7 +198,7 @@ class StatePart:
 
 
 def open_part(
-    plan: ReleasePlan,
+    plan: Plan,
     options: StateOptions,
     *,
     stream: str,
@@ -281,7 +281,7 @@ def part_is_taken(facts: PartFacts) -> str:
     )
 
 
-def _create(plan: ReleasePlan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
+def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, key: bytes) -> None:
     """A state before the first window, of a run with a fresh id."""
     if options.run_id is not None and options.is_named and options.population is None:
         raise UserError(
@@ -298,7 +298,7 @@ def _create(plan: ReleasePlan, options: StateOptions, stream: str, fingerprint: 
         publish(draft, options.path)
 
 
-def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, stream: str, key: str) -> None:
+def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str, key: str) -> None:
     """Raises UserError unless the state is of this plan, stream, key and run id."""
     header, path = state.header, state.path
     remedy = _BEGIN_ANEW
@@ -340,7 +340,7 @@ def _check_run(state: StateFile, plan: ReleasePlan, options: StateOptions, strea
         raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
 
 
-def _facts(state: StateFile, plan: ReleasePlan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
+def _facts(state: StateFile, plan: Plan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
     header, schedule = state.header, plan.schedule
 
     def facts(how: str, record: PartRecord) -> PartFacts:

@@ -27,9 +27,8 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
-from dp_transforms.monitor.run_settings import fresh_run_id
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_table import ReportTable
@@ -48,7 +47,7 @@ class StreamRequest:
 
     options: StreamOptions
     source: StreamSource
-    plan: ReleasePlan
+    plan: Plan
     clock: StreamClock
     sink: ReportSink
     noise_key: beam.Secret | None
@@ -265,7 +264,7 @@ def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
 
 
 def _check_release(request: StreamRequest) -> None:
-    if isinstance(request.plan, LooksPlan) and request.plan.counts_for:
+    if request.plan.counts is not None:
         raise UserError(
             "--counts-for cannot be used with a stream: counts are paid for when all names of the run are known. Leave"
             " it out, or use `shh replay`."

@@ -189,14 +189,14 @@ class StreamKeys(IdKeys):
     def __init__(self, secret: bytes, *, run_id: str, plan_fingerprint: str, stream: str, threshold: int) -> None:
         super().__init__(secret)
         self._secret = secret
-        self._stream = stream
+        self.stream = stream
         self._noise_context = (run_id, plan_fingerprint, stream, threshold)
         self._holders = BlockFunction(derive_key(secret, "holders"))
         self._weighted_holders = BlockFunction(derive_key(secret, "weighted holders"))
 
     def contribution_order(self, window: int) -> BlockFunction:
         """Orders the items of a user with more than its share of them in one window."""
-        return BlockFunction(derive_key(self._secret, "contributions", self._stream, window))
+        return BlockFunction(derive_key(self._secret, "contributions", self.stream, window))
 
     def pass_uniforms(self, window: int) -> BlockFunction:
         """First stage of a draw: of pairs (item, digest of all holders)."""
@@ -232,7 +232,7 @@ class StreamKeys(IdKeys):
 
     def look_order(self) -> LookOrder:
         """Orders the pairs of a user whose purse cannot pay for all of them."""
-        return LookOrder(derive_key(self._secret, "look order", self._stream))
+        return LookOrder(derive_key(self._secret, "look order", self.stream))
 
     def widen_holders(self, users: npt.NDArray[np.uint64], terms: npt.NDArray[np.int64]) -> Words:
         """Users together with their terms as the 128 bits that digests add up. uint64[n], int64[n] -> uint64[n, 2].

@@ -78,7 +78,7 @@ class HitOrAbove:
     """Mode ``looks`` with hits: publishes one of two levels of a noisy sum of weights; level 1 is the hit.
 
     threshold: from here on the item is named. spacing: from ``threshold + spacing`` on it has level 2, free of charge;
-    there is no higher level. likely_noise: as in `LooksPlan`. largest_weight: no user adds more.
+    there is no higher level. likely_noise: as in `Plan`. largest_weight: no user adds more.
 
     Guarantee: that of the prices of the plan, whose three outcomes these are (docs/guarantee.md, "Looks and hits in
     one purse"). Condition: each look is paid for beforehand, and users on the hits list are excluded after the hits

@@ -1,11 +1,9 @@
 """The streaming core on numpy columns: from events to named items, window after window. Imports no Beam, no accounting.
 
-run_settings           from a plan to what workers need
+planned_run            a run of a plan: what workers get
 operator_counts        what is counted for the operator
 event_ids              what an id is
 item_domain            the items of a run, where they are known and public
-stream_settings        the plain numbers that the workers of every mode need
-monitor_settings       the same where users pay for hits
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
 equal_rows             groups of equal rows in sorted columns
@@ -18,18 +16,17 @@ counted_messages       messages gathered by counting: how a receiver knows that 
 query_noise            the noise of one count in each mode
 domain_table           the items of a known domain, by keyed hash
 empty_items            the items of a known domain that are published although nobody holds them
+hit_rules              what the sequential stage needs of a plan whose users pay for hits
 candidates             the parallel front: which items pass the first stage of their draw
 user_budgets           hits paid by each user that was ever charged
 holder_counters        the counters of the holders of some candidates, found once for many windows
 known_items            what was named lately, where named items are followed
-hit_settings           what the sequential stage needs of each mode whose users pay for hits
 window_queries         the queries of one window, all together, with the answers that they have one by one
 heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
 window_report          the released types
 
 Where users pay for looks (mode `looks`):
 
-naming_settings   the plain numbers of a plan that workers need
 kept_pairs        which pairs of a user count where its purse cannot pay for all
 item_sums         what the users of each item add to it in each window
 replay_weights    the weights of a replay, from all pairs of each user

@@ -11,12 +11,13 @@ from __future__ import annotations
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.hit_settings import HitSettings
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.plan.plan import Plan
 
 
-def find_candidates(cells: ItemHolders, settings: HitSettings, keys: StreamKeys) -> ItemHolders:
+def find_candidates(cells: ItemHolders, plan: Plan, keys: StreamKeys) -> ItemHolders:
     """The cells that may be published. ``cells`` must contain all holders of its items."""
     if not len(cells):
         return cells
-    return cells.select(np.flatnonzero(settings.query_noise(keys).may_pass(cells)))
+    return cells.select(np.flatnonzero(query_noise(plan, keys).may_pass(cells)))

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.hit_settings import HitSettings, are_followed
+from dp_transforms.monitor.hit_rules import epsilon_spent, most_hits, query_noise, release_rule
 from dp_transforms.monitor.holder_counters import Charges, HolderCounters
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_queries import WindowQueries
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.plan.plan import Plan
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
 _COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
@@ -48,11 +49,11 @@ class MonitorState:
 class HeavyHitterMonitor:
     """Monitors one stream. Holds no state of its own: a window is a function of its candidates and a `MonitorState`."""
 
-    def __init__(self, settings: HitSettings, keys: StreamKeys) -> None:
-        self._settings = settings
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan = plan
         self._keys = keys
-        self._noise = settings.query_noise(keys)
-        self._rules = {is_known: settings.release_rule(is_known=is_known) for is_known in (False, True)}
+        self._noise = query_noise(plan, keys)
+        self._rules = {is_known: release_rule(plan, is_known=is_known) for is_known in (False, True)}
 
     def close_window(
         self, window: int, candidates: ItemHolders, state: MonitorState
@@ -93,7 +94,7 @@ class HeavyHitterMonitor:
 
     def _check_order(self, windows: Iterable[int], state: MonitorState) -> None:
         """Before anything is charged."""
-        next_window, horizon = state.next_window, self._settings.schedule.horizon
+        next_window, horizon = state.next_window, self._plan.schedule.horizon
         for window in windows:
             if not next_window <= window < horizon:
                 raise ValueError(
@@ -107,7 +108,7 @@ class HeavyHitterMonitor:
         """counters: of the holders of these candidates. The caller adds what they are charged to the budgets."""
         state.next_window = window + 1
         is_known = self._is_known(window, candidates, state.known)
-        queries = WindowQueries(window, candidates, counters, self._settings, self._keys, self._noise, is_known)
+        queries = WindowQueries(window, candidates, counters, self._plan, self._keys, self._noise, is_known)
         heavy_hitters: list[HeavyHitter] = []
         heavy_cells: list[int] = []
         charged_results = 0
@@ -122,31 +123,31 @@ class HeavyHitterMonitor:
                     charged_results += 1
                     queries.charge(cell)
             cell = queries.next_heavy(cell + 1)
-        state.hit_bound += self._settings.most_hits(charged_results)
-        if are_followed(self._settings):
+        state.hit_bound += most_hits(self._plan, charged_results)
+        if self._plan.known is not None:
             named = candidates.select(np.array(heavy_cells, dtype=np.int64))
-            state.known = state.known.after(named, window + 1, self._settings.forget_after)
+            state.known = state.known.after(named, window + 1, self._plan.known_for)
         if not heavy_hitters:
             return None
         return self._report(window, heavy_hitters, state.hit_bound)
 
     def _is_known(self, window: int, candidates: ItemHolders, known: KnownItems) -> npt.NDArray[np.bool_]:
         """Whether each candidate is a known item: by what was named in earlier windows, or by the domain. bool[c]."""
-        if self._settings.domain_size or not len(known):
-            return np.full(len(candidates), self._settings.domain_size > 0)
+        if self._plan.domain_size or not len(known):
+            return np.full(len(candidates), self._plan.domain_size > 0)
         last_named = known.last_named_of(candidates.table)[candidates.items]
-        return (last_named >= 0) & (last_named >= window - self._settings.forget_after)
+        return (last_named >= 0) & (last_named >= window - self._plan.known_for)
 
     def _report(self, window: int, heavy_hitters: list[HeavyHitter], hit_bound: int) -> WindowReport:
-        settings = self._settings
+        plan = self._plan
         return WindowReport(
-            stream=settings.stream,
-            window_start=settings.schedule.window_start_micros(window),
-            window_end=settings.schedule.window_end_micros(window),
+            stream=self._keys.stream,
+            window_start=plan.schedule.window_start_micros(window),
+            window_end=plan.schedule.window_end_micros(window),
             heavy_hitters=sorted(heavy_hitters, key=release_order),
-            epsilon_total=settings.epsilon_total,
-            delta=settings.delta,
-            epsilon_spent=settings.epsilon_spent(hit_bound),
+            epsilon_total=plan.epsilon,
+            delta=plan.delta,
+            epsilon_spent=epsilon_spent(plan, hit_bound),
         )
 
 

@@ -21,7 +21,7 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_draws import LookDraws
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
@@ -29,9 +29,9 @@ Whole = npt.NDArray[np.int64]
 class ItemNamer:
     """Names the items of one shard. Holds no state: windows are a function of their sums and of what was known."""
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
-        self._settings = settings
-        self._draws = LookDraws(settings, keys)
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan = plan
+        self._draws = LookDraws(plan, keys)
 
     def name_windows(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
         """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
@@ -41,11 +41,11 @@ class ItemNamer:
 
         Raises ValueError for cells of other windows, and for empty items in an open domain.
         """
-        if not 0 <= first < end <= self._settings.schedule.horizon:
+        if not 0 <= first < end <= self._plan.schedule.horizon:
             raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
         if len(sums) and not first <= sums.windows[0] <= sums.windows[-1] < end:
             raise ValueError(f"the sums must be of the windows {first} .. {end - 1}.")
-        if self._settings.domain_size:
+        if self._plan.domain_size:
             return self._name_in_domain(sums)
         if len(sums) and not sums.sums.min() > 0:
             raise ValueError("a cell without a sum belongs to a known domain, and the domain is open.")
@@ -53,7 +53,7 @@ class ItemNamer:
 
     def _name_in_domain(self, sums: ItemSums) -> NamedItems:
         """All items are known for ever. A cell with sum 0 is an empty item, of which is known that it passes."""
-        table, threshold = self._draws.table, self._settings.known_threshold
+        table, threshold = self._draws.table, self._plan.known_threshold
         uniforms = self._draws.of_sums(sums)
         is_empty = sums.sums == 0
         named = np.flatnonzero(is_empty | table.passes(uniforms, threshold - sums.sums))
@@ -67,9 +67,9 @@ class ItemNamer:
         )
 
     def _name_in_open_domain(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
-        table, settings = self._draws.table, self._settings
+        table, plan = self._draws.table, self._plan
         uniforms = self._draws.of_sums(sums)
-        names_anew = table.passes(uniforms, settings.threshold - sums.sums)
+        names_anew = table.passes(uniforms, plan.threshold - sums.sums)
         if not len(known) and not names_anew.any():
             return NamedItems.none()
         items, (of_sums, of_known) = ItemTable.merge([sums.table, known.table])
@@ -78,7 +78,7 @@ class ItemNamer:
         cells = np.flatnonzero(is_followed[of_sums[sums.items]])
         cells = cells[np.argsort(of_sums[sums.items[cells]], kind="stable")]  # by item, then window
         item, window = of_sums[sums.items[cells]], sums.windows[cells]
-        reached = table.passes(uniforms[cells], settings.known_threshold - sums.sums[cells])
+        reached = table.passes(uniforms[cells], plan.known_threshold - sums.sums[cells])
         held = Passes(item, window, names_anew[cells], cells, window).take(reached)
         is_known = np.ones(len(known), dtype=np.bool_)
         earlier = Passes(
@@ -87,10 +87,10 @@ class ItemNamer:
 
         def draw_nobody(items_of_draws: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
             drawn = self._draws.of_nobody(windows, items.hashes.take(items_of_draws, axis=0))
-            return table.passes(drawn, np.full(len(windows), settings.known_threshold))
+            return table.passes(drawn, np.full(len(windows), plan.known_threshold))
 
         with_seeds = held.joined(earlier)
-        named, was_known = follow(with_seeds, (item, window), end, settings.forget_after, draw_nobody)
+        named, was_known = follow(with_seeds, (item, window), end, plan.known_for, draw_nobody)
         is_here = named.windows >= first
         named, was_known = named.take(is_here), was_known[is_here]
         noisy_sums = np.empty(len(named), dtype=np.int64)
@@ -98,16 +98,16 @@ class ItemNamer:
         rows, nobody = named.rows[has_sum], named.take(~has_sum)
         noisy_sums[has_sum] = sums.sums[rows] + table.sample(uniforms[rows])
         noisy_sums[~has_sum] = table.sample(self._draws.of_nobody(nobody.windows, items.hashes[nobody.items]))
-        thresholds = np.where(was_known, settings.known_threshold, settings.threshold)
+        thresholds = np.where(was_known, plan.known_threshold, plan.threshold)
         return self._named(named.windows, named.items, noisy_sums, thresholds, items)
 
     def _named(
         self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable
     ) -> NamedItems:
         """With levels and sizes, and a table of the named items alone. The columns are in the order of `NamedItems`."""
-        settings = self._settings
-        levels = 1 + (noisy_sums - thresholds) // settings.spacing
-        boundaries = thresholds + (levels - 1) * settings.spacing
-        at_least_users = stated_users(boundaries, settings.likely_noise, settings.weights[-1])
+        looks = self._plan.paid_looks
+        levels = 1 + (noisy_sums - thresholds) // looks.spacing
+        boundaries = thresholds + (levels - 1) * looks.spacing
+        at_least_users = stated_users(boundaries, self._plan.likely_noise, looks.weights[-1])
         used, items = np.unique(items, return_inverse=True)
         return NamedItems(windows, items.reshape(-1), levels, at_least_users, table.take(used))

@@ -17,15 +17,15 @@ from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_noise import LookNoise
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.plan import Plan
 
 
 class LookCandidates:
     """Finds the candidates of one shard of items. Holds no state."""
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
-        self._settings = settings
-        self._noise: LookNoise = settings.query_noise(keys)
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan = plan
+        self._noise = LookNoise(plan.paid_looks.noise, plan.known_threshold, keys)
 
     def find(self, cells: ItemHolders, passed: KnownItems, first: int, end: int) -> ItemHolders:
         """The candidates of the windows ``first .. end - 1``. They do not depend on how a run is cut.
@@ -35,17 +35,17 @@ class LookCandidates:
 
         Raises ValueError for cells of other windows, and for cells without holders in an open domain.
         """
-        if not 0 <= first < end <= self._settings.schedule.horizon:
+        if not 0 <= first < end <= self._plan.schedule.horizon:
             raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
         if len(cells) and not first <= cells.windows[0] <= cells.windows[-1] < end:
             raise ValueError(f"the cells must be of the windows {first} .. {end - 1}.")
         passes = self._noise.may_pass(cells)
         held = cells.select(np.flatnonzero(passes))
-        if self._settings.domain_size:
+        if self._plan.domain_size:
             return held
         if len(cells) and not cells.counts.min() > 0:
             raise ValueError("a cell without holders belongs to a known domain, and the domain is open.")
-        if not self._settings.forget_after or not (len(held) or len(passed)):
+        if self._plan.known is None or not (len(held) or len(passed)):
             return held
         nobody = self._nobody(cells, passes, passed, first, end)
         return ItemHolders.merge([held, nobody]) if len(nobody) else held
@@ -65,7 +65,7 @@ class LookCandidates:
         def draw_nobody(items_of_draws: Whole, windows: Whole) -> np.ndarray:
             return self._noise.nobody_passes(windows, items.hashes.take(items_of_draws, axis=0))
 
-        found, _ = follow(held.joined(earlier), (item, window), end, self._settings.forget_after, draw_nobody)
+        found, _ = follow(held.joined(earlier), (item, window), end, self._plan.known_for, draw_nobody)
         found = found.take((found.rows == NO_ROW) & (found.windows >= first))
         empty = ItemHolders.without_holders(found.windows, found.items, items)
         return empty.select(np.lexsort((found.items, found.windows)))

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
@@ -16,8 +16,8 @@ Whole = npt.NDArray[np.int64]
 class LookDraws:
     """What one run draws. A draw is a function of its window, item, and holders with their weights, and of the key."""
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys) -> None:
-        self.table = noise_bounds(settings.noise)
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self.table = noise_bounds(plan.paid_looks.noise)
         self._uniforms = keys.look_uniforms()
 
     def of_sums(self, sums: ItemSums) -> Words:

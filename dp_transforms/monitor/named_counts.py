@@ -1,8 +1,9 @@
 """Counts of the largest named items of each window: how many users hold them, with Gaussian noise.
 
-Guarantee: each user pays for its counted pairs out of the purse that pays for its looks, `count_units` each, for at
-most `counts_per_user` of them. Which items are counted is a function of what was named, so it is public. Source:
-docs/guarantee.md, "Proposition (counts)". In a replay alone: the names of all windows are known before the first count.
+Guarantee: each user pays for its counted pairs out of the purse that pays for its looks, for at most `per_user` of them
+(`Counts`). Which items are counted is a function of what was named, so it is public. Source: docs/guarantee.md,
+"Proposition (counts)".
+In a replay alone: the names of all windows are known before the first count.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, ExponentialPower
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import group_starts
@@ -20,7 +21,6 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.kept_pairs import keep_by_hash
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.naming_settings import NamingSettings
 
 Whole = npt.NDArray[np.int64]
 
@@ -41,10 +41,10 @@ def counted_rows(named: NamedItems, most: int) -> Whole:
     return np.sort(order[rank < most])
 
 
-def count_holders(pairs: ItemPairs, counted: NamedItems, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
+def count_holders(pairs: ItemPairs, counted: NamedItems, per_user: int, keys: StreamKeys) -> ItemSums:
     """How many of these users hold each counted item: sums in which each user adds 1.
 
-    ``pairs`` must contain all pairs of its users in the whole run. Of more than `counts_per_user` counted pairs of a
+    ``pairs`` must contain all pairs of its users in the whole run. Of more than `per_user` counted pairs of a
     user so many count, chosen by keyed hash.
     """
     if not len(pairs) or not len(counted):
@@ -58,12 +58,15 @@ def count_holders(pairs: ItemPairs, counted: NamedItems, settings: NamingSetting
     if not len(rows):
         return ItemSums.none()
     chosen = pairs.select(rows)
-    kept = keep_by_hash(chosen, np.full(len(chosen.users), settings.counts_per_user), keys)
+    kept = keep_by_hash(chosen, np.full(len(chosen.users), per_user), keys)
     return ItemSums.of_weights(chosen, kept.astype(np.int64), keys)
 
 
-def draw_counts(counted: NamedItems, holders: ItemSums, settings: NamingSettings, keys: StreamKeys) -> Whole:
-    """The count of each counted item with its noise; at least 0. holders: of all users. Returns int64[len(counted)]."""
+def draw_counts(counted: NamedItems, holders: ItemSums, law: ExponentialPower, keys: StreamKeys) -> Whole:
+    """The count of each counted item with its noise; at least 0. holders: of all users. law: of the noise.
+
+    Returns int64[len(counted)].
+    """
     table, (of_counted, of_holders) = ItemTable.merge([counted.table, holders.table])
     cells = holders.windows * len(table) + of_holders[holders.items]
     wanted = counted.windows * len(table) + of_counted[counted.items]
@@ -75,6 +78,6 @@ def draw_counts(counted: NamedItems, holders: ItemSums, settings: NamingSettings
     digests = np.zeros((len(wanted), 2), dtype=np.uint64)
     counts[is_held], digests[is_held] = holders.sums[at[is_held]], holders.digests[at[is_held]]
     uniforms = keys.count_uniforms()(counted.windows, counted.table.hashes.take(counted.items, axis=0), digests)
-    noise = noise_bounds(ExponentialPower(COUNT_SHAPE, settings.count_scale)).sample(uniforms)
+    noise = noise_bounds(law).sample(uniforms)
     noisy: Whole = np.maximum(0, counts + noise)
     return noisy

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_table import TABLE_KINDS, ItemTable
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.packed_arrays import WHOLE, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.plan.plan import Plan
 
 NOT_COUNTED = -1
 
@@ -22,7 +22,7 @@ class NamedItems:
     """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on.
-    at_least_users: int64[n], so many users hold the item; all of them in a run, but for `LooksPlan.size_error`.
+    at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
     """
 
     windows: npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ class NamedItems:
             yield int(slabs[rows.start]), self.select(np.arange(rows.start, rows.stop))
 
     def window_reports(
-        self, settings: NamingSettings, noisy_counts: npt.NDArray[np.int64] | None = None
+        self, plan: Plan, stream: str, noisy_counts: npt.NDArray[np.int64] | None = None
     ) -> Iterator[tuple[int, WindowReport]]:
         """The report of each window with named items, in order, with the number of its window.
 
@@ -92,13 +92,13 @@ class NamedItems:
             yield (
                 window,
                 WindowReport(
-                    stream=settings.stream,
-                    window_start=settings.schedule.window_start_micros(window),
-                    window_end=settings.schedule.window_end_micros(window),
+                    stream=stream,
+                    window_start=plan.schedule.window_start_micros(window),
+                    window_end=plan.schedule.window_end_micros(window),
                     heavy_hitters=sorted(heavy_hitters, key=release_order),
-                    epsilon_total=settings.epsilon_total,
-                    delta=settings.delta,
-                    epsilon_spent=settings.epsilon_total,
+                    epsilon_total=plan.epsilon,
+                    delta=plan.delta,
+                    epsilon_spent=plan.epsilon,
                 ),
             )
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
@@ -33,24 +33,24 @@ class Chosen(NamedTuple):
 class Pace:
     """Chooses the weights of a window, in whole numbers."""
 
-    def __init__(self, settings: NamingSettings) -> None:
-        if settings.purse // settings.units[0] > MOST_LOOKS:
+    def __init__(self, plan: Plan) -> None:
+        looks = plan.paid_looks
+        if looks.most_looks > MOST_LOOKS:
             raise ValueError(
-                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {settings.purse // settings.units[0]:,}. Make"
+                f"a purse must pay for at most {MOST_LOOKS:,} looks, got {looks.most_looks:,}. Make"
                 " a plan for fewer looks of a user."
             )
-        self._looks_list, self._hits_list = settings.looks_list, settings.hits_list
-        self._units_of_all_hits, self._hits_from = settings.units_of_all_hits, settings.hits_from
-        self._horizon = settings.schedule.horizon
-        self._windows_of_a_day = -(-_DAY_SECONDS // settings.schedule.slide_seconds)
+        self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
+        self._horizon = plan.schedule.horizon
+        self._windows_of_a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
 
     def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
         """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
         these included, who can pay for all hits and then for these looks. Arguments as of `choose`. Returns bool[u]."""
-        if not self._hits_from:
+        if self._hits is None:
             return np.zeros(len(looks), dtype=np.bool_)
         joins: npt.NDArray[np.bool_] = np.minimum(looks_before + looks, MOST_LOOKS) >= self._hits_from
-        joins &= (left - self._units_of_all_hits) // self._hits_list.units[0] >= looks
+        joins &= (left - self._hits.units_of_all) // self._hits.look_units[0] >= looks
         return joins
 
     def choose(
@@ -79,8 +79,8 @@ class Pace:
         # If there are more looks than units, the share is 0, however many more.
         shares = left // (np.minimum(expected, left) + looks)
         weights, units = _largest_or_smallest(self._looks_list, shares)
-        if pays_hits is not None:
-            hit_weights, hit_look_units = _largest_or_smallest(self._hits_list, shares)
+        if pays_hits is not None and self._hits is not None:
+            hit_weights, hit_look_units = _largest_or_smallest(self._hits.listed, shares)
             weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
         return Chosen(weights, units, np.minimum(looks, left // units))
 

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import group_starts
 from dp_transforms.monitor.item_holders import terms_of, weights_of
 from dp_transforms.monitor.kept_pairs import keep_by_hash
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.packed_arrays import (
     BYTES,
@@ -34,6 +34,7 @@ from dp_transforms.monitor.packed_arrays import (
     unpack_arrays,
 )
 from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
@@ -136,22 +137,22 @@ class Purses:
     own users in each cell; the cells are put together only when they are rewritten.
     """
 
-    def __init__(self, settings: NamingSettings, keys: StreamKeys, cells: Iterable[Packed] = ()) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, cells: Iterable[Packed] = ()) -> None:
         """cells: what was stored so far, in any order. Raises ValueError for other bytes."""
-        self._pace = Pace(settings)
-        self._purse = settings.purse
-        self._has_hits, self._units_of_all_hits = settings.hits_per_user > 0, settings.units_of_all_hits
+        self._pace = Pace(plan)
+        self._has_hits = plan.paid_hits is not None
+        self._units_of_all_hits = 0 if plan.paid_hits is None else plan.paid_hits.units_of_all
         self._keys = keys
         self._stored = [PurseEntries.from_cell(cell) for cell in cells]
         check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
 
     @classmethod
-    def of_entries(cls, settings: NamingSettings, keys: StreamKeys, entries: PurseEntries, window: int) -> Purses:
+    def of_entries(cls, plan: Plan, keys: StreamKeys, entries: PurseEntries, window: int) -> Purses:
         """The purses of some users before this window, of a state that was stored. Raises ValueError for entries that
-        no run of these settings can have made: with more than a purse, or paid in this window or later."""
-        check_unpacked(bool((entries.left <= settings.purse).all() and (entries.first_windows < window).all()))
-        purses = cls(settings, keys)
+        no run of this plan can have made: with more than a purse, or paid in this window or later."""
+        check_unpacked(bool((entries.left <= PURSE_UNITS).all() and (entries.first_windows < window).all()))
+        purses = cls(plan, keys)
         check_unpacked(not len(entries) or (entries.pays_hits is not None) == purses._has_hits)
         purses._stored = [entries] if len(entries) else []
         return purses
@@ -222,7 +223,7 @@ class Purses:
 
     def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
         """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""
-        left = np.full(len(users), self._purse, dtype=np.int64)
+        left = np.full(len(users), PURSE_UNITS, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
         first_windows = np.full(len(users), _NEVER, dtype=np.uint32)
         pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None

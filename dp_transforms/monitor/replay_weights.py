@@ -13,13 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_holders import ItemHolders, terms_of
 from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.kept_pairs import keep_by_hash
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.plan.plan import Plan
 
 
 class ReplayChoice(NamedTuple):
@@ -31,34 +32,35 @@ class ReplayChoice(NamedTuple):
     pays_hits: npt.NDArray[np.bool_]
 
 
-def choose_replay(pairs: npt.NDArray[np.int64], settings: NamingSettings) -> ReplayChoice:
+def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan) -> ReplayChoice:
     """pairs: how many pairs each user has in the whole run, at least 1, int64[u].
 
     A user with n pairs has in each the largest weight of which a full purse, less what counts may cost it, pays n; on
     the hits list, what is left of it when all hits are paid. It takes the list that gives it more, and in a tie the
     looks list. Of more pairs than it pays for (`most_looks` without counts) so many count.
     """
-    purses = settings.purse - settings.paid_for_counts(pairs)
-    looks = np.minimum(pairs, purses // settings.units[0])
-    weights, _ = settings.looks_list.largest(purses // looks)
-    if not settings.hits_per_user:
+    listed, hits = plan.paid_looks.listed, plan.paid_hits
+    purses = PURSE_UNITS - (0 if plan.counts is None else plan.counts.units_of_pairs(pairs))
+    looks = np.minimum(pairs, purses // listed.units[0])
+    weights, _ = listed.largest(purses // looks)
+    if hits is None:
         return ReplayChoice(looks, weights, np.zeros(len(looks), dtype=np.bool_))
-    on_hits_list, _ = settings.hits_list.largest((settings.purse - settings.units_of_all_hits) // looks)
+    on_hits_list, _ = hits.listed.largest((PURSE_UNITS - hits.units_of_all) // looks)
     return ReplayChoice(looks, np.maximum(weights, on_hits_list), on_hits_list > weights)
 
 
-def weigh_replay(pairs: UserPairs | ItemPairs, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
+def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> ItemSums:
     """What these users add to their items, where users pay for looks alone. ``pairs`` must contain all pairs of its
     users in the whole run. Which pairs count is chosen by keyed hash."""
     if not len(pairs):
         return ItemSums.none()
-    looks, weights, _ = choose_replay(pairs.counts, settings)
+    looks, weights, _ = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
     return ItemSums.of_weights(pairs, np.where(kept, weights[pairs.user_codes()], 0), keys)
 
 
-def weigh_replay_with_hits(pairs: UserPairs | ItemPairs, settings: NamingSettings, keys: StreamKeys) -> ItemHolders:
+def weigh_replay_with_hits(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> ItemHolders:
     """The same holder by holder, where users may pay for hits."""
-    looks, weights, pays_hits = choose_replay(pairs.counts, settings)
+    looks, weights, pays_hits = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
     return ItemHolders.of_terms(pairs, np.where(kept, terms_of(weights, pays_hits)[pairs.user_codes()], 0))

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
-from dp_transforms.monitor.hit_settings import HitSettings
 from dp_transforms.monitor.holder_counters import HolderCounters
 from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of
 from dp_transforms.monitor.query_noise import QueryNoise, digests_of_groups
+from dp_transforms.plan.plan import Plan
 
 
 class WindowQueries:
@@ -32,17 +32,17 @@ class WindowQueries:
         window: int,
         candidates: ItemHolders,
         counters: HolderCounters,
-        settings: HitSettings,
+        plan: Plan,
         keys: StreamKeys,
         noise: QueryNoise,
         is_known: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         self._candidates = candidates
-        self._settings = settings
+        self._hits_per_user = plan.hits_per_user
         self._keys = keys
         self._draw = noise.draws_of(window)
-        self._is_known = np.full(len(candidates), settings.domain_size > 0) if is_known is None else is_known
-        self._thresholds = np.where(self._is_known, settings.known_threshold, settings.threshold)
+        self._is_known = np.full(len(candidates), plan.domain_size > 0) if is_known is None else is_known
+        self._thresholds = np.where(self._is_known, plan.known_threshold, plan.threshold)
         self._user_of_row, self._hits = counters.user_of_row, counters.hits
         self._pays_hits = None if candidates.terms is None else pays_hits_of(candidates.terms)  # None: all of them
         self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
@@ -74,14 +74,14 @@ class WindowQueries:
         if self._pays_hits is not None:
             holders = holders[self._pays_hits[first_row:next_row]]
         hits = self._hits[holders]
-        is_active = hits < self._settings.hits_per_user
+        is_active = hits < self._hits_per_user
         if not is_active.all():
             holders, hits = holders[is_active], hits[is_active]
         hits += 1
         self._hits[holders] = hits  # the holders of a cell are distinct
         if next_row == len(self._user_of_row):
             return
-        excluded = holders[hits >= self._settings.hits_per_user]
+        excluded = holders[hits >= self._hits_per_user]
         if not len(excluded):
             return
         rows = self._rows_of_users(excluded)
@@ -101,7 +101,7 @@ class WindowQueries:
         """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
         asked = self._candidates.select_range(cells)
         rows = slice(self._candidates.splits[cells.start], self._candidates.splits[cells.stop])
-        is_active = self._hits[self._user_of_row[rows]] < self._settings.hits_per_user
+        is_active = self._hits[self._user_of_row[rows]] < self._hits_per_user
         if self._pays_hits is not None:
             is_active |= ~self._pays_hits[rows]
         active = asked if is_active.all() else asked.select_rows(is_active)

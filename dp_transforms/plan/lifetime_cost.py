@@ -40,8 +40,7 @@ from decimal import Decimal
 from typing import Any
 
 from dp_transforms.checks import check_whole, shown
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 
 EPSILON_DIGITS = 15
 DELTA_DIGITS = 30
@@ -121,22 +120,23 @@ class LifetimeCost:
             raise ValueError("order and divergence must be given together.")
 
     @classmethod
-    def of_plan(cls, plan: ReleasePlan) -> LifetimeCost:
+    def of_plan(cls, plan: Plan) -> LifetimeCost:
         """The cost of a run of this plan."""
         delta = delta_units("delta", plan.delta)
-        if not isinstance(plan, LooksPlan):
+        looks = plan.looks
+        if looks is None:
             return cls(epsilon_units("epsilon", plan.epsilon), delta, plan.mode)
-        activity = epsilon_units("activity_epsilon", plan.activity_epsilon) if plan.activity_epsilon else 0
+        activity = epsilon_units("activity_epsilon", looks.activity_epsilon) if looks.activity_epsilon else 0
         with decimal.localcontext(_MATH):
-            events = _exactly("delta_open", plan.delta_open) + _exactly("delta_hash", plan.delta_hash) + _SLACK
-            # delta_sampling is (1 + e^epsilon) d, or more with a histogram: d is at most this.
-            distance = _exactly("delta_sampling", plan.delta_sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
+            events = _exactly("open", plan.delta_open) + _exactly("hash", plan.shares.hash) + _SLACK
+            # The share of sampling is (1 + e^epsilon) d, or more with a histogram: d is at most this.
+            distance = _exactly("sampling", plan.shares.sampling) / (1 + Decimal(plan.epsilon).exp()) + _SLACK
         return cls(
             epsilon=epsilon_units("epsilon", plan.epsilon) + activity,
             delta=delta,
             mode=plan.mode,
-            order=_order_text(plan.order),
-            divergence=_up(_exactly("budget", plan.budget), EPSILON_DIGITS),
+            order=_order_text(looks.order),
+            divergence=_up(_exactly("budget", looks.budget), EPSILON_DIGITS),
             delta_events=_up(events, DELTA_DIGITS),
             distance=_up(distance, _DISTANCE_DIGITS),
             activity=activity,

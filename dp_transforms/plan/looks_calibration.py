@@ -1,20 +1,19 @@
 """The search for a plan of mode `looks`: from a budget and a declared activity to the fields of a plan.
 
-Guarantee: none of its own. `LooksPlan` checks all that is found here again, as it does for a plan that is read.
+Guarantee: none of its own. `Plan` checks all that is found here again, as it does for a plan that is read.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Unpack
 
 from dp_transforms.accounting.activity import activity_delta
-from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
+from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, sampling_delta
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import (
     MOST_COUNTS_PER_USER,
-    CountPrice,
-    hits_from,
+    PriceList,
     make_price_list,
     price_counts,
 )
@@ -28,8 +27,10 @@ from dp_transforms.accounting.purse.purse_choice import (
 )
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.plan.plan_checks import as_float
-from dp_transforms.plan.release_plan import Budget
+from dp_transforms.plan.hits_calibration import PerUser
+from dp_transforms.plan.plan_checks import check_most_looks, looks_hash_delta
+from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares
+from dp_transforms.plan.stored import as_float
 
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
 # An item that nobody holds any more is followed for 168 windows after its last name, and noise names it 168 * 1e-5 =
@@ -38,48 +39,50 @@ DEFAULT_KNOWN_ERROR = 1e-5
 DEFAULT_SIZE_ERROR = 0.01
 LEVEL_SPACING = 5.5  # standard deviations: a level then costs next to nothing more than a name
 HITS_TO_TRY = (3, 10, 30)  # where a plan chooses, besides looks alone
-MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 
 
-def calibrate_looks(
-    mode: str,
-    budget: Budget,
-    *,
-    usual_looks: tuple[int, int] | None = None,
-    most_looks: int | None = None,
-    hits_per_user: int | None = None,
-    known_items: bool = True,
-    forget_after: int | None = None,
-    known_error: float | None = None,
-    size_error: float = DEFAULT_SIZE_ERROR,
-    counts_for: int = 0,
-    activity_epsilon: float = 0.0,
-) -> dict[str, Any]:
-    """The fields of the plan that finds most for users with `usual_looks`. Names as in `ReleasePlan.calibrate`."""
-    horizon, is_known_domain = budget.schedule.horizon, budget.domain is not None
-    forget_after = _forget_after(forget_after, horizon, is_known_domain=is_known_domain, known_items=known_items)
-    if known_error is None:
-        tests = budget.domain_size * horizon
-        known_error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if is_known_domain else DEFAULT_KNOWN_ERROR
-    elif not forget_after:
-        raise ValueError("known_error cannot be used with known_items=False. Leave one out.")
-    check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
-    if most_looks is None:
-        most_looks = max(DEFAULT_MOST_LOOKS, _largest(usual_looks))
-    check_most_looks(most_looks)
-    if usual_looks is None:
-        usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
-    usual_looks = check_usual_looks(usual_looks, most_looks)
+class LooksChoices(PerUser, total=False):
+    """What `Plan.calibrate` takes in mode `looks`, beside hits_per_user.
+
+    usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up to
+        most_looks if that is less. The noise is chosen for them; other users are served too.
+    most_looks: a user's further pairs do not count, 3,000 by default.
+    known_items: items that were named are followed down to a lower threshold, by default True.
+    forget_after: until they were not named for so many windows, 168 by default.
+    known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
+        domain as small as 0.05 false names in the whole run need.
+    size_error: the probability that any size that the run states is too large, 0.01 by default.
+    counts_for: so many of the largest named items of a window have a noisy count of their users, 0 by default. Users
+        pay for counts out of the same purse, so less is named. Replays alone.
+    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
+        (`shh plan --from-log`); in addition to epsilon, 0 by default.
+    """
+
+    usual_looks: tuple[int, int] | None
+    most_looks: int | None
+    known_items: bool | None
+    forget_after: int | None
+    known_error: float | None
+    size_error: float | None
+    counts_for: int | None
+    activity_epsilon: float | None
+
+
+def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
+    """The records of the plan that finds most for users with the usual looks. given: without None."""
+    forget_after, known_error = _known(budget, given)
+    usual_looks, most_looks = _looks(given)
     hash_share = looks_hash_delta(budget.max_users, budget.max_items)
+    counts_for, hits_per_user = given.get("counts_for") or 0, given.get("hits_per_user")
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:
             raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
         hits_per_user = 0
-    counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * horizon)
+    counts_per_user = min(MOST_COUNTS_PER_USER, usual_looks[1], counts_for * budget.schedule.horizon)
     # With the widest noise; still far below 1e-20.
     variation = (most_looks + counts_per_user) * ExponentialPower(1.0, MAX_SCALE).sampling_total_variation
-    sampling_share = sampling_delta(budget.epsilon, variation, horizon, budget.domain_size)
-    activity_epsilon = as_float("activity_epsilon", activity_epsilon)
+    sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
+    activity_epsilon = as_float("activity_epsilon", given.get("activity_epsilon") or 0.0)
     sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
     choice = choose_purse(
         budget.epsilon,
@@ -88,48 +91,65 @@ def calibrate_looks(
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
         level_spacing=LEVEL_SPACING,
-        known_error=known_error if is_known_domain else None,
+        known_error=known_error if budget.domain else None,
     )
-    counts = CountPrice(0, 0)
+    counts = None
     if counts_for:
-        counts = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
-        choice = _with_counts(choice, counts_per_user, counts)
-    noise, listed = choice.prices.noise, choice.hit_prices
-    known_threshold = min(choice.threshold, noise.smallest_margin(known_error))
+        price = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
+        counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
+        choice = _with_counts(choice, counts)
     return {
-        **budget.fields(),
-        "mode": mode,
-        "usual_looks": usual_looks,
-        "most_looks": most_looks,
-        "shape": noise.shape,
-        "scale": noise.scale,
-        "order": choice.prices.order,
-        "budget": choice.prices.budget,
-        "weights": choice.prices.weights,
-        "units": choice.prices.units,
-        "hits_per_user": 0 if listed is None else listed.hits,
-        "hit_units": 0 if listed is None else listed.hit_units,
-        "hits_from": 0 if listed is None else hits_from(choice.prices, listed),
-        "hit_weights": () if listed is None else listed.weights,
-        "hit_look_units": () if listed is None else listed.units,
-        "counts_for": counts_for,
-        "counts_per_user": counts_per_user,
-        "count_units": counts.units,
-        "count_scale": counts.scale,
-        "spacing": choice.prices.spacing,
         "threshold": choice.threshold,
-        "known_threshold": known_threshold if forget_after else choice.threshold,
-        "forget_after": forget_after,
-        "size_error": size_error,
-        "activity_epsilon": activity_epsilon,
-        "delta_looks": choice.delta_looks,
-        "delta_open": choice.delta_open,
-        "delta_sampling": sampling_share,
-        "delta_hash": hash_share,
+        "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
+        "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
+        "counts": counts,
+        "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
+        "shares": Shares(
+            paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
+        ),
     }
 
 
-def _with_counts(choice: PurseChoice, counts_per_user: int, counts: CountPrice) -> PurseChoice:
+def looks_of(
+    prices: PriceList, usual_looks: tuple[int, int], size_error: float | None, activity_epsilon: float = 0.0
+) -> Looks:
+    return Looks(
+        usual_looks=usual_looks,
+        shape=prices.noise.shape,
+        scale=prices.noise.scale,
+        order=prices.order,
+        budget=prices.budget,
+        weights=prices.weights,
+        units=prices.units,
+        spacing=prices.spacing,
+        size_error=DEFAULT_SIZE_ERROR if size_error is None else size_error,
+        activity_epsilon=activity_epsilon or None,
+    )
+
+
+def paid_hits_of(prices: PriceList) -> PaidHits:
+    return PaidHits(per_user=prices.hits, units=prices.hit_units, weights=prices.weights, look_units=prices.units)
+
+
+def known_of(prices: PriceList, threshold: int, known_error: float, forget_after: int) -> Known | None:
+    """None where items are not followed: forget_after is 0."""
+    if not forget_after:
+        return None
+    return Known(threshold=min(threshold, prices.noise.smallest_margin(known_error)), forget_after=forget_after)
+
+
+def _looks(given: LooksChoices) -> tuple[tuple[int, int], int]:
+    """The usual looks, and the most."""
+    usual_looks, most_looks = given.get("usual_looks"), given.get("most_looks")
+    if most_looks is None:
+        most_looks = max(DEFAULT_MOST_LOOKS, _largest(usual_looks))
+    check_most_looks(most_looks)
+    if usual_looks is None:
+        usual_looks = (DEFAULT_USUAL_LOOKS[0], min(DEFAULT_USUAL_LOOKS[1], most_looks))
+    return check_usual_looks(usual_looks, most_looks), most_looks
+
+
+def _with_counts(choice: PurseChoice, counts: Counts) -> PurseChoice:
     """The same noise, order and split, with weights for purses from which counts are paid."""
     old = choice.prices
     prices = make_price_list(
@@ -137,7 +157,7 @@ def _with_counts(choice: PurseChoice, counts_per_user: int, counts: CountPrice) 
         old.order,
         old.budget,
         old.most_looks,
-        counts=counts_per_user,
+        counts=counts.per_user,
         count_units=counts.units,
         spacing=old.spacing,
     )
@@ -152,33 +172,33 @@ def _largest(usual_looks: object) -> int:
     return max([1, *(int(looks) for looks in usual_looks if is_whole(looks))])
 
 
-def _forget_after(given: int | None, horizon: int, *, is_known_domain: bool, known_items: bool) -> int:
+def _known(budget: Budget, given: LooksChoices) -> tuple[int, float]:
+    """For how many windows named items are followed, 0 for not at all; and how often noise names a known item."""
+    horizon, forget_after, known_error = budget.schedule.horizon, given.get("forget_after"), given.get("known_error")
+    known_items = given.get("known_items", True)
     if not isinstance(known_items, bool):
         raise ValueError(f"known_items must be True or False, got {shown(known_items)}.")
-    if is_known_domain:
-        if given is not None or not known_items:
-            name = "forget_after" if given is not None else "known_items=False"
-            raise ValueError(f"{name} cannot be used with a known domain, where every item is known. Leave it out.")
-        return horizon
-    if not known_items:
-        if given is not None:
-            raise ValueError("forget_after cannot be used with known_items=False. Leave one out.")
-        return 0
-    return min(DEFAULT_FORGET_AFTER, horizon) if given is None else check_whole("forget_after", given, 1, horizon)
+    if forget_after is not None and (budget.domain or not known_items):
+        what = "a known domain, where every item is known. Leave it out" if budget.domain else "known_items=False"
+        raise ValueError(f"forget_after cannot be used with {what}." + ("" if budget.domain else " Leave one out."))
+    if budget.domain and not known_items:
+        raise ValueError(
+            "known_items=False cannot be used with a known domain, where every item is known. Leave it out."
+        )
+    if known_error is not None and not known_items:
+        raise ValueError("known_error cannot be used with known_items=False. Leave one out.")
+    if known_error is None:
+        tests = budget.domain_size * horizon
+        known_error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_KNOWN_ERROR
+    check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
+    if budget.domain or not known_items:
+        return 0, known_error
+    if forget_after is None:
+        return min(DEFAULT_FORGET_AFTER, horizon), known_error
+    return check_whole("forget_after", forget_after, 1, horizon), known_error
 
 
 def _hits_to_try(given: int | None, most_looks: int) -> tuple[int, ...]:
     if given is not None:
         return (check_whole("hits_per_user", given, 0, most_looks),)
     return (0, *(hits for hits in HITS_TO_TRY if hits <= most_looks))
-
-
-def check_most_looks(most_looks: int) -> None:
-    """Raises ValueError for more looks than a plan may have."""
-    check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
-
-
-def looks_hash_delta(max_users: int, max_items: int) -> float:
-    """All items of the run have different hashes, and no other user has that of x' (docs/guarantee.md, "How delta is
-    split for looks")."""
-    return hash_delta(max_items, max_users, max_items)

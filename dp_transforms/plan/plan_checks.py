@@ -1,54 +1,57 @@
-"""What the fields of a plan must satisfy: one function for each group of them, each raises ValueError.
+"""Whether a plan keeps its promise: what its records must be to each other, checked when it is built or read.
 
-The classes of plans call them, when a plan is calibrated and when it is built or read.
+``delta = paid + open + sampling + hash`` (docs/guarantee.md section 3, docs/purse.md sections 2 to 4 and 7): each share
+is at least what the run needs. Each function raises ValueError.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from dp_transforms.accounting.activity import activity_delta
+from dp_transforms.accounting.calibration import charged_sampling_delta, hash_delta, sampling_delta, threshold_error
 from dp_transforms.accounting.composition import check_delta
-from dp_transforms.accounting.release_modes import mode_of
+from dp_transforms.accounting.purse.price_list import SHARE_OF_COUNTS, check_price_work, count_units
+from dp_transforms.accounting.purse.purse_choice import PurseChoice
+from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.plan.records import Counts, Hits, Looks, PaidHits
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-MOST_HITS = 10_000  # an accountant pass over more takes minutes
+if TYPE_CHECKING:
+    from dp_transforms.plan.plan import Plan
+
+MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 # Items of a known domain that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
+# An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
+_MOST_NAMED_AGAIN = 0.5
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
 
-def as_float(name: str, value: object) -> float:
-    """A field of a plan as a float: 2 and 2.0 make one plan with one fingerprint."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {shown(value)}.")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{name} must be a finite number, got a larger one.") from None
-
-
-def check_accountant(mode: str, accountant: str) -> None:
-    accountants = mode_of(mode).accountants
-    if not isinstance(accountant, str) or accountant not in accountants:
+def check_plan(plan: Plan) -> None:
+    """Raises ValueError unless the plan keeps its promise."""
+    check_budget(plan.epsilon, plan.delta, plan.schedule)
+    check_declared_ids(plan.max_users, plan.max_items)
+    check_whole("threshold", plan.threshold, 1)
+    if plan.domain is not None and plan.domain.size > plan.max_items:
         raise ValueError(
-            f"accountant must be one of {', '.join(accountants)} for mode {mode!r}, got {shown(accountant)}."
+            f"max_items must be >= {plan.domain.size}, the items of the domain, got {plan.max_items}. Declare more."
         )
+    _check_records(plan)
+    _check_delta_split(plan)
+    if plan.looks is None:
+        _check_charged(plan, plan.charged_hits)
+    else:
+        _check_looks(plan, plan.looks)
 
 
 def check_declared_ids(max_users: int, max_items: int) -> None:
     check_whole("max_users", max_users, 1)
     check_whole("max_items", max_items, 1)
-
-
-def check_hits(hits: int) -> None:
-    """Raises ValueError unless the accountants can follow this many hits per user."""
-    check_whole("hits_per_user", hits, 1)
-    if hits > MOST_HITS:
-        raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
 
 
 def check_budget(epsilon: float, delta: float, schedule: WindowSchedule) -> None:
@@ -62,42 +65,132 @@ def check_budget(epsilon: float, delta: float, schedule: WindowSchedule) -> None
     check_whole("the horizon, the number of windows,", schedule.horizon, 1)
 
 
-def check_domain(size: int, fingerprint: str, max_items: int) -> None:
-    check_whole("domain_size", size, 0)
-    is_hash = isinstance(fingerprint, str) and re.fullmatch("[0-9a-f]{64}", fingerprint)
-    if not (is_hash if size else fingerprint == ""):
-        raise ValueError("domain_fingerprint must be the hex SHA-256 of a known domain, and empty without one.")
-    if size > max_items:
-        raise ValueError(f"max_items must be >= {size}, the items of the domain, got {max_items}. Declare more.")
+def check_most_looks(most_looks: int) -> None:
+    """Raises ValueError for more looks than a plan may have."""
+    check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
 
 
-def check_false_reports(in_window: float, threshold: int, horizon: int) -> None:
-    """A run must not publish more items that nobody holds than can be drawn.
+def looks_hash_delta(max_users: int, max_items: int) -> float:
+    """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
+    return hash_delta(max_items, max_users, max_items)
 
-    in_window: how many of a known domain noise alone publishes in a window, on average.
-    """
-    if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * horizon > MOST_FALSE_REPORTS:
+
+def _check_records(plan: Plan) -> None:
+    """Which records go together."""
+    if isinstance(plan.hits, PaidHits) != (plan.looks is not None and plan.hits is not None):
+        raise ValueError("hits of a plan with looks must be paid out of the purse, and of one without them be charged.")
+    if plan.looks is None and plan.hits is None:
+        raise ValueError("a plan must have looks, hits, or both.")
+    if plan.looks is None and (plan.counts or plan.known):
+        raise ValueError("counts and known must be left out of a plan without looks.")
+    if plan.counts is not None and plan.hits is not None:
+        raise ValueError("counts_for cannot be used with hits_per_user. Use one of the two.")
+    if plan.domain is not None and plan.known is not None:
+        raise ValueError("known must be left out in a known domain, where every item is known.")
+
+
+def _check_delta_split(plan: Plan) -> None:
+    shares = {"paid": plan.shares.paid, "sampling": plan.shares.sampling, "hash": plan.shares.hash}
+    if (plan.shares.open is None) != (plan.domain is not None):
+        raise ValueError("the share open of delta must be there in an open domain, and left out in a known one.")
+    if plan.shares.open is not None:
+        shares["open"] = plan.shares.open
+    for name, share in shares.items():
+        if not 0 < share < plan.delta:
+            raise ValueError(f"the share {name} must lie strictly between 0 and delta, got {share!r}.")
+    total = math.fsum(shares.values())
+    if not total <= plan.delta:
+        raise ValueError(f"the shares of delta must add up to at most {plan.delta!r}, got {total!r}.")
+
+
+def _check_share(name: str, share: float, needed: float) -> None:
+    """One share of delta covers what the run needs."""
+    if not share >= needed:
+        raise ValueError(f"the share {name} must be >= {needed!r} for this plan, got {share!r}.")
+
+
+def _check_false_reports(plan: Plan, threshold: int, tail: float) -> None:
+    """A run must not publish more items that nobody holds than can be drawn. tail: noise alone reaches the threshold"""
+    in_window = plan.domain_size * tail
+    if in_window > MOST_FALSE_REPORTS_PER_WINDOW or in_window * plan.schedule.horizon > MOST_FALSE_REPORTS:
         raise ValueError(
             f"threshold = {threshold} would publish about {in_window:.3g} items that nobody holds in each "
             f"window. Raise it, or leave it out."
         )
 
 
-def check_delta_split(delta: float, shares: Mapping[str, float], *, is_known_domain: bool) -> None:
-    """shares: of delta, by the names of the fields; one of them is ``delta_open``."""
-    if is_known_domain and shares["delta_open"] != 0:
-        raise ValueError(f"delta_open must be 0 in a known domain, got {shares['delta_open']!r}.")
-    for name, share in shares.items():
-        if name == "delta_open" and is_known_domain:
-            continue
-        if not 0 < share < delta:
-            raise ValueError(f"{name} must lie strictly between 0 and delta, got {share!r}.")
-    total = math.fsum(shares.values())
-    if not total <= delta:
-        raise ValueError(f"the shares of delta must add up to at most {delta!r}, got {total!r}.")
+def _check_charged(plan: Plan, hits: Hits) -> None:
+    _check_false_reports(plan, plan.threshold, hits.noise.upper_tail(plan.threshold))
+    if plan.shares.open is not None:
+        safe = smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open)
+        if not plan.threshold >= safe:
+            raise threshold_error(plan.threshold, safe)
+    proved = hits.rules.accountant(hits.accountant, hits.noise, hits.per_user).delta(plan.epsilon)
+    if not proved <= plan.shares.paid:
+        raise ValueError(
+            f"epsilon_per_query = {hits.epsilon_per_query!r} is too little noise: at epsilon = {plan.epsilon:g} it "
+            f"needs a share paid >= {proved:.6g}, got {plan.shares.paid:.6g}. Calibrate the plan again."
+        )
+    queries, variation = plan.queries_per_user, hits.noise.total_variation
+    needed = charged_sampling_delta(plan.epsilon, queries, variation, plan.schedule.horizon, plan.domain_size)
+    _check_share("hash", plan.shares.hash, hash_delta(queries, plan.max_users, plan.max_items))
+    _check_share("sampling", plan.shares.sampling, needed)
 
 
-def check_share(name: str, share: float, needed: float) -> None:
-    """One share of delta covers what the run needs."""
-    if not share >= needed:
-        raise ValueError(f"{name} must be >= {needed!r} for this plan, got {share!r}.")
+def _check_looks(plan: Plan, looks: Looks) -> None:
+    check_most_looks(looks.most_looks)
+    _check_known(plan)
+    _check_share("hash", plan.shares.hash, looks_hash_delta(plan.max_users, plan.max_items))
+    variation = looks.most_looks * looks.noise.sampling_total_variation
+    if plan.counts is not None:
+        _check_counts(plan.counts, looks)
+        variation += plan.counts.per_user * plan.counts.noise.sampling_total_variation
+    needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
+    needed += activity_delta(plan.epsilon, looks.activity_epsilon or 0.0, plan.max_users)
+    _check_share("sampling", plan.shares.sampling, needed)
+    paid = plan.paid_hits
+    check_price_work(looks.noise, looks.order, (*looks.weights, *(paid.weights if paid else ())), looks.spacing)
+    if paid is not None:
+        _check_paid_hits(paid, looks)
+    # The price lists are checked when they are built; this checks the rest: budget and threshold.
+    PurseChoice(
+        plan.epsilon,
+        plan.shares.paid,
+        plan.shares.open or 0.0,
+        looks.prices,
+        plan.threshold,
+        hit_prices=plan.hit_prices,
+    )
+    if paid is not None and not plan.hits_from:
+        raise ValueError("the hits list makes no user's weight larger. Calibrate the plan again.")
+
+
+def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
+    check_whole("hits_per_user", paid.per_user, 1, looks.most_looks)
+    if paid.weights[-1] > looks.weights[-1]:
+        raise ValueError(f"each weight of the hits list must be at most {looks.weights[-1]}, the largest of looks.")
+    if (PURSE_UNITS - paid.units_of_all) // paid.look_units[0] != looks.most_looks:
+        raise ValueError(f"a purse must pay for {looks.most_looks} looks on the hits list too: its look_units differ.")
+
+
+def _check_counts(counts: Counts, looks: Looks) -> None:
+    needed = count_units(looks.order, looks.budget, counts.scale)
+    if counts.units < needed:
+        raise ValueError(f"units of counts must be at least {needed} at this scale, got {counts.units}.")
+    if counts.per_user * counts.units > SHARE_OF_COUNTS * PURSE_UNITS:
+        raise ValueError(f"counts must cost at most {SHARE_OF_COUNTS:.0%} of a purse. Calibrate the plan again.")
+    if counts.per_user * counts.units + looks.units[0] > PURSE_UNITS:
+        raise ValueError("counts leave less of a purse than a look costs. Use most_looks of 2 or more.")
+
+
+def _check_known(plan: Plan) -> None:
+    if plan.known is None:
+        return _check_false_reports(plan, plan.threshold, plan.known_error)
+    check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
+    if plan.known.threshold > plan.threshold:
+        raise ValueError(f"the threshold of known items must be at most the threshold {plan.threshold}.")
+    if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
+        raise ValueError(
+            f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "
+            f"noise would name an item that nobody holds again and again. Lower known_error or forget_after."
+        )

@@ -28,9 +28,9 @@ from dp_transforms.accounting.purse.open_threshold import Floats, fewest_users
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.accounting.purse.purse_search import HIT_SHARE
 from dp_transforms.checks import LARGEST_WHOLE, check_fraction, check_whole
-from dp_transforms.plan.hits_plan import DEFAULT_MAX_ITEMS_PER_USER, HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import Looks
 
 _CAP_RATIO = 1.3  # from one cap that is tried to the next; then closer around the best
 _CLOSER = 1.05
@@ -189,7 +189,7 @@ def _geometric(first: int, last: int, ratio: float) -> set[int]:
     return {first, last, *(round(value) for value in np.geomspace(first, last, steps + 1))}
 
 
-def found_from(plan: ReleasePlan, looks: Iterable[int]) -> FoundFrom:
+def found_from(plan: Plan, looks: Iterable[int]) -> FoundFrom:
     """Method -> pairs of each holder -> users, for the mode of the plan alone."""
     return _table(_of_plan(plan), looks)
 
@@ -202,15 +202,15 @@ class Comparison:
     where theirs would not be these.
     """
 
-    def __init__(self, plan: ReleasePlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         methods: dict[str, _Users] = {}
         for mode in (LOOKS_NEW, "hits", "hits-with-counts"):
             of_mode = plan if plan.mode == mode else _in_mode(plan, mode)
             if of_mode is not None:
                 methods |= _of_plan(of_mode)
-        if isinstance(plan, LooksPlan):
-            methods |= _with_other_hits(plan)
+        if plan.looks is not None:
+            methods |= _with_other_hits(plan, plan.looks)
         self._methods = {**methods, **_of_plan(plan), **({} if plan.domain_size else _of_others(plan))}
 
     def found_from(self, looks: Iterable[int]) -> FoundFrom:
@@ -233,38 +233,38 @@ def _table(methods: dict[str, _Users], looks: Iterable[int]) -> FoundFrom:
     return {method: {number: users(number) for number in activities} for method, users in methods.items()}
 
 
-def _of_plan(plan: ReleasePlan) -> dict[str, _Users]:
-    if not isinstance(plan, LooksPlan):
+def _of_plan(plan: Plan) -> dict[str, _Users]:
+    if plan.looks is None:
         return {plan.mode: lambda _: plan.smallest_detectable(FOUND)}
     new = functools.partial(plan.found_from, probability=FOUND)
-    if not plan.forget_after or plan.domain_size:
+    if plan.known is None:
         return {LOOKS_NEW: new}
     return {LOOKS_NEW: new, LOOKS_KNOWN: functools.partial(plan.found_from, probability=FOUND, known=True)}
 
 
-def _with_other_hits(plan: LooksPlan) -> dict[str, _Users]:
+def _with_other_hits(plan: Plan, looks: Looks) -> dict[str, _Users]:
     """With hits if the plan has none, and without if it has; empty if the budget is too small for it."""
-    hits = 0 if plan.hits_per_user else min(HITS_TO_COMPARE, plan.most_looks)
+    hits = 0 if plan.hits else min(HITS_TO_COMPARE, looks.most_looks)
     other = plan.again(
-        usual_looks=plan.usual_looks,
-        most_looks=plan.most_looks,
+        usual_looks=looks.usual_looks,
+        most_looks=looks.most_looks,
         hits_per_user=hits,
         known_error=plan.known_error if plan.domain_size else None,
     )
     return {} if other is None else {LOOKS_AND_HITS if hits else LOOKS_ALONE: _of_plan(other)[LOOKS_NEW]}
 
 
-def _in_mode(plan: ReleasePlan, mode: str) -> ReleasePlan | None:
+def _in_mode(plan: Plan, mode: str) -> Plan | None:
     """The same guarantee in another mode; None if the budget is too small for it."""
-    if isinstance(plan, HitsPlan) and mode != LOOKS_NEW:
-        return plan.again(mode, max_items_per_user=plan.max_items_per_user)
+    if plan.looks is None and mode != LOOKS_NEW:
+        return plan.again(mode, max_items_per_user=plan.charged_hits.max_items_per_user)
     return plan.again(mode)
 
 
-def _of_others(plan: ReleasePlan) -> dict[str, _Users]:
+def _of_others(plan: Plan) -> dict[str, _Users]:
     epsilon, delta = plan.epsilon, plan.delta
-    most_looks = plan.most_looks if isinstance(plan, LooksPlan) else DEFAULT_MOST_LOOKS
-    items = plan.max_items_per_user if isinstance(plan, HitsPlan) else DEFAULT_MAX_ITEMS_PER_USER
+    most_looks = DEFAULT_MOST_LOOKS if plan.looks is None else plan.looks.most_looks
+    items = plan.charged_hits.max_items_per_user if plan.looks is None else DEFAULT_MAX_ITEMS_PER_USER
     counts = min(items * plan.schedule.horizon, LARGEST_WHOLE)
     return {
         "pipelinedp": lambda looks: partition_selection_found_from(epsilon, delta, looks, FOUND).users,

@@ -14,7 +14,7 @@ import numpy as np
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 
 if TYPE_CHECKING:
-    from dp_transforms.plan.release_plan import ReleasePlan
+    from dp_transforms.plan.plan import Plan
 
 HEADER_KEY = "shh.header"
 HEADER_VERSION = 2
@@ -45,7 +45,7 @@ class ReportHeader:
 
     run_id, stream: names of the run and of the stream.
     guarantee: the differential-privacy guarantee as one sentence.
-    plan: the ReleasePlan as a JSON object.
+    plan: the Plan as a JSON object.
     """
 
     run_id: str
@@ -62,7 +62,7 @@ class ReportHeader:
             raise ReportFileError(f"plan of a report header must be a dict, got {type(self.plan).__name__}.")
 
     @classmethod
-    def of_plan(cls, plan: ReleasePlan, run_id: str, stream: str) -> ReportHeader:
+    def of_plan(cls, plan: Plan, run_id: str, stream: str) -> ReportHeader:
         """The header of a run of this plan."""
         return cls(run_id, stream, plan.guarantee, json.loads(plan.to_json()))
 

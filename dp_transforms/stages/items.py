@@ -11,7 +11,7 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
@@ -19,6 +19,7 @@ from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, known_of_cells
 from dp_transforms.stages.stage import Span, StageWork
@@ -27,9 +28,9 @@ from dp_transforms.stages.stage import Span, StageWork
 class _DrawingWork(StageWork):
     """What the stages share whose cells are `ItemHolders`: in a known domain, the items that nobody holds."""
 
-    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(settings, keys, domain)
-        tail = settings.query_noise(keys).empty_item_tail() if domain is not None else 0
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(plan, keys, domain)
+        tail = query_noise(plan, keys).empty_item_tail() if domain is not None else 0
         self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
 
     def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
@@ -49,7 +50,7 @@ class FindCandidates(_DrawingWork):
     takes_turns = keeps_state = False
 
     def advance(self, state: None, columns: list[ItemHolders], span: Span, counts: Counter[str]) -> ItemHolders:
-        return find_candidates(self._all_cells(columns, span), self.settings, self.keys)
+        return find_candidates(self._all_cells(columns, span), self.plan, self.keys)
 
 
 @dataclasses.dataclass
@@ -62,16 +63,16 @@ class _FollowingWork(StageWork):
 
     KIND: ClassVar[Kind]
 
-    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(settings, keys, domain)
-        self._are_followed = are_followed(settings)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(plan, keys, domain)
+        self._are_followed = plan.known is not None
         self.acts_alone |= self._are_followed
 
     def load(self, part: RunPart, columns: Any, span: Span) -> _Followed:
         return _Followed(part.known(self.KIND, span.shard, span.shards) if self._are_followed else KnownItems.none())
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Followed:
-        return _Followed(known_of_cells([cell for _, cell in cells], first - self.settings.forget_after))
+        return _Followed(known_of_cells([cell for _, cell in cells], first - self.plan.known_for))
 
     def cells(self, state: _Followed) -> Iterator[tuple[Kind, bytes]]:
         return ((self.KIND, cell) for cell in state.known.to_cells())
@@ -84,7 +85,7 @@ class _FollowingWork(StageWork):
 
     def _note(self, state: _Followed, found: ItemHolders | NamedItems, span: Span) -> None:
         if self._are_followed:
-            state.known = state.known.after(found, span.end, self.settings.forget_after)
+            state.known = state.known.after(found, span.end, self.plan.known_for)
 
 
 class FindLooks(_FollowingWork, _DrawingWork):
@@ -93,9 +94,9 @@ class FindLooks(_FollowingWork, _DrawingWork):
 
     KIND = Kind.PASSED
 
-    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(settings, keys, domain)
-        self._candidates = LookCandidates(settings, keys)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(plan, keys, domain)
+        self._candidates = LookCandidates(plan, keys)
 
     def advance(self, state: _Followed, columns: list[ItemHolders], span: Span, counts: Counter[str]) -> ItemHolders:
         found = self._candidates.find(self._all_cells(columns, span), state.known, span.first, span.end)
@@ -108,10 +109,10 @@ class NameItems(_FollowingWork):
 
     KIND = Kind.KNOWN
 
-    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(settings, keys, domain)
-        self._namer = ItemNamer(settings, keys)
-        tail = settings.empty_item_tail() if domain is not None else 0
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(plan, keys, domain)
+        self._namer = ItemNamer(plan, keys)
+        tail = query_noise(plan, keys).empty_item_tail() if domain is not None else 0
         self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
 
     def columns(self, blobs: Sequence[bytes]) -> list[ItemSums]:

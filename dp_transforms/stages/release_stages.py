@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.sharding import SHARDS_OF_RUN, Sharding
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
-from dp_transforms.stages.stage import DomainOfRun, Settings, Stage, StageWork
+from dp_transforms.stages.stage import DomainOfRun, Stage, StageWork
 from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
 from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
 
@@ -41,19 +41,19 @@ class Cuts(NamedTuple):
         return cls(Sharding(schedule.horizon, shards or SHARDS_OF_RUN), by_window)
 
 
-def stages_of(settings: Settings, domain: DomainOfRun | None, *, is_replay: bool = False) -> ReleaseStages:
+def stages_of(run: PlannedRun, domain: DomainOfRun | None, *, is_replay: bool = False) -> ReleaseStages:
     """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known."""
     works: tuple[type[StageWork], type[StageWork], type[StageWork]]
-    if not isinstance(settings, NamingSettings):
+    if run.plan.looks is None:
         works = BoundUsers, FindCandidates, MonitorWindows
-    elif settings.hits_per_user:
+    elif run.plan.hits is not None:
         works = WeighReplay if is_replay else SpendPurses, FindLooks, MonitorWindows
     else:
         works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
-    if isinstance(settings, NamingSettings) and settings.counts_for and not is_replay:
+    if run.plan.counts is not None and not is_replay:
         raise ValueError(
             "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
             " all names of the run are known. Make the plan without it."
         )
     users, items, windows = works
-    return ReleaseStages(Stage(users, settings), Stage(items, settings, domain), Stage(windows, settings))
+    return ReleaseStages(Stage(users, run), Stage(items, run, domain), Stage(windows, run))

@@ -13,16 +13,15 @@ from dp_transforms.monitor.counted_messages import holder_messages
 from dp_transforms.monitor.domain_table import DomainTable, HashesItems
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums, sum_messages
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.named_messages import named_messages
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket
 
-Settings = MonitorSettings | NamingSettings
 Sent = ItemHolders | ItemSums | NamedItems
 """What a stage sends to the next: columns with a window in each row."""
 Reported = tuple[int, WindowReport]
@@ -61,8 +60,8 @@ class StageWork(abc.ABC):
     takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
 
-    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
-        self.settings = settings
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+        self.plan = plan
         self.keys = keys
         self.acts_alone = domain is not None
 
@@ -105,13 +104,13 @@ class Stage:
     """
 
     work: type[StageWork]
-    settings: Settings
+    run: PlannedRun
     domain: DomainOfRun | None = None
 
     def start(self, secret: bytes) -> StageWork:
         """What is done once on each worker. secret: the noise key of the run."""
-        keys = self.settings.stream_keys(secret)
-        return self.work(self.settings, keys, None if self.domain is None else self.domain.table(keys))
+        keys = self.run.stream_keys(secret)
+        return self.work(self.run.plan, keys, None if self.domain is None else self.domain.table(keys))
 
 
 _PACKERS: dict[type, Callable[[Any], Iterator[bytes]]] = {
@@ -157,7 +156,7 @@ class AtOnceStep:
 
     @property
     def whole_or_part(self) -> RunPart:
-        return self.part or RunPart.whole(self.stage.settings.schedule)
+        return self.part or RunPart.whole(self.stage.run.plan.schedule)
 
     def start(self, secret: bytes) -> Callable[[Any, Counter[str]], Iterator[Any]]:
         work, shards = self.stage.start(secret), self.cut.shards

@@ -31,7 +31,7 @@ class BoundUsers(StageWork):
         return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
 
     def advance(self, state: None, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemHolders:
-        return ItemHolders.of_pairs(bound_contributions(columns, self.settings.max_items_per_user, self.keys))
+        return ItemHolders.of_pairs(bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys))
 
 
 class WeighReplay(StageWork):
@@ -45,9 +45,9 @@ class WeighReplay(StageWork):
 
     def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
         in_run = columns.counts
-        counts[PAIRS_UNPAID] += int((in_run - choose_replay(in_run, self.settings).looks).sum())
-        weigh = weigh_replay_with_hits if self.settings.hits_per_user else weigh_replay
-        return weigh(columns, self.settings, self.keys)
+        counts[PAIRS_UNPAID] += int((in_run - choose_replay(in_run, self.plan).looks).sum())
+        weigh = weigh_replay_with_hits if self.plan.paid_hits else weigh_replay
+        return weigh(columns, self.plan, self.keys)
 
 
 class SpendPurses(StageWork):
@@ -59,17 +59,17 @@ class SpendPurses(StageWork):
 
     def load(self, part: RunPart, columns: UserPairs | None, span: Span) -> Purses:
         of_shard = part.purses_of_shard(span.shard, span.shards) if columns is None else part.purses(columns.users)
-        return Purses.of_entries(self.settings, self.keys, of_shard, part.first)
+        return Purses.of_entries(self.plan, self.keys, of_shard, part.first)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
-        return Purses(self.settings, self.keys, [cell for _, cell in cells])
+        return Purses(self.plan, self.keys, [cell for _, cell in cells])
 
     def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
         terms = np.zeros(len(columns), dtype=np.int64)
         for window, rows, of_window in pairs_by_window(columns):
             terms[rows] = state.spend_on_lists(of_window, window)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
-        if self.settings.hits_per_user:
+        if self.plan.paid_hits:
             return ItemHolders.of_terms(columns, terms)
         return ItemSums.of_weights(columns, weights_of(terms), self.keys)
 

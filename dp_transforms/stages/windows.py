@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_settings import are_followed
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS
 from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell, known_of_cells
 from dp_transforms.stages.stage import Reported, Span, StageWork
@@ -39,10 +38,10 @@ class MonitorWindows(StageWork):
     followed, and a bound on hits from public output alone.
     """
 
-    def __init__(self, settings: Any, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(settings, keys, domain)
-        self._monitor = HeavyHitterMonitor(settings, keys)
-        self._are_followed = are_followed(settings)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+        super().__init__(plan, keys, domain)
+        self._monitor = HeavyHitterMonitor(plan, keys)
+        self._are_followed = plan.known is not None
 
     def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
         return [ItemHolders.from_bytes(blob) for blob in blobs]
@@ -65,7 +64,7 @@ class MonitorWindows(StageWork):
             first,
             hit_bound,
             UserBudgets(by_kind.get(Kind.BUDGETS, ()), are_noted=True),
-            known_of_cells(by_kind.get(Kind.KNOWN, ()), first - self.settings.forget_after),
+            known_of_cells(by_kind.get(Kind.KNOWN, ()), first - self.plan.known_for),
             hit_bound,
         )
 
@@ -138,4 +137,4 @@ class ReleaseNames(StageWork):
         return NamedItems.merge([NamedItems.from_bytes(blob) for blob in blobs])
 
     def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
-        return columns.window_reports(self.settings)
+        return columns.window_reports(self.plan, self.keys.stream)

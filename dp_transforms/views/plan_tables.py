@@ -12,8 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
@@ -25,7 +24,7 @@ from dp_transforms.plan.plan_comparison import (
     TITLES,
     FoundFrom,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_table import counted
@@ -53,41 +52,41 @@ _OTHERS = (
 _POINTS = 13
 
 
-def alternatives(chosen: HitsPlan) -> list[HitsPlan]:
+def alternatives(chosen: Plan) -> list[Plan]:
     """The chosen plan among others of its mode: with other hits and items per user.
 
     The others have the default threshold. Plans that the budget cannot pay for are left out.
     """
     plans = []
     for hits in sorted({*_HITS, chosen.hits_per_user}):
-        for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.max_items_per_user}):
-            if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.max_items_per_user):
+        for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.charged_hits.max_items_per_user}):
+            if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.charged_hits.max_items_per_user):
                 plans.append(chosen)
                 continue
             other = chosen.again(
-                hits_per_user=hits, max_items_per_user=max_items_per_user, accountant=chosen.accountant
+                hits_per_user=hits, max_items_per_user=max_items_per_user, accountant=chosen.charged_hits.accountant
             )
-            if isinstance(other, HitsPlan):
+            if other is not None:
                 plans.append(other)
     return plans
 
 
-def as_record(plan: HitsPlan, chosen: HitsPlan) -> dict[str, Any]:
+def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
     return {
         "mode": plan.mode,
         "hits_per_user": plan.hits_per_user,
-        "max_items_per_user": plan.max_items_per_user,
-        "epsilon_per_query": plan.epsilon_per_query,
-        "noise_scale": plan.noise_scale,
+        "max_items_per_user": plan.charged_hits.max_items_per_user,
+        "epsilon_per_query": plan.charged_hits.epsilon_per_query,
+        "noise_scale": plan.charged_hits.noise.scale,
         "threshold": plan.threshold,
-        "zone_width": plan.zone_width,
+        "zone_width": plan.charged_hits.zone_width,
         "smallest_detectable": plan.smallest_detectable(FOUND),
         "expected_false_reports": plan.expected_false_reports,
         "chosen": plan is chosen,
     }
 
 
-def choices_table(chosen: HitsPlan, plans: list[HitsPlan]) -> Table:
+def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
     table = Table()
     table.add_column("")
     table.add_column("mode")
@@ -100,8 +99,8 @@ def choices_table(chosen: HitsPlan, plans: list[HitsPlan]) -> Table:
             ">" if plan is chosen else "",
             plan.mode,
             str(plan.hits_per_user),
-            str(plan.max_items_per_user),
-            f"{plan.noise_scale:,.1f}",
+            str(plan.charged_hits.max_items_per_user),
+            f"{plan.charged_hits.noise.scale:,.1f}",
             f"{plan.threshold:,}",
             f"{plan.smallest_detectable(FOUND):,}",
             style="bold" if plan is chosen else None,
@@ -109,13 +108,13 @@ def choices_table(chosen: HitsPlan, plans: list[HitsPlan]) -> Table:
     return table
 
 
-def print_sentence(plan: ReleasePlan) -> None:
+def print_sentence(plan: Plan) -> None:
     """What a plan finds, for who reads no table."""
     console = Console(highlight=False)
     console.print(in_a_sentence(plan), style="bold", soft_wrap=not console.is_terminal)
 
 
-def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan]) -> None:
+def print_comparison(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
     """Why this plan, the table of methods, and the plan's numbers.
 
     choices: a charging plan among its alternatives; empty for another one.
@@ -129,7 +128,7 @@ def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan
     for note in _notes(found):
         console.print(note, soft_wrap=whole)
     console.print()
-    if isinstance(plan, HitsPlan):
+    if plan.looks is None:
         console.print(choices_table(plan, choices))
         console.print(
             "hits: only items in a zone above the threshold are; hits-with-counts and kms21: every report is.\n"
@@ -139,11 +138,11 @@ def print_comparison(plan: ReleasePlan, found: FoundFrom, choices: list[HitsPlan
         grid.add_row(name, value)
     console.print(grid)
     console.print(f"\n{plan.guarantee}", soft_wrap=whole)
-    if plan.mode == "kms21" and isinstance(plan, HitsPlan):
+    if plan.mode == "kms21":
         console.print(f"\n{_price_of_kms21(plan)}", soft_wrap=whole)
 
 
-def found_table(plan: ReleasePlan, found: FoundFrom) -> Table:
+def found_table(plan: Plan, found: FoundFrom) -> Table:
     """One row for each activity, one column for each method; the plan's own stand out."""
     table = Table(
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
@@ -168,119 +167,122 @@ def _notes(found: FoundFrom) -> list[str]:
     return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
 
 
-def plan_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
-    own = _names_lines(plan) if isinstance(plan, LooksPlan) else _charging_lines(plan)
-    paid = plan.delta_looks if isinstance(plan, LooksPlan) else getattr(plan, "delta_accounting", 0.0)
+def plan_lines(plan: Plan) -> list[tuple[str, str]]:
+    own = _charging_lines(plan) if plan.looks is None else _names_lines(plan, plan.looks)
     return [
         *own,
         *([("known domain", _domain_text(plan))] if plan.domain_size else []),
-        ("delta, looks" if plan.mode == LOOKS_NEW else "delta, charged results", f"{paid:.4g}"),
+        ("delta, looks" if plan.mode == LOOKS_NEW else "delta, charged results", f"{plan.shares.paid:.4g}"),
         ("delta, items of one user", f"{plan.delta_open:.4g}"),
-        ("delta, hash collisions", f"{plan.delta_hash:.2g}"),
-        ("delta, sampled noise", f"{plan.delta_sampling:.2g}"),
+        ("delta, hash collisions", f"{plan.shares.hash:.2g}"),
+        ("delta, sampled noise", f"{plan.shares.sampling:.2g}"),
         ("fingerprint", plan.fingerprint[:16]),
     ]
 
 
-def _names_lines(plan: LooksPlan) -> list[tuple[str, str]]:
-    largest = plan.weights[-1]
-    if plan.domain_size:
+def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
+    largest = looks.weights[-1]
+    if plan.domain:
         known = "all"
-    elif plan.forget_after:
-        known = (
-            f"for {plan.forget_after:,} windows after a name, with a threshold of {plan.known_threshold / largest:.1f}"
-        )
+    elif plan.known is not None:
+        threshold = plan.known.threshold / largest
+        known = f"for {plan.known.forget_after:,} windows after a name, with a threshold of {threshold:.1f}"
     else:
         known = "not followed"
     return [
-        ("chosen", f"looks, for users with {plan.usual_looks[0]:,} to {plan.usual_looks[1]:,} pairs in the run"),
-        ("pairs that count", f"at most {plan.most_looks:,} of a user"),
+        (
+            "chosen",
+            f"looks, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} pairs in the run",
+        ),
+        ("pairs that count", f"at most {looks.most_looks:,} of a user"),
         ("prices", prices_in_words(plan)),
         (
             "noise",
-            f"exp(-|x / {plan.scale / largest:.2f}|^{plan.shape:g}), in users with one pair; Renyi order"
-            f" {plan.order:.4g}",
+            f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one pair; Renyi order"
+            f" {looks.order:.4g}",
         ),
         ("threshold", f"{plan.threshold / largest:.1f} users with one pair"),
         ("known items", known),
         *_counts_lines(plan),
         (
             "sizes",
-            f"in {'two ' if plan.hits_per_user else ''}steps of {plan.spacing / largest:.1f}; all are right but for"
-            f" {plan.size_error:.2g}",
+            f"in {'two ' if plan.hits_per_user else ''}steps of {looks.spacing / largest:.1f}; all are right but for"
+            f" {looks.size_error:.2g}",
         ),
     ]
 
 
-def prices_in_words(plan: LooksPlan) -> str:
+def prices_in_words(plan: Plan) -> str:
     """What users pay for: looks alone, or looks and hits or counts."""
-    if plan.counts_for:
+    if plan.counts is not None:
         return "looks and counts"
-    if not plan.hits_per_user:
+    if plan.paid_hits is None:
         return "looks alone"
-    share = plan.hits_per_user * plan.hit_units / plan.purse
+    share = plan.paid_hits.units_of_all / plan.paid_looks.purse
     return (
         f"looks and {counted(plan.hits_per_user, 'hit')}, {share:.0%} of a purse, for users with {plan.hits_from:,}"
         " pairs or more; looks alone for others"
     )
 
 
-def _counts_lines(plan: LooksPlan) -> list[tuple[str, str]]:
-    if not plan.counts_for:
+def _counts_lines(plan: Plan) -> list[tuple[str, str]]:
+    counts = plan.counts
+    if counts is None:
         return []
-    looks = plan.usual_looks[1]
+    looks = plan.paid_looks.usual_looks[1]
     with_counts, without = plan.found_from(looks, FOUND), plan.found_from(looks, FOUND, without_counts=True)
     return [
         (
             "counts",
-            f"of the {plan.counts_for:,} largest items of a window, noise of standard deviation"
-            f" {plan.count_scale / math.sqrt(2):.1f}; each user counts for at most {plan.counts_per_user:,} of them in"
+            f"of the {counts.items:,} largest items of a window, noise of standard deviation"
+            f" {counts.scale / math.sqrt(2):.1f}; each user counts for at most {counts.per_user:,} of them in"
             f" the run. They take from the names: found from {with_counts:,} instead of {without:,} users with"
             f" {looks:,} pairs",
         )
     ]
 
 
-def _charging_lines(plan: ReleasePlan) -> list[tuple[str, str]]:
-    assert isinstance(plan, HitsPlan)
+def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
+    hits = plan.charged_hits
     return [
-        ("chosen", f"{plan.mode}, {plan.hits_per_user} hits, {plan.max_items_per_user} items per user"),
-        ("noise", _noise_text(plan)),
-        ("threshold", _threshold_text(plan)),
-        ("accountant", plan.accountant),
+        ("chosen", f"{plan.mode}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
+        ("noise", _noise_text(hits)),
+        ("threshold", _threshold_text(plan.threshold, hits.zone_width)),
+        ("accountant", hits.accountant),
     ]
 
 
-def _noise_text(plan: HitsPlan) -> str:
-    if plan.mode == "kms21":
+def _noise_text(hits: Hits) -> str:
+    if hits.wide is not None:
         return (
-            f"W + min(V, {plan.noise_cap:,}), W of scale {plan.noise_scale:,.0f} and V of scale"
-            f" {1 / plan.epsilon_per_query:,.0f}"
+            f"W + min(V, {hits.wide.cap:,}), W of scale {hits.noise.scale:,.0f} and V of scale"
+            f" {1 / hits.epsilon_per_query:,.0f}"
         )
-    return f"scale {plan.noise_scale:.2f} ({plan.epsilon_per_query:g} = epsilon per query)"
+    return f"scale {hits.noise.scale:.2f} ({hits.epsilon_per_query:g} = epsilon per query)"
 
 
-def _threshold_text(plan: HitsPlan) -> str:
-    if plan.zone_width == 0:
-        return f"{plan.threshold:,}"
-    return f"{plan.threshold:,} (charged zone: {plan.threshold:,} to {plan.threshold + plan.zone_width - 1:,})"
+def _threshold_text(threshold: int, zone_width: int) -> str:
+    if zone_width == 0:
+        return f"{threshold:,}"
+    return f"{threshold:,} (charged zone: {threshold:,} to {threshold + zone_width - 1:,})"
 
 
-def _domain_text(plan: ReleasePlan) -> str:
+def _domain_text(plan: Plan) -> str:
     return (
         f"{plan.domain_size:,} items; about {plan.expected_false_reports:.2g} reports of items that nobody holds in the"
         " whole run"
     )
 
 
-def _price_of_kms21(chosen: HitsPlan) -> str:
+def _price_of_kms21(chosen: Plan) -> str:
     """The same guarantee in mode `hits`, to compare."""
-    labels = chosen.again("hits", max_items_per_user=chosen.max_items_per_user)
-    if not isinstance(labels, HitsPlan):
+    labels = chosen.again("hits", max_items_per_user=chosen.charged_hits.max_items_per_user)
+    if labels is None:
         return "labels cannot keep this guarantee either. Raise --epsilon or --delta."
+    scale, of_hits = chosen.charged_hits.noise.scale, labels.charged_hits.noise.scale
     return (
-        f"kms21 needs {chosen.noise_scale / labels.noise_scale:,.0f} times the noise of hits (scale"
-        f" {labels.noise_scale:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
+        f"kms21 needs {scale / of_hits:,.0f} times the noise of hits (scale"
+        f" {of_hits:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
         " guarantee. It is there for comparison: use --mode hits."
     )
 
@@ -290,8 +292,8 @@ def chart_looks(most_looks: int = LOOKS[-1]) -> list[int]:
     return sorted({round(looks) for looks in np.geomspace(1, max(LOOKS[-1], most_looks), _POINTS)})
 
 
-def most_looks_of(plan: object) -> int:
-    return plan.most_looks if isinstance(plan, LooksPlan) else LOOKS[-1]
+def most_looks_of(plan: Plan) -> int:
+    return LOOKS[-1] if plan.looks is None else plan.looks.most_looks
 
 
 def chart_svg(title: str, found: dict[str, FoundFrom]) -> str:

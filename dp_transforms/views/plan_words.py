@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
@@ -15,21 +14,19 @@ from dp_transforms.plan.plan_comparison import (
     FoundFrom,
     likely_hits,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.views.report_table import counted
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
-def in_a_sentence(plan: ReleasePlan) -> str:
+def in_a_sentence(plan: Plan) -> str:
     """From how many users on an item is found, for two activities where it depends on them."""
     what = f"{_window_of_item(plan.schedule.window_seconds)} (a story, a search, an error) is found from about"
     run = f"in these {_duration(plan.schedule.end_seconds - plan.schedule.start_seconds)}"
-    if isinstance(plan, LooksPlan):
+    if plan.looks is not None:
         few, many = _usual(plan)
         first = f"{what} {plan.found_from(few, FOUND):,} users on, if each of them has {counted(few, 'item')} {run}"
         return f"{first}." if few == many else f"{first}; from {plan.found_from(many, FOUND):,} if each has {many:,}."
-    assert isinstance(plan, HitsPlan)
     hits = "its one hit is" if plan.hits_per_user == 1 else f"all {plan.hits_per_user:,} hits are"
     return (
         f"{what} {plan.smallest_detectable(FOUND):,} users on, however many items each of them has {run}; a user no"
@@ -37,14 +34,14 @@ def in_a_sentence(plan: ReleasePlan) -> str:
     )
 
 
-def why(plan: ReleasePlan, found: FoundFrom) -> str:
+def why(plan: Plan, found: FoundFrom) -> str:
     """Why a plan of mode `looks` has a price for hits or none; empty for another plan.
 
     found: of a `Comparison`. It compares at the largest of its activities that is usual.
     """
-    if not isinstance(plan, LooksPlan):
+    if plan.looks is None:
         return ""
-    few, many = plan.usual_looks
+    few, many = plan.looks.usual_looks
     usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
     paid = f"are paid for: most users have {usual}."
     looks = max((each for each in found[LOOKS_NEW] if each <= many), default=min(found[LOOKS_NEW]))
@@ -67,9 +64,9 @@ def why(plan: ReleasePlan, found: FoundFrom) -> str:
     )
 
 
-def _usual(plan: LooksPlan) -> tuple[int, int]:
+def _usual(plan: Plan) -> tuple[int, int]:
     """Two of the usual numbers of looks: the middle one, by powers, as a round number, and the largest."""
-    first, last = plan.usual_looks
+    first, last = plan.paid_looks.usual_looks
     middle = round(math.sqrt(first * last))
     return min(max(round(middle, 1 - len(str(middle))), first), last), last
 

@@ -140,14 +140,14 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
 
 def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
     """What the running estimate can be, ascending, one value for each hit; nothing where users pay for looks."""
-    hits = plan.get("hits_per_user")
+    hits = _record(plan, "hits").get("per_user")
     is_known = isinstance(hits, int) and not isinstance(hits, bool) and 0 < hits <= _MOST_HITS_PAID
-    if not is_known or plan.get("mode") not in ("hits", "hits-with-counts", "kms21"):
+    if not is_known or "looks" in plan:
         return ()
-    from dp_transforms.plan.hits_plan import HitsPlan
+    from dp_transforms.plan.plan import Plan
 
     try:
-        return HitsPlan.from_json(json.dumps(plan)).epsilon_after_hits
+        return Plan.from_json(json.dumps(plan)).epsilon_after_hits
     except (ValueError, RecursionError, OverflowError, TypeError):
         return ()
 
@@ -160,8 +160,8 @@ def _most_hits_paid(epsilon_spent: float, after_hits: Sequence[float]) -> int:
 
 def _what_was_paid(plan: Mapping[str, Any]) -> str:
     """Of a run of mode `looks`; nothing where the plan does not say."""
-    hits = plan.get("hits_per_user")
-    if not isinstance(hits, int) or isinstance(hits, bool) or not 0 <= hits <= _MOST_HITS:
+    hits = _record(plan, "hits").get("per_user", 0)
+    if "looks" not in plan or not isinstance(hits, int) or isinstance(hits, bool) or not 0 <= hits <= _MOST_HITS:
         return ""
     if not hits:
         return "Users paid for looks alone."
@@ -224,9 +224,16 @@ def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
     return f"{_AT_LEAST[ascii_only]}{entry.at_least_users}" if entry.at_least_users else ""
 
 
+def _record(plan: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """One record of the plan of a report; empty where there is none. Any JSON may stand in a file from elsewhere."""
+    record = plan.get(name)
+    return record if isinstance(record, dict) else {}
+
+
 def _noise_of_counts(plan: Mapping[str, Any]) -> str:
-    """The noise of counts beside names. Any JSON may stand in the plan of a file from elsewhere."""
-    scale, most = plan.get("count_scale"), plan.get("counts_per_user")
+    """The noise of counts beside names."""
+    counts = _record(plan, "counts")
+    scale, most = counts.get("scale"), counts.get("per_user")
     for value in (scale, most):
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 53:
             return ""
@@ -236,8 +243,8 @@ def _noise_of_counts(plan: Mapping[str, Any]) -> str:
 
 
 def _how_often_wrong(plan: Mapping[str, Any]) -> str:
-    """How often a size is wrong, rounded up. Any JSON may stand in the plan of a file from elsewhere."""
-    error = plan.get("size_error")
+    """How often a size is wrong, rounded up."""
+    error = _record(plan, "looks").get("size_error")
     if isinstance(error, bool) or not isinstance(error, (int, float)) or not 0 < error < 1:
         return "the report does not state how often that is wrong"
     rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(error))

@@ -25,7 +25,7 @@ from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
 from examples.demos.demo import (
     fresh_folder,
@@ -159,7 +159,7 @@ def _kill_workers_at_work(
         time.sleep(0.1)
 
 
-def _replay_here(run_id: str, plan: ReleasePlan, key: pathlib.Path, output: str) -> None:
+def _replay_here(run_id: str, plan: Plan, key: pathlib.Path, output: str) -> None:
     fields = EventFields()
     logs = (f"s3://{_BUCKET}/log/",)
     request = ReplayRequest(

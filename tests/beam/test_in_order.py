@@ -22,6 +22,7 @@ from dp_transforms.stages.windows import MonitorWindows
 from tests.helpers.do_fn_state import Bag, Cell, HeldSecret
 from tests.helpers.naming_runs import naming_settings, with_hits
 from tests.helpers.small_runs import SECRET, batch_of, random_log, settings_of, small_plan
+from tests.helpers.trials import changed
 
 SHARDS = 2
 PLAN = small_plan()
@@ -31,7 +32,7 @@ NAMES = dataclasses.replace(
 MODES = {
     "hits": settings_of(PLAN),
     "looks": NAMES,
-    "looks and hits": with_hits(dataclasses.replace(NAMES, spacing=120), 2, cheaper=0.4),
+    "looks and hits": with_hits(changed(NAMES, spacing=120), 2, cheaper=0.4),
 }
 LOG = random_log(PLAN, seed=3)
 
@@ -146,7 +147,7 @@ def test_the_state_of_users_is_not_read_for_a_window_without_events():
 
 
 def test_where_nothing_is_followed_no_item_is_known():
-    settings = dataclasses.replace(NAMES, forget_after=0, known_threshold=NAMES.threshold)
+    settings = changed(NAMES, forget_after=0)
     steps = Steps(settings)
     assert steps.run(pairs_of(settings), PLAN.schedule.horizon)
     assert steps.steps[1]._work.acts_alone is False
@@ -164,7 +165,7 @@ class Domain:
 
 def test_hits_that_nobody_paid_count_for_what_is_said_to_be_spent():
     """With or without a state in between: all windows of bounded input have one turn."""
-    settings = dataclasses.replace(MODES["hits"], threshold=3, domain_size=40)
+    settings = changed(MODES["hits"], threshold=3, domain_size=40)
     horizon = PLAN.schedule.horizon
     in_order = Steps(settings, domain=Domain()).run({}, horizon)
     at_once = Steps(settings, domain=Domain())

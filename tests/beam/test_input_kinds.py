@@ -319,5 +319,5 @@ def test_a_key_file_that_is_short_or_open_is_refused(tmp_path):
 
 
 def test_a_plan_is_a_plan():
-    with pytest.raises(ValueError, match=r"ReleasePlan, got a dict.*calibrate"):
+    with pytest.raises(ValueError, match=r"Plan, got a dict.*calibrate"):
         ShiftingHeavyHitters({"epsilon": 2})

@@ -11,7 +11,7 @@ import pytest
 from dp_transforms.beam import set_up_workers
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import (
     Branches,
@@ -47,7 +47,7 @@ def noisy_counts(reports):
 @pytest.fixture(scope="module")
 def noisy_log():
     """120 counts of 400 users each, no user in two of them, and a plan with noise of scale 5 or more."""
-    plan = ReleasePlan.calibrate(
+    plan = Plan.calibrate(
         epsilon=1,
         delta=1e-3,
         schedule=WindowSchedule(START, START + 60 * 120, 60, 60),
@@ -57,7 +57,7 @@ def noisy_log():
         max_users=10**6,
         max_items=10**6,
     )
-    assert plan.noise_scale > 5
+    assert plan.charged_hits.noise.scale > 5
     assert plan.threshold < 300
     log = [
         (f"u{window}-{user}", "news", (START + 60 * window) * MICROS) for window in range(120) for user in range(400)

@@ -7,7 +7,6 @@ same items exactly as long as both charge, remove, add noise, compare and go thr
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections import defaultdict
 
@@ -30,11 +29,11 @@ from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.query_noise import digests_of_groups
 from dp_transforms.monitor.user_pairs import pairs_of_events
 from dp_transforms.monitor.window_queries import WindowQueries
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.beam_pipelines import Script, batches_source, local_pipeline, run_monitor
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, batches_of, key_file, settings_of
+from tests.helpers.trials import changed
 
 ITEMS = ("a", "film", "music", "sport")  # under this key they lie in both shards of the monitor
 WINDOWS = 120
@@ -43,7 +42,7 @@ WINDOWS = 120
 @pytest.fixture(scope="module")
 def plan():
     """Real noise: scales of 150 and 7, a cap of 11 and a threshold of 867 users."""
-    return HitsPlan.calibrate(
+    return Plan.calibrate(
         epsilon=40,
         delta=0.5,
         schedule=WindowSchedule(START, START + WINDOWS * 60, 60, 60),
@@ -58,7 +57,7 @@ def plan():
 @pytest.fixture(scope="module")
 def quiet(plan):
     """The same with so little noise that each part of it decides about some item: no plan would allow that."""
-    return dataclasses.replace(
+    return changed(
         settings_of(plan),
         threshold=60,
         wide_epsilon_per_query=0.5,
@@ -88,7 +87,7 @@ class PipelineNoise:
     def __init__(self, settings, users):
         self._keys = settings.stream_keys(SECRET)
         self._users = self._keys.hash_users(pa.array(users, pa.string()))[:, 0]
-        self._epsilons = (settings.wide_epsilon_per_query, settings.epsilon_per_query)
+        self._epsilons = (settings.hits.noise.wide_epsilon_per_query, settings.hits.epsilon_per_query)
         self._draws = []
 
     def turn_to(self, window, item_hash, is_active):
@@ -122,9 +121,9 @@ def named_by_the_paper(log, settings, *, backwards=False, **changed):
     arguments = {
         "hits": settings.hits_per_user,
         "threshold": settings.threshold,
-        "wide_epsilon": settings.wide_epsilon_per_query,
-        "narrow_epsilon": settings.epsilon_per_query,
-        "cap": settings.noise_cap,
+        "wide_epsilon": settings.hits.noise.wide_epsilon_per_query,
+        "narrow_epsilon": settings.hits.epsilon_per_query,
+        "cap": settings.hits.noise.noise_cap,
     }
     monitor = ThresholdMonitorEvolving(len(users), noise=noise, **(arguments | changed))
     named = defaultdict(list)
@@ -152,7 +151,7 @@ def candidates_of(plan, log):
     """What the steps before hand to the monitor, window by window: in parts of two shards of items."""
     settings, keys, windows = settings_of(plan), settings_of(plan).stream_keys(SECRET), defaultdict(list)
     for window, _, pairs in pairs_of_events(batch_of(log), plan.schedule, keys, windows_per_slab=1, shards=1):
-        held = ItemHolders.of_pairs(bound_contributions(pairs, plan.max_items_per_user, keys))
+        held = ItemHolders.of_pairs(bound_contributions(pairs, plan.charged_hits.max_items_per_user, keys))
         windows[window] += [find_candidates(part, settings, keys) for _, part in held.shard_by_item(2)]
     return sorted(windows.items())
 
@@ -199,15 +198,15 @@ def test_with_less_noise_too(quiet, case):
 
 def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet, case):
     log, _, expected = case
-    for changed in (
+    for other in (
         {"hits": quiet.hits_per_user + 1},
         {"hits": quiet.hits_per_user - 1},
         {"threshold": quiet.threshold + 1},
-        {"cap": quiet.noise_cap + 3},
-        {"cap": quiet.noise_cap - 1},
+        {"cap": quiet.hits.noise.noise_cap + 3},
+        {"cap": quiet.hits.noise.noise_cap - 1},
         {"backwards": True},
     ):
-        assert named_by_the_paper(log, quiet, **changed) != expected, changed
+        assert named_by_the_paper(log, quiet, **other) != expected, other
     for method, wrong in {
         "charge": lambda counters, amounts: None,
         "active": lambda counters: np.ones(len(counters), dtype=np.bool_),
@@ -219,14 +218,14 @@ def test_a_change_of_the_algorithm_of_the_paper_would_be_seen(monkeypatch, quiet
 
 def test_a_change_of_the_pipeline_would_be_seen(monkeypatch, quiet, case):
     _, candidates, expected = case
-    for changed in (
+    for other in (
         {"hits_per_user": quiet.hits_per_user + 1},
         {"hits_per_user": quiet.hits_per_user - 1},
-        {"noise_cap": quiet.noise_cap + 3},
-        {"noise_cap": quiet.noise_cap - 1},
+        {"noise_cap": quiet.hits.noise.noise_cap + 3},
+        {"noise_cap": quiet.hits.noise.noise_cap - 1},
         {"run_id": "another"},  # another noise
     ):
-        assert named_by_the_monitor(candidates, dataclasses.replace(quiet, **changed)) != expected, changed
+        assert named_by_the_monitor(candidates, changed(quiet, **other)) != expected, other
     for owner, method, wrong in (
         (WindowQueries, "charge", lambda queries, cell: None),
         (WindowQueries, "charge", twice(WindowQueries.charge)),
@@ -288,7 +287,7 @@ def test_the_do_fn_runs_wherever_users_pay_for_hits_and_nowhere_else(is_bounded)
         ({"mode": "looks", "hits_per_user": 2}, True),
         ({"mode": "looks"}, False),
     ):
-        plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, **choices)
+        plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, **choices)
         pipeline = local_pipeline()
         source = beam.Create([("u", "i")]) if is_bounded else test_stream.TestStream().add_elements([("u", "i")])
         pairs = pipeline | source | beam.Map(lambda pair: pair).with_output_types(tuple[str, str])

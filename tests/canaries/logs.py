@@ -14,7 +14,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.canaries.tokens import Canaries
 from tests.helpers.looks_plans import looks_plan_of
@@ -30,7 +30,7 @@ BUDGET = (
 )
 
 
-def looks_plan() -> LooksPlan:
+def looks_plan() -> Plan:
     """The same budget for mode `looks`."""
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-01T02:00:00Z", 3600)
     return looks_plan_of(

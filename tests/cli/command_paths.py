@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli.main import main
 from dp_transforms.cli.subcommands import shh
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
@@ -149,7 +149,7 @@ def make_inputs(folder: pathlib.Path) -> None:
     (folder / "logs" / "a.jsonl").write_text(rows + '{"user": "u0", "item": 7.5, "timestamp": 0}\n')
     write_report_file(folder / "report.avro", HEADER, [REPORT])
     Ledger.open(folder / "made.db").reserve(part(run_id="run"), CAPS)
-    plan = ReleasePlan.calibrate(epsilon=0.5, delta=1e-9, schedule=PLANNED, mode="hits")
+    plan = Plan.calibrate(epsilon=0.5, delta=1e-9, schedule=PLANNED, mode="hits")
     (folder / "made.json").write_text(plan.to_json())
 
 

@@ -19,17 +19,18 @@ from dp_transforms.cli.audit import command, finish, sample_hits
 from dp_transforms.cli.audit_mode_reports import HitsReport
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers import shh_here
 from tests.helpers.shh_process import shh
+from tests.helpers.trials import trial_of
 
 RUNS = 2_000
 
 
-def _plan(**options: object) -> ReleasePlan:
-    return ReleasePlan.calibrate(
+def _plan(**options: object) -> Plan:
+    return Plan.calibrate(
         **{
             "epsilon": 1.0,
             "delta": 1e-6,
@@ -60,7 +61,7 @@ def test_the_command_itself(plan_file: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == ""
     text = " ".join(done.stdout.split())
-    plan = ReleasePlan.from_json(plan_file.read_text())
+    plan = Plan.from_json(plan_file.read_text())
     for part in (
         plan.guarantee,
         plan.fingerprint[:16],
@@ -79,10 +80,10 @@ def test_the_command_itself(plan_file: pathlib.Path) -> None:
     record = json.loads((plan_file.parent / "audit.json").read_text())
     assert (record["verdict"], record["violations"]) == ("passed", [])
     assert record["plan"]["fingerprint"] == plan.fingerprint
-    assert record["claimed"]["delta_accounting"] == plan.delta_accounting
+    assert record["plan"] == json.loads(plan_file.read_text())
     for direction in ("adding", "removing"):
         side = record["exact"][direction]
-        assert 0.9 < side["delta_at_claimed_epsilon"] / plan.delta_accounting <= 1
+        assert 0.9 < side["delta_at_claimed_epsilon"] / plan.shares.paid <= 1
         assert 0.95 < side["epsilon_at_delta_accounting"] <= 1
         assert side["best_adaptive_delta"] == pytest.approx(side["delta_at_claimed_epsilon"], rel=1e-4)
         assert side["best_static"]["delta_at_claimed_epsilon"] < side["delta_at_claimed_epsilon"]
@@ -133,7 +134,7 @@ def test_a_known_domain(tmp_path: pathlib.Path) -> None:
     assert " ".join(limit.split()) in " ".join(result.stdout.split())
 
 
-def _limits(plan: ReleasePlan, rounds: int | None = None) -> tuple[str, str, dict]:
+def _limits(plan: Plan, rounds: int | None = None) -> tuple[str, str, dict]:
     """What a report prints about the streams that were not tried; all that it prints; and its record."""
     exact = audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan), rounds=rounds)
     console = Console(width=100, record=True, file=io.StringIO(), highlight=False, markup=False)
@@ -167,9 +168,7 @@ def test_only_what_was_computed_is_said_of_streams_that_were_not_tried() -> None
 def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | None) -> None:
     """One item a window attains nothing at all in 24 windows, and that is not called the most."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    plan = ReleasePlan.calibrate(
-        epsilon=2.0, delta=1e-9, schedule=schedule, mode="hits", max_items_per_user=3, domain=domain
-    )
+    plan = Plan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, mode="hits", max_items_per_user=3, domain=domain)
     limit, text, record = _limits(plan)
     assert "no more" not in text
     assert "No adversary at all" not in text
@@ -184,7 +183,7 @@ def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | No
         assert ceiling["items"] == 72
         assert f"{best:.4g}" in text
         assert f"{ceiling['delta_at_claimed_epsilon']:.4g} on 72 items" in text
-    assert all(figure["delta"] > 0.99 * plan.delta_accounting for figure in record["exact"]["running_figure"])
+    assert all(figure["delta"] > 0.99 * plan.shares.paid for figure in record["exact"]["running_figure"])
 
 
 def test_a_plan_is_missing(tmp_path: pathlib.Path) -> None:
@@ -202,13 +201,10 @@ def test_a_plan_is_missing(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"epsilon_per_query": 2.0},
-        {"hits_per_user": 3},
-        {"zone_width": 1},
+        {"hits": {"epsilon_per_query": 2.0}},
         {"threshold": 5},
         {"epsilon": 0.5},
-        {"delta_accounting": 1e-9},
-        {"hits_per_user": True},
+        {"shares": {"paid": 1e-9}},
         {"epsilon": None},
         {"mode": "histogram"},
         {"surprise": 1},
@@ -239,7 +235,7 @@ def test_files_that_are_not_plans(tmp_path: pathlib.Path, content: bytes) -> Non
 
 
 def _finish(
-    plan: ReleasePlan,
+    plan: Plan,
     exact: ExactAudit,
     sampled: SampledAudit | None,
     output: pathlib.Path,
@@ -254,7 +250,7 @@ def test_half_the_noise_ends_in_a_loud_sentence(tmp_path: pathlib.Path, capsys: 
     """`UserError` is exit code 1 (dp_transforms.cli.main)."""
     plan = _plan()
     mechanism = dataclasses.replace(
-        Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width)
+        Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
     )
     exact = audit_exactly(mechanism, HitsClaim.of_plan(plan))
     printed, error, record = _finish(plan, exact, None, tmp_path / "audit.json", capsys)
@@ -271,8 +267,10 @@ def test_code_that_does_not_follow_the_theory_ends_in_a_loud_sentence(
     """The real code runs on a plan of its own; the law is that of half its noise."""
     plan = _plan()
     claim = HitsClaim.of_plan(plan)
-    wrong = dataclasses.replace(Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width))
-    settings = settings_of_plan(plan, stream="audit", run_id=fresh_run_id())
+    wrong = dataclasses.replace(
+        Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
+    )
+    settings = trial_of(plan, stream="audit", run_id=fresh_run_id())
     sampled = sample_hits(wrong, claim, settings, RUNS, 60, lambda text, share: None)
     exact = audit_exactly(Mechanism.of_plan(plan), claim)
     printed, error, record = _finish(plan, exact, sampled, tmp_path / "audit.json", capsys)

@@ -16,9 +16,10 @@ from dp_transforms.cli.audit import command, finish, sample_looks
 from dp_transforms.cli.audit_mode_reports import LooksReport
 from dp_transforms.errors import UserError
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
 from tests.helpers.shh_process import shh
+from tests.helpers.trials import changed
 
 RUNS = 2_000
 
@@ -48,10 +49,10 @@ def test_the_command_itself(plan_file: pathlib.Path) -> None:
     for part in (
         plan.guarantee,
         plan.fingerprint[:16],
-        f"price of a look, worst of {len(plan.weights)}",
+        f"price of a look, worst of {len(plan.paid_looks.weights)}",
         "delta of a full purse",
         "3 adaptive looks",
-        f"items the user holds alone, {plan.most_looks} looks",
+        f"items the user holds alone, {plan.paid_looks.most_looks} looks",
         "both together",
         "most that a user spends in a stream 1.0000 of a purse",
         "weights that change with the events of others 0",
@@ -64,16 +65,16 @@ def test_the_command_itself(plan_file: pathlib.Path) -> None:
     record = json.loads((plan_file.parent / "audit.json").read_text())
     assert (record["verdict"], record["violations"]) == ("passed", [])
     assert record["plan"]["fingerprint"] == plan.fingerprint
-    assert record["claimed"]["delta_looks"] == plan.delta_looks
+    assert record["plan"]["shares"]["paid"] == plan.shares.paid
     exact = record["exact"]
     price = exact["worst_price"]
     assert 0.9999 < price["attained_divergence"] / price["claimed_divergence"] <= 1
-    assert exact["prices_compared"] == len(plan.weights)
-    assert exact["full_purse"]["delta_at_claimed_epsilon"] == pytest.approx(plan.delta_looks)
+    assert exact["prices_compared"] == len(plan.paid_looks.weights)
+    assert exact["full_purse"]["delta_at_claimed_epsilon"] == pytest.approx(plan.shares.paid)
     assert [each["looks"] for each in exact["adaptive_looks"]] == [1, 2, 3]
     assert [each["looks"] for each in exact["equal_looks"]] == [1, 3, 10, 20]
     for each in (*exact["adaptive_looks"], *exact["equal_looks"]):
-        assert 0 < each["delta_at_claimed_epsilon"] <= plan.delta_looks
+        assert 0 < each["delta_at_claimed_epsilon"] <= plan.shares.paid
     assert 0.9 < exact["lone_items"]["delta"] / plan.delta_open <= 1
     assert exact["together"]["delta_at_claimed_epsilon"] <= plan.delta
     assert 0.99 < record["payments"]["replay_share"] <= 1
@@ -110,7 +111,7 @@ def test_a_plan_that_was_tampered_with_is_refused(plan_file: pathlib.Path, chang
 
 
 def _record_of_violation(
-    plan: LooksPlan, capsys: pytest.CaptureFixture[str], output: pathlib.Path, fragment: str, **parts: object
+    plan: Plan, capsys: pytest.CaptureFixture[str], output: pathlib.Path, fragment: str, **parts: object
 ) -> dict:
     exact = parts.get("exact") or audit_looks_exactly(*mechanism_and_claim(plan), most_looks=1)
     with pytest.raises(UserError) as error:
@@ -146,7 +147,7 @@ def test_code_that_does_not_follow_the_theory_ends_in_a_loud_sentence(
 ) -> None:
     """The real code runs with half the noise of the plan."""
     plan = audited_plan()
-    settings = dataclasses.replace(run_settings(plan), noise=ExponentialPower(2.5, 100))
+    settings = changed(run_settings(plan), noise=ExponentialPower(2.5, 100))
     sampled = sample_looks(*mechanism_and_claim(plan), settings, RUNS, 1, lambda text, share: None)
     record = _record_of_violation(
         plan, capsys, tmp_path / "audit.json", "does not publish what its exact law says", sampled=sampled

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,14 +16,14 @@ from click.testing import CliRunner, Result
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.cli import audit
 from dp_transforms.cli.audit import command
 from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
 from dp_transforms.errors import UserError
-from dp_transforms.monitor import run_settings
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan, choices_of
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim
 
@@ -61,14 +60,13 @@ CHARGING: list[dict[str, Any]] = [
 ]
 
 
-def _plan(**options: Any) -> LooksPlan | HitsPlan:
+def _plan(**options: Any) -> Plan:
     usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "mode": "looks", "max_users": 100_000}
-    plan = ReleasePlan.calibrate(**{**usual, **options})
-    assert isinstance(plan, (LooksPlan, HitsPlan))
+    plan = Plan.calibrate(**{**usual, **options})
     return plan
 
 
-def _audit(plan: ReleasePlan, folder: pathlib.Path, *words: object) -> Result:
+def _audit(plan: Plan, folder: pathlib.Path, *words: object) -> Result:
     path = folder / "plan.json"
     path.write_text(plan.to_json())
     return CliRunner().invoke(command, ["--plan", str(path), *map(str, words)])
@@ -87,30 +85,21 @@ def test_users_with_few_looks_pass_also_with_all_runs(looks: int, counts_for: in
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("threshold", lambda value: value * 9 // 10),
-        ("known_threshold", lambda value: 1),
-        ("spacing", lambda value: value // 10),
-    ],
-)
+@pytest.mark.parametrize("name", ["threshold", "spacing"])
 def test_faults_in_what_workers_get_are_refused(
-    name: str, change: Callable[[int], int], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = run_settings._naming_settings
+    def faulty(**of_run: Any) -> TrialPlan:
+        run = PlannedRun(**of_run)
+        lower = {"threshold": run.plan.threshold * 9 // 10}
+        closer = {"looks": dataclasses.replace(run.plan.looks, spacing=run.plan.looks.spacing // 10)}
+        return TrialPlan.of(run, **(lower if name == "threshold" else closer))
 
-    def changed(*of_run: Any) -> Any:
-        settings = original(*of_run)
-        known = {"known_threshold": min(settings.known_threshold, change(settings.threshold))}
-        changes = {**(known if name == "threshold" else {}), name: change(getattr(settings, name))}
-        return dataclasses.replace(settings, **changes)
-
-    monkeypatch.setattr(run_settings, "_naming_settings", changed)
+    monkeypatch.setattr(audit, "PlannedRun", faulty)
     for runs in (0, RUNS):
         result = _audit(audited_plan(), tmp_path, "--runs", runs)
         assert isinstance(result.exception, UserError)
-        assert f"workers get another {name} than the plan says" in str(result.exception)
+        assert "workers get another plan than the one that is audited" in str(result.exception)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -139,8 +128,8 @@ CHARGING_LIMITS = {
 
 def test_each_option_is_tried_or_in_the_list() -> None:
     """An option that is new must be put into one of these tables, and so be thought of."""
-    assert set(LIMITS) == LooksPlan.CHOICES
-    assert set(CHARGING_LIMITS) == HitsPlan.CHOICES
+    assert set(LIMITS) == choices_of("looks")
+    assert set(CHARGING_LIMITS) == choices_of("hits")
 
 
 @pytest.mark.parametrize(
@@ -155,8 +144,8 @@ def test_the_list_names_what_an_option_leaves_untried(option: str, value: object
         assert (fragment in lists[1]) == (fragment == LIMITS[option])
 
 
-def _names_limits(plan: ReleasePlan, most_looks: int | None = 1) -> list[str]:
-    assert isinstance(plan, LooksPlan)
+def _names_limits(plan: Plan, most_looks: int | None = 1) -> list[str]:
+    assert plan.looks is not None
     return LooksReport(plan, audit_looks_exactly(*mechanism_and_claim(plan), most_looks=most_looks)).not_tried()
 
 
@@ -175,7 +164,7 @@ def test_the_list_says_how_many_looks_were_tried() -> None:
 @pytest.mark.parametrize("domain", [None, DOMAIN])
 def test_the_list_of_modes_in_which_users_pay_for_hits(mode: str, domain: ItemDomain | None) -> None:
     plan = _plan(mode=mode, hits_per_user=2, domain=domain, epsilon=1.0, delta=1e-6)
-    assert isinstance(plan, HitsPlan)
+    assert plan.looks is None
     report = HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan)))
     limits = " ".join(report.not_tried())
     assert ("EmptyItems" in limits) == (domain is not None)

@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.cli.main import main
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page.promise import Budget, chance, in_three_sentences, not_covered, one_in, up
 from dp_transforms.views.page.report_page import plan_facts
@@ -157,7 +157,7 @@ def test_numbers_are_rounded_towards_less_privacy():
 
 
 def test_no_number_of_the_promise_is_rounded_down():
-    plan = ReleasePlan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, mode="hits")
+    plan = Plan.calibrate(epsilon=1.2345642, delta=1.0000004e-9, schedule=PLAN.schedule, mode="hits")
     assert "(1.2345642, 1.0000004e-09)-differentially private" in plan.guarantee
     assert "e to the power of 1.2345642" in in_three_sentences(Budget(plan.epsilon, plan.delta, 24))[0]
     facts = dict(plan_facts(plan))

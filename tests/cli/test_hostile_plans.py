@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from dp_transforms.cli import audit, plan
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import changed_plan
 
@@ -27,7 +27,7 @@ EXTREMES = [
     *("nan", "inf", "-0.0", "0", "5e-324", "2.2250738585072014e-308", "1e-160", "1e-16", "1e-4", "0.9999999999999999"),
     *("1", "40", "41", "1e154", "1.7976931348623157e308", "1e309", "-5e-324"),
 ]
-PLAN = ReleasePlan.calibrate(
+PLAN = Plan.calibrate(
     epsilon=8,
     delta=1e-6,
     schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600),
@@ -137,7 +137,7 @@ def refusal(path: pathlib.Path) -> str:
     return message
 
 
-def outcome(path: pathlib.Path) -> tuple[ReleasePlan | None, str]:
+def outcome(path: pathlib.Path) -> tuple[Plan | None, str]:
     """The plan, or the error."""
     try:
         return read_plan(str(path)), ""
@@ -170,19 +170,25 @@ def test_a_plan_with_flipped_bits_is_refused_or_the_same(tmp_path: pathlib.Path)
 ODD: list[Any] = [None, True, [], {}, "2", "", -1, 0, 1.5, 10**30, -0.0, 5e-324, 1.7e308, 2**53 + 1, [[[]]], {"a": 1}]
 
 
-@pytest.mark.parametrize("name", [*json.loads(PLAN.to_json()), "start_seconds", "window_seconds", "slide_seconds"])
-def test_a_field_of_another_type_is_refused_even_with_the_right_fingerprint(tmp_path: pathlib.Path, name: str) -> None:
-    path, fields = tmp_path / "plan.json", json.loads(PLAN.to_json())
+FIELDS = json.loads(PLAN.to_json())
+PLACES = [
+    place
+    for name, value in FIELDS.items()
+    for place in (name, *(f"{name}.{inner}" for inner in (value if isinstance(value, dict) else ())))
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_field_of_another_type_is_refused_even_with_the_right_fingerprint(tmp_path: pathlib.Path, place: str) -> None:
+    path = tmp_path / "plan.json"
     for value in ODD:
-        if name in fields["schedule"]:
-            changes = {"schedule": {**fields["schedule"], name: value}}
-        else:
-            changes = {name: value}
-        text = changed_plan(PLAN, **changes) if name != "fingerprint" else json.dumps({**fields, **changes})
+        changes = {place: value}
+        text = json.dumps({**FIELDS, **changes}) if place == "fingerprint" else changed_plan(PLAN, changes)
         path.write_text(text)
         read, message = outcome(path)
         assert message.isprintable()
-        assert read in (None, PLAN) or name in ("epsilon", "delta", "max_users", "threshold", "start_seconds"), value
+        may_be_read = ("epsilon", "delta", "max_users", "threshold", "schedule.start_seconds")
+        assert read in (None, PLAN) or place in may_be_read, value
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "1" * 5000, "1e-999", "0x10", "1_000"])
@@ -213,10 +219,10 @@ def test_a_plan_of_any_size_takes_neither_time_nor_memory(tmp_path: pathlib.Path
 
 
 def test_a_plan_of_a_release_before_is_refused_and_says_what_to_do(tmp_path: pathlib.Path) -> None:
-    fields = {**json.loads(PLAN.to_json()), "format_version": 2}
+    fields = {**json.loads(PLAN.to_json()), "format_version": 3}
     del fields["fingerprint"]
     (tmp_path / "plan.json").write_text(json.dumps(fields))
-    assert "must have format_version 3. Write one with `shh plan --output`." in refusal(tmp_path / "plan.json")
+    assert "must have format_version 4. Write one with `shh plan --output`." in refusal(tmp_path / "plan.json")
 
 
 def test_the_extremes_are_what_they_should_be() -> None:

@@ -12,7 +12,7 @@ from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.state_options import AccountOptions, account_of_options
 from dp_transforms.errors import UserError
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.ledger import Ledger, database
 
@@ -23,7 +23,7 @@ def account(tmp_path: pathlib.Path) -> LedgerAccount:
     account = account_of_options(AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3"))
     assert account is not None
     schedule = WindowSchedule(0, 3600, 3600, 3600)
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, mode="hits")
     account.reserve_whole(plan, "events", "monday", "input")
     account.start()
     return account
@@ -33,7 +33,7 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(
     account: LedgerAccount, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
     account.reserve_whole(plan, "events", "tuesday", "input")
     real, calls = database.write_counter, []
 
@@ -59,7 +59,7 @@ def test_a_run_whose_draft_others_may_have_read_is_not_for_another_log(
     account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool
 ) -> None:
     """Two answers would be published for one price. Where nobody could read it, the price is not lost."""
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
     account.reserve_whole(plan, "events", "tuesday", "input")
     with pytest.raises(LogError), account.whole(is_private=is_private):
         raise LogError("too many rows could not be read")

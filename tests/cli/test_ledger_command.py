@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms import Plan, WindowSchedule
 from dp_transforms.runs.ledger import Ledger, PartRequest
 from tests.helpers.ledger_runs import CAPS, names_cost, part
 from tests.helpers.shh_here import shh
@@ -20,7 +20,7 @@ CAPS_GIVEN = ("--max-epsilon", "4.0", "--max-delta", "1e-8")
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     schedule = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
-    plan = ReleasePlan.calibrate(epsilon=0.5, delta=1e-9, schedule=schedule, mode="hits")
+    plan = Plan.calibrate(epsilon=0.5, delta=1e-9, schedule=schedule, mode="hits")
     (tmp_path / "plan.json").write_text(plan.to_json())
     return tmp_path
 
@@ -98,7 +98,7 @@ def test_the_chart_rises_with_what_is_spent(folder: pathlib.Path) -> None:
 
 
 def test_the_request_of_a_plan_has_what_the_plan_says(folder: pathlib.Path) -> None:
-    plan = ReleasePlan.from_json((folder / "plan.json").read_text())
+    plan = Plan.from_json((folder / "plan.json").read_text())
     request = PartRequest.of_plan(plan, population="p", stream="s", input_fingerprint="i", key_fingerprint="k")
     assert (request.horizon, request.first_window, request.end_window) == (48, 0, 48)
     assert (request.range_start, request.range_end) == ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z")

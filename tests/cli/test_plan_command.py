@@ -16,9 +16,8 @@ from dp_transforms.cli.plan import command
 from dp_transforms.cli.plan_options import PlanOptions, plan_from_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import Comparison
-from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.forked import shh
 
@@ -49,7 +48,7 @@ def test_a_plan_of_names_says_why_it_has_no_price_for_hits() -> None:
     result = _run(*BUDGET, *HOURLY, *NAMES, "--usual-looks", "1", "200", "--most-looks", "300", "--json")
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
-    assert record["chosen"]["hits_per_user"] == 0
+    assert "hits" not in record["chosen"]
     alone, with_hits = (record["found_from"][method]["100"] for method in ("looks", "looks_and_hits"))
     assert with_hits < alone
     assert record["why"].startswith("Looks alone are paid for: most users have 1 to 200 items.")
@@ -65,7 +64,7 @@ def test_the_sentence_does_not_wait_for_the_other_methods(
     said = []
 
     class Spy(Comparison):
-        def __init__(self, plan: ReleasePlan) -> None:
+        def __init__(self, plan: Plan) -> None:
             said.append(capsys.readouterr().out)
             super().__init__(plan)
 
@@ -103,8 +102,8 @@ def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -
     assert "looks and 2 hits, " in printed
     assert "in two steps of" in printed
     assert "looks alone" in (tmp_path / "a.svg").read_text()
-    plan = ReleasePlan.from_json((tmp_path / "a.json").read_text())
-    assert isinstance(plan, LooksPlan)
+    plan = Plan.from_json((tmp_path / "a.json").read_text())
+    assert plan.looks is not None
     assert plan.hits_per_user == 2
     record = json.loads(_run(*words, "--json").stdout)
     assert record["chosen"] == json.loads(plan.to_json())
@@ -144,8 +143,8 @@ def test_machine_output_and_plan_file(tmp_path: pathlib.Path) -> None:
     )
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
-    plan = ReleasePlan.from_json(output.read_text())
-    assert ReleasePlan.from_json(json.dumps(record["chosen"])) == plan
+    plan = Plan.from_json(output.read_text())
+    assert Plan.from_json(json.dumps(record["chosen"])) == plan
     assert record["fingerprint"] == plan.fingerprint
     chosen = [row for row in record["plans"] if row["chosen"]]
     assert len(chosen) == 1
@@ -235,8 +234,8 @@ def test_plan_from_options_is_calibrate() -> None:
     assert plan.schedule.horizon == 24
     assert (plan.mode, plan.hits_per_user) == ("hits-with-counts", 10)
     by_default = plan_from_options(dataclasses.replace(given, usual_looks=(1, 10), most_looks=20))
-    assert isinstance(by_default, LooksPlan)
-    assert by_default == ReleasePlan.calibrate(
+    assert by_default.looks is not None
+    assert by_default == Plan.calibrate(
         epsilon=2, delta=1e-9, schedule=WindowSchedule.fixed(0, 86_400, 3600), usual_looks=(1, 10), most_looks=20
     )
     sliding = plan_from_options(dataclasses.replace(counts, slide=1800))
@@ -271,9 +270,9 @@ def test_a_known_domain_lowers_the_threshold_and_shows_its_price(tmp_path: pathl
     text = " ".join(result.stdout.split())
     assert "known domain 1,000 items; about 0.049 reports of items that nobody holds in the whole run" in text
     assert "delta, items of one user 0" in text
-    plan = ReleasePlan.from_json(output.read_text())
+    plan = Plan.from_json(output.read_text())
     assert (plan.domain_size, plan.threshold) == (1000, 259)
-    assert plan.domain_fingerprint == ItemDomain.of_ids([f"item {n}" for n in range(1000)]).fingerprint
+    assert plan.domain.fingerprint == ItemDomain.of_ids([f"item {n}" for n in range(1000)]).fingerprint
     record = json.loads(
         _run(*BUDGET, *HOURLY, *LABELS, "--domain-file", str(items), "--threshold", "100", "--json").stdout
     )

@@ -11,13 +11,12 @@ from click.testing import CliRunner, Result
 
 from dp_transforms.cli.plan import command
 from dp_transforms.errors import UserError
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     gaussian_histograms_found_from,
     partition_selection_found_from,
     weighted_gaussian_found_from,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.views.plan_words import in_a_sentence
 from tests.helpers.calibrated_plans import calibrated_plan
@@ -42,7 +41,7 @@ def test_a_table_to_decide_from() -> None:
     for part in ("hits", "3", "17.6", "490", "530"):
         assert part in marked[0]
     assert "hits-with-counts" in result.stdout
-    assert "ReleasePlan" not in result.stdout
+    assert "Plan" not in result.stdout
     assert "(2, 1e-09)-differentially private" in " ".join(result.stdout.split())
 
 
@@ -85,9 +84,9 @@ def test_the_numbers_in_json() -> None:
         *BUDGET, *HOURLY, *LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--no-known-items", "--json"
     )
     record = json.loads(result.stdout)
-    plan = ReleasePlan.from_json(json.dumps(record["chosen"]))
-    assert isinstance(plan, LooksPlan)
-    assert (plan.usual_looks, plan.most_looks, plan.forget_after) == ((1, 4), 5, 0)
+    plan = Plan.from_json(json.dumps(record["chosen"]))
+    assert plan.looks is not None
+    assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
     methods = {"looks", "hits", "hits-with-counts", "pipelinedp", "weighted_gaussian", "gaussian_histograms"}
     assert set(record["found_from"]) == methods
     for looks in (1, 10, 100, 1000):
@@ -108,7 +107,7 @@ def test_a_known_domain_has_no_other_methods_beside_it(tmp_path: pathlib.Path) -
     words = [*LOOKS, *SMALL, "--domain-file", str(items), "--json"]
     record = json.loads(_run(*BUDGET, *HOURLY, *words).stdout)
     assert set(record["found_from"]) == {"looks", "hits", "hits-with-counts"}
-    assert record["chosen"]["domain_size"] == 3
+    assert record["chosen"]["domain"]["size"] == 3
     result = _run(*BUDGET, *HOURLY, *words[:-1])
     assert "3 items; about 0.05 reports of items that nobody holds" in " ".join(result.stdout.split())
     assert "PipelineDP" not in result.stdout
@@ -135,7 +134,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     plans = [
         calibrated_plan(),
-        ReleasePlan.calibrate(epsilon=1, delta=1e-8, schedule=DAY, mode="looks", most_looks=100),
+        Plan.calibrate(epsilon=1, delta=1e-8, schedule=DAY, mode="looks", most_looks=100),
     ]
     for path, plan in zip(paths, plans, strict=True):
         pathlib.Path(path).write_text(plan.to_json())
@@ -155,7 +154,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     assert f"from {plans[1].found_from(10)} users on" in text
     record = json.loads(_run("--compare", *paths, "--json").stdout)
     assert [each["file"] for each in record["compared"]] == paths
-    assert [ReleasePlan.from_json(json.dumps(each["plan"])) for each in record["compared"]] == plans
+    assert [Plan.from_json(json.dumps(each["plan"])) for each in record["compared"]] == plans
     assert set(record["compared"][0]["found_from"]) == {"hits"}
     assert record["compared"][1]["found_from"]["looks"]["10"] == plans[1].found_from(10)
     chart = tmp_path / "both.svg"
@@ -187,7 +186,5 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_the_sentence_names_windows_and_runs_in_plain_units(seconds: int, length: int, said: str) -> None:
-    plan = ReleasePlan.calibrate(
-        epsilon=2, delta=1e-9, schedule=WindowSchedule(0, length, seconds, seconds), mode="looks"
-    )
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=WindowSchedule(0, length, seconds, seconds), mode="looks")
     assert said in in_a_sentence(plan)

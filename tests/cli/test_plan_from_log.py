@@ -14,8 +14,7 @@ from dp_transforms.cli.plan import command
 from dp_transforms.cli.plan_options import PlanOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import activity
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.replay_logs import START, write_log, write_parquet
 
 DAY = ["--window", "1h", "--start", "2026-01-01", "--end", "2026-01-02"]
@@ -38,19 +37,19 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(command, [*map(str, words)])
 
 
-def planned(*words: object) -> tuple[LooksPlan, dict]:
+def planned(*words: object) -> tuple[Plan, dict]:
     result = run(*BUDGET, *DAY, *words, "--json")
     assert result.exit_code == 0, repr(result.exception)
     record = json.loads(result.stdout)
-    plan = ReleasePlan.from_json(json.dumps(record["chosen"]))
-    assert isinstance(plan, LooksPlan)
+    plan = Plan.from_json(json.dumps(record["chosen"]))
+    assert plan.looks is not None
     return plan, record
 
 
 def test_other_users_cost_nothing_and_set_the_usual_looks(log: pathlib.Path) -> None:
     plan, record = planned("--from-log", log, *OTHER)
-    assert (plan.epsilon, plan.activity_epsilon) == (2.0, 0.0)
-    assert plan.usual_looks == (1, 31)
+    assert (plan.epsilon, plan.looks.activity_epsilon) == (2.0, None)
+    assert plan.paid_looks.usual_looks == (1, 31)
     assert record["activity"] == {
         "users": "other",
         "epsilon": 0.0,
@@ -58,20 +57,18 @@ def test_other_users_cost_nothing_and_set_the_usual_looks(log: pathlib.Path) -> 
         "edges": None,
         "histogram": None,
     }
-    assert plan == ReleasePlan.calibrate(
-        epsilon=2, delta=1e-9, schedule=plan.schedule, usual_looks=(1, 31), most_looks=100
-    )
+    assert plan == Plan.calibrate(epsilon=2, delta=1e-9, schedule=plan.schedule, usual_looks=(1, 31), most_looks=100)
 
 
 def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
     output = tmp_path / "plan.json"
     result = run(*BUDGET, *DAY, "--from-log", log, *SAME, "--from-log-share", "0.25", "--output", output)
     assert result.exit_code == 0, repr(result.exception)
-    plan = ReleasePlan.from_json(output.read_text())
-    assert isinstance(plan, LooksPlan)
+    plan = Plan.from_json(output.read_text())
+    assert plan.looks is not None
     # Noise of scale 2 for each bucket: 100 or 300 users in one are never missed; an empty one above may look filled.
-    assert (plan.epsilon, plan.activity_epsilon) == (1.5, 0.5)
-    assert plan.usual_looks in ((1, 31), (1, 63), (1, 100))
+    assert (plan.epsilon, plan.paid_looks.activity_epsilon) == (1.5, 0.5)
+    assert plan.paid_looks.usual_looks in ((1, 31), (1, 63), (1, 100))
     text = " ".join(result.stdout.split())
     assert "Everything published is (1.5, 1e-09)-differentially private" in text
     assert "the plan and everything published are together (2, 1e-09)-differentially private" in text
@@ -83,8 +80,8 @@ def test_the_same_users_pay_and_what_they_pay_is_said(log: pathlib.Path, tmp_pat
 def test_two_percent_is_the_default_and_the_noise_is_fresh(log: pathlib.Path) -> None:
     found = [planned("--from-log", log, *SAME) for _ in range(2)]
     for plan, record in found:
-        assert (plan.epsilon, plan.activity_epsilon) == (1.96, 2.0 - 1.96)
-        assert record["activity"]["epsilon"] == plan.activity_epsilon
+        assert (plan.epsilon, plan.paid_looks.activity_epsilon) == (1.96, 2.0 - 1.96)
+        assert record["activity"]["epsilon"] == plan.paid_looks.activity_epsilon
         assert record["activity"]["edges"] == [1, 2, 4, 8, 16, 32, 64]
     # Seven draws of scale 25 are equal with a probability below 10^-12.
     assert found[0][1]["activity"]["histogram"] != found[1][1]["activity"]["histogram"]
@@ -94,14 +91,14 @@ def test_a_log_with_too_few_users_leaves_the_default(tmp_path: pathlib.Path) -> 
     write_parquet(tmp_path / "few.parquet", [("u", "i", START)])
     plan, record = planned("--from-log", tmp_path / "few.parquet", *SAME)
     if record["activity"]["usual_looks"] is None:  # noise fills a bucket in one run of twenty
-        assert plan.usual_looks == (1, 100)
-    assert plan.activity_epsilon > 0
+        assert plan.paid_looks.usual_looks == (1, 100)
+    assert plan.paid_looks.activity_epsilon > 0
 
 
 def test_a_past_run_elsewhere_in_the_log(log: pathlib.Path) -> None:
     later = ["--window", "1h", "--start", "2026-03-01", "--end", "2026-03-02", "--from-log-start", "2026-01-01"]
     result = run(*BUDGET, *later, "--from-log", log, *OTHER, "--json")
-    assert json.loads(result.stdout)["chosen"]["usual_looks"] == [1, 31]
+    assert json.loads(result.stdout)["chosen"]["looks"]["usual_looks"] == [1, 31]
     result = run(*BUDGET, *later[:-2], "--from-log", log, *OTHER)
     assert isinstance(result.exception, UserError)
     assert "no event is inside the windows. Check --start, --end, --from-log-start" in str(result.exception)
@@ -112,7 +109,7 @@ def test_every_format_is_read(tmp_path: pathlib.Path, ending: str) -> None:
     """295 users have a pair in each of four hours, and five have twice as many: a thirtieth of all."""
     write_log(tmp_path / f"log.{ending}")
     plan, _ = planned("--from-log", tmp_path, *OTHER)
-    assert plan.usual_looks == (4, 7)
+    assert plan.paid_looks.usual_looks == (4, 7)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +172,7 @@ def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no
 ) -> None:
     calibrate = plan_from_log.plan_from_options
 
-    def only_default(options: PlanOptions, activity_epsilon: float | None = None) -> ReleasePlan:
+    def only_default(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
         if options.usual_looks is not None:
             raise UserError("--hits-per-user makes no user's weight larger.")
         return calibrate(options, activity_epsilon)
@@ -185,5 +182,5 @@ def test_a_histogram_that_is_paid_for_is_not_lost_where_its_usual_looks_allow_no
     assert done.exit_code == 0, done.stderr
     assert "shh: warning: no plan for the usual looks of the log, so it is for others" in done.stderr
     chosen = json.loads(done.stdout)["chosen"]
-    assert chosen["usual_looks"] == [1, 100]
-    assert chosen["activity_epsilon"] > 0
+    assert chosen["looks"]["usual_looks"] == [1, 100]
+    assert chosen["looks"]["activity_epsilon"] > 0

@@ -85,7 +85,7 @@ def test_counts_mode_gives_a_noisy_count_for_every_item(parquet_log: pathlib.Pat
     assert items_by_window(records) == EXPECTED
     hitters = [hitter for record in records for hitter in record["heavy_hitters"]]
     assert all(hitter["zone"] is None for hitter in hitters)
-    scale = 1 / header["plan"]["epsilon_per_query"]
+    scale = 1 / header["plan"]["hits"]["epsilon_per_query"]
     # False alarm below e^-40: noise beyond 40 times its scale.
     assert all(abs(hitter["noisy_count"] - MANY) < 40 * scale for hitter in hitters)
     assert {record["stream"] for record in records} == {"news"}
@@ -111,7 +111,7 @@ def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Pat
     header, records = read_report(tmp_path / "r.jsonl")
     (record,) = records
     found = {hitter["item"]: hitter["noisy_count"] for hitter in record["heavy_hitters"]}
-    assert abs(found["7"] - 2 * half) < 40 / header["plan"]["epsilon_per_query"]
+    assert abs(found["7"] - 2 * half) < 40 / header["plan"]["hits"]["epsilon_per_query"]
 
 
 def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -147,7 +147,7 @@ def test_a_plan_file_replaces_the_budget_options(parquet_log: pathlib.Path, tmp_
     both = shh("replay", parquet_log, "--plan", "plan.json", "--epsilon", "3", "--output", "other.jsonl", cwd=tmp_path)
     assert "--epsilon" in error_line(both)
     weak = json.loads((tmp_path / "plan.json").read_text())
-    weak["epsilon_per_query"] *= 2
+    weak["hits"]["epsilon_per_query"] *= 2
     (tmp_path / "weak.json").write_text(json.dumps(weak))
     tampered = shh("replay", parquet_log, "--plan", "weak.json", "--output", "other.jsonl", cwd=tmp_path)
     assert "weak.json" in error_line(tampered)

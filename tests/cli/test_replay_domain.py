@@ -62,9 +62,9 @@ def test_items_of_the_list_are_found_and_others_are_left_out(
     assert result.exit_code == 0, result.output
     header, windows = found(output)
     assert windows == {"00": ["heavy-0"], "01": ["heavy-1"], "03": ["heavy-3"]}
-    assert header["plan"]["domain_size"] == len(ITEMS)
-    assert header["plan"]["domain_fingerprint"] == ItemDomain.of_ids(ITEMS).fingerprint
-    assert header["plan"]["delta_open"] == 0
+    assert header["plan"]["domain"]["size"] == len(ITEMS)
+    assert header["plan"]["domain"]["fingerprint"] == ItemDomain.of_ids(ITEMS).fingerprint
+    assert "open" not in header["plan"]["shares"]
     assert "1 outside --start .. --end skipped, 150 of other items than --domain-file skipped" in result.stderr
 
 
@@ -84,7 +84,7 @@ def test_kms21_finds_nothing_in_a_small_log(log: pathlib.Path, tmp_path: pathlib
     assert result.exit_code == 0, result.output
     header, windows = found(output)
     assert windows == {}
-    assert header["plan"]["accountant"] == "threshold_monitor"
+    assert header["plan"]["hits"]["accountant"] == "threshold_monitor"
     assert (
         "No window had an item held by enough users. An hour's item (a story, a search, an error) is found from about "
         in result.stdout

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from dp_transforms.cli.flink_replay import events_that_fit, shards_for
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.shh_here import shh
@@ -41,7 +41,7 @@ def test_places_that_cannot_be_reached_are_refused_in_one_line(log, tmp_path, wo
 
 
 @pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
-def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, plan: ReleasePlan):
+def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, plan: Plan):
     request = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
     slabs = 1 if plan.mode == "looks" else plan.schedule.horizon
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.errors import UserError
@@ -30,7 +30,7 @@ def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:
     pq.write_table(pa.table({"user": user, "item": item, "timestamp": times}), folder / "log.parquet")
 
 
-def request_for(log: pathlib.Path, plan: ReleasePlan, domain_file: str | None = None) -> ReplayRequest:
+def request_for(log: pathlib.Path, plan: Plan, domain_file: str | None = None) -> ReplayRequest:
     return replay_request(log, plan, "report.avro", None, "run", domain_file=domain_file)
 
 
@@ -38,9 +38,7 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_log(tmp_path, [("u", "i")] * 1000)
-    plan = ReleasePlan.calibrate(
-        epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600)
-    )
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
     request = request_for(tmp_path, plan)
     home_workers.check_memory(request)
     monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 300_000_000)
@@ -51,7 +49,7 @@ def test_a_log_too_large_for_memory_is_refused_with_the_figure(
 def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """300,000 distinct labels of 1,000 characters took 2.2 GB."""
     write_log(tmp_path, [("u", f"{n:01000d}") for n in range(30_000)])
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
     request = request_for(tmp_path, plan)
     monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 570_000_000)
     with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
@@ -61,7 +59,7 @@ def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypat
 def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: pathlib.Path) -> None:
     """Its first rows do not show them: 134,000 labels of 16 kB, 2.2 GB in a file of 3 MB, took 8.5 GB in one process.
     So a packed log may hold what its size allows; one that is not packed cannot."""
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
     row = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
     text = row % b"i" * 5_000 + row % (b"x" * 16_000) * 10_000
     for name, data, is_enough in (
@@ -112,7 +110,7 @@ def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path: pathlib.Path, us
 def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten million items in a file of 279 MB took 1.8 GB."""
     write_log(tmp_path, [("u", "i")] * 1000)
-    plan = ReleasePlan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
+    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
     items = tmp_path / "items.txt"
     with items.open("wb") as file:
         file.truncate(100_000_000)

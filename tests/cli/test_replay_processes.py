@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms import ItemDomain, ReleasePlan
+from dp_transforms import ItemDomain, Plan
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.options import LogError
@@ -29,7 +29,6 @@ from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, cut_chunks, find_log_chunks, parquet, text_files
-from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.reports import read_report_file
 from dp_transforms.workers import PoolError, ProcessPool
 from dp_transforms.workers.blob_store import BlobStore, make_files
@@ -39,6 +38,7 @@ from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.naming_oracle import oracle_names, replay_weights
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import SECRET, key_file
+from tests.helpers.trials import trial_of
 
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 KNOWN = tuple(f"i{number}" for number in range(1, 400))
@@ -57,7 +57,7 @@ def request_of(tmp_path: pathlib.Path) -> MakeRequest:
     )
     key = key_file(tmp_path)
 
-    def make(name: str, plan: ReleasePlan, **changes: object) -> ReplayRequest:
+    def make(name: str, plan: Plan, **changes: object) -> ReplayRequest:
         words: dict[str, Any] = {"key_path": key, "dead_letter": str(tmp_path / f"{name}.bad"), **changes}
         return replay_request(log, plan, tmp_path / name, **words)
 
@@ -74,11 +74,11 @@ def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, b
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
 
 
-def _labels(mode: str) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, mode=mode)
+def _labels(mode: str) -> Plan:
+    return Plan.calibrate(epsilon=6, delta=1e-3, schedule=SCHEDULE, mode=mode)
 
 
-PLANS: dict[str, Callable[[], ReleasePlan]] = {
+PLANS: dict[str, Callable[[], Plan]] = {
     "looks": lambda: looks_plan_of(SCHEDULE, most_ids=5000),
     "names, fewer looks than pairs": lambda: looks_plan_of(SCHEDULE, most_ids=5000, most_looks=5),
     "names with counts": lambda: looks_plan_of(SCHEDULE, most_ids=5000, counts_for=2),
@@ -174,7 +174,7 @@ def test_processes_name_what_the_oracle_names(processes: int, memory: int, tmp_p
         for report in reports
         for hitter in report.heavy_hitters
     ]
-    settings = settings_of_plan(plan, stream="events", run_id="run-1")
+    settings = trial_of(plan, stream="events", run_id="run-1")
     keys = settings.stream_keys(SECRET)
     named = [entry.published for entry in oracle_names(replay_weights(events, settings, keys), settings, keys)]
     assert sorted(found) == sorted((SCHEDULE.window_start_micros(window), *rest) for window, *rest in named)

@@ -123,7 +123,7 @@ def test_a_folder_of_a_stream_has_a_page_that_says_whether_it_goes_on(tmp_path, 
 
 
 def test_a_noisy_count_has_changed_only_beyond_its_noise():
-    assert report_columns([], COUNTS).tolerance >= 6 * COUNTS.noise_scale
+    assert report_columns([], COUNTS).tolerance >= 6 * COUNTS.charged_hits.noise.scale
     assert report_columns([], PLAN).tolerance == 0
 
 

@@ -116,7 +116,8 @@ def test_the_hits_that_a_user_can_have_paid_are_those_of_the_windows_so_far(mode
     shown = rendered(reports, plan=stored)
     assert [int(number) for number in re.findall(r"≤(\d+) of 6", shown)] == expected
     assert f"<={expected[0]} of 6" in rendered(reports[:1], plan=stored, ascii_only=True)
-    for hostile in ({**stored, "hits_per_user": 7}, {**stored, "hits_per_user": 10**9}, {**stored, "delta": []}, {}):
+    other_hits = [{**stored, "hits": {**stored["hits"], "per_user": hits}} for hits in (7, 10**9)]
+    for hostile in (*other_hits, {**stored, "hits": 3}, {**stored, "delta": []}, {}):
         assert "hits paid" not in rendered(reports, plan=hostile)
 
 

@@ -13,7 +13,7 @@ import types
 
 import pytest
 
-from dp_transforms import EventFields, KafkaTopic, LogFolder, ReleasePlan, StreamClock
+from dp_transforms import EventFields, KafkaTopic, LogFolder, Plan, StreamClock
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
@@ -234,7 +234,7 @@ def test_a_state_of_another_run_is_refused(live: LiveParts, words: list[str], me
     assert live.run("replay", "1.jsonl", *live.until(2)).returncode == 0
     (live.folder / "other.key").write_bytes(os.urandom(32))
     (live.folder / "other.key").chmod(0o600)
-    other = ReleasePlan.calibrate(epsilon=4, delta=1e-6, mode="looks", schedule=live.schedule)
+    other = Plan.calibrate(epsilon=4, delta=1e-6, mode="looks", schedule=live.schedule)
     (live.folder / "other.json").write_text(other.to_json())
     before = (live.folder / "run.state").read_bytes()
     refused = error_of(live.run("stream", "2", *words))

@@ -14,8 +14,8 @@ from dp_transforms import (
     EventFields,
     ItemDomain,
     MonitorStream,
+    Plan,
     ReadEvents,
-    ReleasePlan,
     ShiftingHeavyHitters,
     StreamClock,
     WindowReport,
@@ -65,7 +65,7 @@ class Case(NamedTuple):
     how: str
 
     @property
-    def plan(self) -> ReleasePlan:
+    def plan(self) -> Plan:
         return calibrated(self.mode)
 
     @property

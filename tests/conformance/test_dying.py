@@ -19,7 +19,6 @@ import pytest
 from dp_transforms import ItemDomain, MonitorStream, StreamClock
 from dp_transforms.beam import poll_partitions
 from dp_transforms.monitor import purses
-from dp_transforms.monitor.run_settings import settings_of_plan
 from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
@@ -31,6 +30,7 @@ from tests.helpers.memory_stream import MemoryPartition
 from tests.helpers.parts import ClockOfStop
 from tests.helpers.reference import reference
 from tests.helpers.small_runs import MICROS, RUN_ID, SECRET, key_file
+from tests.helpers.trials import trial_of
 from tests.transcripts.cases import DOMAIN, HOUR, START, calibrated
 
 SHARDS = 2
@@ -112,7 +112,7 @@ class Stream:
     ) -> None:
         self._patch, self._source, self._now = patch, random.Random(f"{mode} {seed}"), float(START)
         self._mode, self.plan, self._log = MODES[mode], calibrated(MODES[mode]), GrowingLog(self._source)
-        self._settings = settings_of_plan(self.plan, stream="events", run_id=RUN_ID)
+        self._settings = trial_of(self.plan, stream="events", run_id=RUN_ID)
         self._stops_at = self._source.choice((None, None, START + 4 * HOUR, START + 8 * HOUR))
         self._stop = folder / f"stop-{mode}-{seed}"
         self.answers: dict[int, WindowReport] = {}

@@ -17,6 +17,7 @@ import apache_beam as beam
 import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
@@ -24,9 +25,8 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_writer import ReportSink
 from tests.helpers.looks_plans import small_looks_plan
@@ -104,14 +104,14 @@ class NamesTranscript(NamedTuple):
 
 
 @functools.cache
-def _settings_and_keys(plan: ReleasePlan) -> tuple[NamingSettings, StreamKeys]:
+def _settings_and_keys(plan: Plan) -> tuple[TrialPlan, StreamKeys]:
     settings = settings_of(plan)
     return settings, settings.stream_keys(SECRET)
 
 
 def names_transcript(
     counted: Sequence[Event],
-    plan: ReleasePlan,
+    plan: Plan,
     *,
     paid_times: Mapping[int, int] | None = None,
     forgotten_at: int | None = None,
@@ -128,7 +128,7 @@ def names_transcript(
 class StreamCase:
     """rows: the log in its order. counted: the events that must count. numbers: what the operator must see."""
 
-    plan: ReleasePlan
+    plan: Plan
     partitions: int
     rows: tuple[Row, ...]
     counted: tuple[Event, ...]
@@ -184,7 +184,7 @@ def history_case(
     """
     source = random.Random(seed)
     if mode == "looks":
-        plan: ReleasePlan = small_looks_plan(windows, most_looks=8, forget_after=4, known_error=0.12)
+        plan: Plan = small_looks_plan(windows, most_looks=8, forget_after=4, known_error=0.12)
     else:
         plan = small_plan(windows, mode=mode, hits_per_user=hits_per_user)
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
@@ -235,7 +235,7 @@ def history_case(
     return StreamCase(plan, partitions, tuple(rows), tuple(counted), numbers)
 
 
-def counted_events(rows: Sequence[Row], plan: ReleasePlan, partitions: int) -> tuple[list[Event], Counter[str]]:
+def counted_events(rows: Sequence[Row], plan: Plan, partitions: int) -> tuple[list[Event], Counter[str]]:
     """Row by row what the clock of events says: written from the rule, not from the product."""
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS
     latest = [-(10**18)] * partitions

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.logs.streams.partition_progress import StreamClock
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports.topic_records import decode_record
 from tests.engines.running_jobs import WORKER, running
@@ -30,11 +30,11 @@ _CLOCK = StreamClock(
 )
 
 
-def _plan(mode: str, start_seconds: int, seconds: int) -> ReleasePlan:
+def _plan(mode: str, start_seconds: int, seconds: int) -> Plan:
     schedule = WindowSchedule.fixed(start_seconds, start_seconds + seconds, _WINDOW_SECONDS)
     if mode == "looks":
         return looks_plan_of(schedule)
-    return ReleasePlan.calibrate(
+    return Plan.calibrate(
         epsilon=40,
         delta=0.1,
         schedule=schedule,
@@ -59,7 +59,7 @@ def _rows(seed: int, start_seconds: int, seconds: int) -> list[Row]:
     return rows
 
 
-def _in_time(kafka: Any, topic: str, plan: ReleasePlan) -> tuple[list, int]:
+def _in_time(kafka: Any, topic: str, plan: Plan) -> tuple[list, int]:
     """The events that came in time by the broker's times, and how many did not."""
     counted, late = [], 0
     low, high = plan.schedule.start_seconds * MICROS, plan.schedule.end_seconds * MICROS

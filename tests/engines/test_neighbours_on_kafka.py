@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import time
 
@@ -15,6 +14,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.small_runs import MICROS, settings_of
+from tests.helpers.trials import changed
 from tests.neighbours.kafka_records import AVRO, FORMATS, some
 from tests.neighbours.replayed import assert_same_pairs
 from tests.neighbours.stepped import PLANS, Stepped, Treatment, WallClock
@@ -69,6 +69,6 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
                     jump_seconds=1800,
                 )
                 wall = WallClock(time.time_ns() // 1000)
-                settings = dataclasses.replace(settings_of(PLANS["fixed"]), schedule=schedule)
+                settings = changed(settings_of(PLANS["fixed"]), schedule=schedule)
                 run = Stepped(partition.open, CLOCKS[clock], wall, treatment, settings=settings)
                 assert_same_pairs(run.pairs, frozenset().union(*batches[: None if stop is None else stop + 1]))

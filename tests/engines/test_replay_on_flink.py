@@ -28,7 +28,7 @@ from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
 from tests.engines import skip_reason
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
@@ -45,8 +45,8 @@ _SECONDS = 400
 
 
 @functools.cache
-def _plan(mode: str) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, mode=mode)
+def _plan(mode: str) -> Plan:
+    return Plan.calibrate(epsilon=8, delta=1e-6, schedule=SCHEDULE, mode=mode)
 
 
 def _counts(summary: ReplaySummary) -> ReplaySummary:

@@ -10,7 +10,7 @@ import sys
 
 import pyarrow.parquet as pq
 
-from dp_transforms import ReleasePlan, WindowSchedule
+from dp_transforms import Plan, WindowSchedule
 from tests.engines.kafka_server import KafkaServer
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def test_a_yaml_pipeline_reads_a_topic(kafka: KafkaServer, tmp_path: pathlib.Pat
         for partition in (0, 1):
             kafka.produce("yaml", [json.dumps(event).encode() for event in events[partition::2]], partition)
     schedule = WindowSchedule.fixed(START, START + 7200, 3600)
-    (tmp_path / "plan.json").write_text(ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=schedule).to_json())
+    (tmp_path / "plan.json").write_text(Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule).to_json())
     text = (ROOT / "examples" / "yaml" / "topic_to_parquet.yaml").read_text()
     for shown, here in (
         ("localhost:9092", kafka.bootstrap),

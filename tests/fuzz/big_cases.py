@@ -185,7 +185,7 @@ def _own_cases() -> list[BigCase]:
             "plan",
             "plan 0",
             ".json",
-            as_file(lambda: sealed(plan.replace(b'"hits_per_user": 3', b'"hits_per_user": 10000'))),
+            as_file(lambda: sealed(plan.replace(b'"per_user": 3', b'"per_user": 10000'))),
             "refused",
             60,
         ),

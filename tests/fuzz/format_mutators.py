@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
 import json
 import random
 import re
 import struct
 import zlib
 
+from dp_transforms.plan.stored import fingerprint_of
 from tests.fuzz.mutators import ANY_BYTES, BOUNDARIES, Mutator, flip_bits
 
 
@@ -112,8 +112,7 @@ def sealed(plan: bytes) -> bytes:
     if not isinstance(fields, dict):
         raise ValueError("not an object")
     fields.pop("fingerprint", None)
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return json.dumps({**fields, "fingerprint": hashlib.sha256(text.encode()).hexdigest()}, indent=2).encode()
+    return json.dumps({**fields, "fingerprint": fingerprint_of(fields)}, indent=2, allow_nan=False).encode()
 
 
 @or_any

@@ -23,7 +23,7 @@ from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.event_ids import MAX_ID_BYTES
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_file_bytes
 from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
@@ -178,7 +178,7 @@ def _plan_samples() -> list[Sample]:
 def _read_plan(_sample: Sample, path: str) -> Any:
     """A plan that is accepted is one: it can be shown, used and read again."""
     plan = read_plan(path)
-    if ReleasePlan.from_json(plan.to_json()) != plan:
+    if Plan.from_json(plan.to_json()) != plan:
         raise FaultError("again", "a plan that is another one when written")
     if not plan.guarantee.isprintable() or len(plan.epsilon_after_hits) != plan.hits_per_user:
         raise FaultError("plan", "not what a plan promises")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import pathlib
@@ -39,6 +38,7 @@ from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_fil
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.memory_stream import Arrival, MemoryPartition
 from tests.helpers.small_runs import MICROS, SECRET, START, batch_of, random_log, settings_of, small_plan
+from tests.helpers.trials import changed
 
 _CLOCK = StreamClock("arrival", 7, 3, 20, 15)
 _SHARDS = 2
@@ -160,7 +160,7 @@ def _read_packed(sample: Sample, data: bytes) -> Any:
 @functools.cache
 def _naming_samples() -> list[Sample]:
     """What a stream of names keeps, and what its steps send."""
-    settings = dataclasses.replace(settings_of(small_looks_plan()), threshold=1, known_threshold=1)
+    settings = changed(settings_of(small_looks_plan()), threshold=1, known_threshold=1)
     keys = settings.stream_keys(SECRET)
     purses, parts, schedule = Purses(settings, keys), [], small_plan().schedule
     for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):

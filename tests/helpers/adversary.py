@@ -12,8 +12,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from dp_transforms.audit.query_law import QueryLaw, Result
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
@@ -50,7 +50,7 @@ def fresh_users(window: int, count: int) -> tuple[int, ...]:
 
 
 def transcript_distribution(
-    settings: MonitorSettings,
+    settings: TrialPlan,
     rounds: Sequence[Round],
     with_target: bool,
     *,
@@ -67,7 +67,7 @@ def transcript_distribution(
     known: dict[tuple[int, int, bytes], dict[Transcript, Outcome]] = {}
     level: list[tuple[Transcript, float, MonitorState]] = [((), 1.0, state_with_hits(paid_before or {}))]
     for window, played in enumerate(rounds):
-        cap = max(settings.threshold + settings.zone_width, max(len(others) for others in played.others) + 1)
+        cap = max(settings.threshold + settings.hits.zone_width, max(len(others) for others in played.others) + 1)
         holders = played.holders(with_target)
         items = sum(bool(names) for names in holders)
         following = []
@@ -234,7 +234,7 @@ class Action:
 
 
 def extract_kernel(
-    settings: MonitorSettings,
+    settings: TrialPlan,
     actions: Sequence[Action],
     *,
     most_states: int = 8,
@@ -268,10 +268,10 @@ def extract_kernel(
 
 
 def _outcomes(
-    probe: WindowProbe, settings: MonitorSettings, window: int, action: Action, hits: int | None
+    probe: WindowProbe, settings: TrialPlan, window: int, action: Action, hits: int | None
 ) -> dict[Transcript, Outcome]:
     others = fresh_users(window, action.active_others + action.excluded_others)
     paid = dict.fromkeys(others[action.active_others :], settings.hits_per_user)
     state = state_with_hits(paid if hits is None else {**paid, TARGET_USER: hits}, next_window=window)
-    cap = max(settings.threshold + settings.zone_width, action.active_others + 1) + 1
+    cap = max(settings.threshold + settings.hits.zone_width, action.active_others + 1) + 1
     return probe.outcomes(window, [[*others, *([] if hits is None else [TARGET_USER])]], state, cap)

@@ -10,12 +10,12 @@ from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
 from dp_transforms.audit.scenes import Trial
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.looks_plans import looks_plan_of
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import trial_of
 
 HOURS = 24
 
@@ -23,7 +23,7 @@ HOURS = 24
 @functools.cache
 def audited_plan(
     *, most_looks: int = 20, forget_after: int = 3, domain: tuple[str, ...] = (), hits: int = 0, counts: int = 0
-) -> LooksPlan:
+) -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours; 20 looks of a user at most. hits: that a user may pay for. counts:
     so many counted pairs of a user count; 0 for no counts."""
     return looks_plan_of(
@@ -40,7 +40,7 @@ def audited_plan(
     )
 
 
-def mechanism_and_claim(plan: LooksPlan) -> tuple[LooksMechanism, LooksClaim]:
+def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:
     return LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
 
 
@@ -49,15 +49,15 @@ def with_prices(mechanism: LooksMechanism, **changes: tuple[int, ...]) -> LooksM
     return dataclasses.replace(mechanism, looks_list=dataclasses.replace(mechanism.looks_list, **changes))
 
 
-def run_settings(plan: LooksPlan) -> NamingSettings:
-    return settings_of_plan(plan, stream="audit", run_id="run")
+def run_settings(plan: Plan) -> TrialPlan:
+    return trial_of(plan, stream="audit", run_id="run")
 
 
 def law_of(mechanism: LooksMechanism) -> NoiseLaw:
     return NoiseLaw.whole(mechanism.shape, mechanism.scale)
 
 
-def p_values_of(trials: Iterable[Trial], settings: NamingSettings) -> dict[str, float]:
+def p_values_of(trials: Iterable[Trial], settings: TrialPlan) -> dict[str, float]:
     """Of all tests of these trials, with a fixed key."""
     found: dict[str, float] = {}
     for trial in trials:

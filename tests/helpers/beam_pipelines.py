@@ -19,7 +19,7 @@ from dp_transforms.beam import set_up_workers  # noqa: F401  (registers the code
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.oracle import Event, oracle_reports
 from tests.helpers.small_runs import (
     MICROS,
@@ -92,7 +92,7 @@ class Outcome:
 
 def run_monitor(
     source: Callable[[beam.Pipeline], beam.PCollection],
-    plan: ReleasePlan,
+    plan: Plan,
     *,
     flags: Sequence[str] = (),
     runner: str = "FnApiRunner",
@@ -113,7 +113,7 @@ def run_monitor(
 def assert_all_give(
     pipeline: beam.Pipeline,
     inputs: Mapping[str, tuple[beam.PCollection, Mapping[str, Any]]],
-    plan: ReleasePlan,
+    plan: Plan,
     key: str,
     log: Sequence[Event],
 ) -> None:
@@ -137,13 +137,13 @@ class Branches:
         self._pipeline = local_pipeline(flags)
         self._reports: dict[str, Collected] = {}
 
-    def add(self, name: str, batches: Sequence[EventBatch], plan: ReleasePlan, **arguments: Any) -> None:
+    def add(self, name: str, batches: Sequence[EventBatch], plan: Plan, **arguments: Any) -> None:
         source = self._pipeline | f"Batches {name}" >> beam.Create(list(batches), reshuffle=False).with_output_types(
             EventBatch
         )
         self.apply(name, source, plan, **arguments)
 
-    def apply(self, name: str, source: beam.PCollection, plan: ReleasePlan, **arguments: Any) -> None:
+    def apply(self, name: str, source: beam.PCollection, plan: Plan, **arguments: Any) -> None:
         arguments.setdefault("run_id", RUN_ID)
         self.attach(name, source, ShiftingHeavyHitters(plan, **arguments))
 
@@ -216,7 +216,7 @@ class Script:
 
     MARK = "mark"
 
-    def __init__(self, plan: ReleasePlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._stream = TestStream(coder=FastPrimitivesCoder())
         self._plan = plan
         self._watermark = Timestamp(plan.schedule.start_seconds - plan.schedule.window_seconds)

@@ -6,28 +6,27 @@ import functools
 from typing import Any
 
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.hits_plan import HitsPlan
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 START = 1_506_826_800  # 2017-10-01T03:00:00Z
 HOURLY = WindowSchedule.fixed(START, START + 384 * 3600, 3600)
 
 
-def calibrated_plan(**changes: Any) -> HitsPlan:
+def calibrated_plan(**changes: Any) -> Plan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, mode hits, except for the changes."""
     options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, "mode": "hits", **changes}
-    return HitsPlan.calibrate(**options)
+    return Plan.calibrate(**options)
 
 
 @functools.cache
-def looks_plan(**changes: Any) -> LooksPlan:
+def looks_plan(**changes: Any) -> Plan:
     """epsilon 2 and delta 1e-9 over `HOURLY`, except for the changes. A small scale would hide rounding."""
     options: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURLY, **changes}
-    return LooksPlan.calibrate(mode="looks", **options)
+    return Plan.calibrate(mode="looks", **options)
 
 
-def short_looks_plan(**changes: Any) -> LooksPlan:
+def short_looks_plan(**changes: Any) -> Plan:
     """With few weights, so that many constructions are quick."""
     return looks_plan(**{"most_looks": 20, "usual_looks": (1, 10), **changes})
 

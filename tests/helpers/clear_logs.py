@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS
@@ -10,7 +10,7 @@ from tests.helpers.small_runs import MICROS
 _START, _HOURS = 1_767_225_600, 6  # 2026-01-01
 
 
-def clear_log() -> tuple[list[Event], ReleasePlan, dict[tuple[str, str], int]]:
+def clear_log() -> tuple[list[Event], Plan, dict[tuple[str, str], int]]:
     """The log; a plan for it; for each window and item that many have, by how many: 200 to 500.
 
     Everybody has one item in the whole run, so a purse pays for its weight at once. One item of each window has one
@@ -25,4 +25,4 @@ def clear_log() -> tuple[list[Event], ReleasePlan, dict[tuple[str, str], int]]:
             if users > 1:
                 many[format_utc(micros), item] = users
     schedule = WindowSchedule.fixed(_START, _START + 3600 * _HOURS, 3600)
-    return log, ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=schedule), many
+    return log, Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule), many

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.trials import hits_trial
 
 MICROS = 1_000_000
 START = 1_000
@@ -26,10 +26,10 @@ def monitor_settings(
 ):
     """Hand-made numbers: little noise and a low threshold, so that a few users suffice for things to happen."""
     is_kms21 = mode == "kms21"
-    return MonitorSettings(
+    return hits_trial(
         stream=stream,
         run_id=run_id,
-        plan_fingerprint="plan",
+        fingerprint="plan",
         schedule=WindowSchedule(START, START + 10 * WINDOWS, 10 * sliding, 10),
         mode=mode,
         threshold=threshold,
@@ -37,7 +37,7 @@ def monitor_settings(
         epsilon_per_query=epsilon,
         hits_per_user=hits,
         max_items_per_user=limit,
-        epsilon_total=9.0,
+        epsilon=9.0,
         delta=1e-3,
         epsilon_after_hits=tuple(float(j + 1) for j in range(hits)),
         wide_epsilon_per_query=epsilon / 4 if is_kms21 else 0.0,

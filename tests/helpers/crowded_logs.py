@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from dp_transforms.cli.plan_options import PlanOptions
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.logs import EventFields, find_log_chunks
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.event_files_oracle import write_avro, write_csv, write_json
 
@@ -73,7 +73,7 @@ def id_texts(letter: str, numbers: np.ndarray) -> pa.Array:
 
 def replay_request(
     log: pathlib.Path | str,
-    plan: ReleasePlan,
+    plan: Plan,
     output: pathlib.Path | str,
     key_path: str | None,
     run_id: str = "run-1",

@@ -19,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 import scipy.special
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import weigh_replay_with_hits
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
@@ -169,13 +170,13 @@ class ChosenStages:
         return uniforms
 
 
-def holders_of_replay(held: Held, settings: NamingSettings) -> ItemHolders:
+def holders_of_replay(held: Held, settings: TrialPlan) -> ItemHolders:
     """Through the columns of a replay: events, pairs, weights and lists."""
     parts = _pairs(held, settings, settings.schedule.horizon)
     return weigh_replay_with_hits(parts[0][1], settings, settings.stream_keys(SECRET)) if parts else ItemHolders.none()
 
 
-def holders_of_stream(held: Held, settings: NamingSettings) -> ItemHolders:
+def holders_of_stream(held: Held, settings: TrialPlan) -> ItemHolders:
     """Through the columns of a stream: each user pays window by window, and may go over to the hits list."""
     purses = Purses(settings, settings.stream_keys(SECRET))
     parts = [
@@ -185,7 +186,7 @@ def holders_of_stream(held: Held, settings: NamingSettings) -> ItemHolders:
     return ItemHolders.merge(parts) if parts else ItemHolders.none()
 
 
-def _pairs(held: Held, settings: NamingSettings, windows_per_slab: int) -> list[tuple[int, UserPairs]]:
+def _pairs(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserPairs]]:
     """All pairs, by slab."""
     schedule, keys = settings.schedule, settings.stream_keys(SECRET)
     log = [
@@ -201,11 +202,11 @@ def _pairs(held: Held, settings: NamingSettings, windows_per_slab: int) -> list[
 
 def law_of_hits(
     held: Held,
-    settings: NamingSettings,
+    settings: TrialPlan,
     *,
     domain: Sequence[str] = (),
     twice: bool = False,
-    weigh: Callable[[Held, NamingSettings], ItemHolders] = holders_of_replay,
+    weigh: Callable[[Held, TrialPlan], ItemHolders] = holders_of_replay,
 ) -> Law:
     """The probability of every transcript: what is named in each window, with levels and sizes.
 
@@ -230,7 +231,7 @@ def _transcripts(
     cells: ItemHolders,
     labels: Sequence[str],
     looks: Sequence[Sequence[tuple[Range, Range, Range]]],
-    settings: NamingSettings,
+    settings: TrialPlan,
     keys: ChosenStages,
     drawn: Sequence[Range],
     domain: Sequence[str],
@@ -260,12 +261,12 @@ def _transcripts(
     return list(zip(found[0], shares, strict=True))
 
 
-def _empty_windows(settings: NamingSettings, keys: ChosenStages, domain: Sequence[str]) -> list[int]:
+def _empty_windows(settings: TrialPlan, keys: ChosenStages, domain: Sequence[str]) -> list[int]:
     """The windows in which the item of the domain is drawn as one that nobody holds."""
     if not domain:
         return []
     table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
-    drawn = EmptyItems(table, settings.empty_item_tail(), keys)  # type: ignore[arg-type]
+    drawn = EmptyItems(table, query_noise(settings, keys).empty_item_tail(), keys)  # type: ignore[arg-type]
     windows: list[int] = drawn.without_holders(0, settings.schedule.horizon).windows.tolist()
     return windows
 
@@ -314,9 +315,7 @@ def _weights_of(cells: ItemHolders, window: int, item: str) -> tuple[list[int], 
     return [], []
 
 
-def _ranges(
-    settings: NamingSettings, weights: tuple[list[int], list[int]], twice: bool
-) -> list[tuple[Range, Range, Range]]:
+def _ranges(settings: TrialPlan, weights: tuple[list[int], list[int]], twice: bool) -> list[tuple[Range, Range, Range]]:
     """Ranges of all uniforms of one look, by all results that it can have, whoever is active, known or not: of the
     first stage for its holders and for nobody, and of the second one."""
     free, excludable = weights
@@ -342,11 +341,11 @@ def _ranges(
     return found
 
 
-def _second_stages(settings: NamingSettings, total: int, active: set[int]) -> set[int]:
+def _second_stages(settings: TrialPlan, total: int, active: set[int]) -> set[int]:
     """Where a result changes, given that the noise and the total reach the known threshold."""
     passing = _tail(settings, settings.known_threshold - total)
     starts = (settings.threshold, settings.known_threshold)
-    boundaries = {start + step * settings.spacing for start in starts for step in (0, 1)}
+    boundaries = {start + step * settings.looks.spacing for start in starts for step in (0, 1)}
     return {-(-_tail(settings, boundary - part) * ONE // passing) for boundary in boundaries for part in active}
 
 

@@ -18,15 +18,16 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import WindowReport, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.trials import hits_trial
 
 ONE = 1 << 128
 TARGET_USER = 7  # x', the user that the neighbouring logs differ in
@@ -66,6 +67,8 @@ class _ChosenUniforms:
 class ChosenKeys:
     """Same interface as `StreamKeys`, as far as the monitor uses it. Uniforms are chosen by the number of the item."""
 
+    stream = "s"
+
     def __init__(self) -> None:
         self.passes: dict[int, int] = {}
         self.noise: dict[int, int] = {}
@@ -90,11 +93,11 @@ def settings_for(
     max_items: int = 1,
     horizon: int = 100,
     domain_size: int = 0,
-) -> MonitorSettings:
-    return MonitorSettings(
+) -> TrialPlan:
+    return hits_trial(
         stream="s",
         run_id="r",
-        plan_fingerprint="p",
+        fingerprint="p",
         schedule=WindowSchedule.fixed(0, horizon, 1),
         mode=mode,
         threshold=threshold,
@@ -102,18 +105,18 @@ def settings_for(
         epsilon_per_query=epsilon_per_query,
         hits_per_user=hits,
         max_items_per_user=max_items,
-        epsilon_total=1.0,
+        epsilon=1.0,
         delta=1e-6,
         epsilon_after_hits=tuple(float(hit) for hit in range(1, hits + 1)),
         domain_size=domain_size,
     )
 
 
-def target_probability(settings: MonitorSettings) -> float:
+def target_probability(settings: TrialPlan) -> float:
     """q of what this mode charges for."""
     if settings.mode == "hits":
-        return between_probability(settings.epsilon_per_query, settings.zone_width)
-    return not_prior_probability(settings.epsilon_per_query)
+        return between_probability(settings.hits.epsilon_per_query, settings.hits.zone_width)
+    return not_prior_probability(settings.hits.epsilon_per_query)
 
 
 def cells_of(window: int, holders_by_item: Sequence[Sequence[int]]) -> ItemHolders:
@@ -196,11 +199,11 @@ class Outcome:
 class WindowProbe:
     """All that one window can publish, by transcript."""
 
-    def __init__(self, settings: MonitorSettings, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
+    def __init__(self, settings: TrialPlan, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
         self._settings = settings
         self._keys = ChosenKeys()
         self._monitor = monitor(settings, self._keys)  # type: ignore[arg-type]
-        self._tails = TailIntegers(settings.epsilon_per_query)
+        self._tails = TailIntegers(settings.hits.epsilon_per_query)
 
     def outcomes(
         self, window: int, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int

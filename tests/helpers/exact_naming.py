@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.replay_weights import weigh_replay
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
@@ -67,7 +68,7 @@ class ChosenUniforms:
         return uniforms
 
 
-def law_of_replay(held: Held, settings: NamingSettings, *, domain: Sequence[str] = ()) -> Law:
+def law_of_replay(held: Held, settings: TrialPlan, *, domain: Sequence[str] = ()) -> Law:
     """The probability of every transcript: what is named in each window, with levels and sizes.
 
     All choices of uniforms run at once, each on a copy of the items of its own. domain: at most one item.
@@ -92,7 +93,7 @@ def _transcripts(
     totals: Mapping[tuple[int, str], int],
     labels: Sequence[str],
     looks: Sequence[Sequence[Range]],
-    settings: NamingSettings,
+    settings: TrialPlan,
     keys: ChosenUniforms,
     drawn: Sequence[Range],
     domain: Sequence[str],
@@ -108,7 +109,7 @@ def _transcripts(
         cells = dict(totals)
         if domain:
             table = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items)
-            empty_items = EmptyItems(table, settings.empty_item_tail(), keys)  # type: ignore[arg-type]
+            empty_items = EmptyItems(table, query_noise(settings, keys).empty_item_tail(), keys)  # type: ignore[arg-type]
             drawn_windows = empty_items.without_sums(0, horizon).windows.tolist()
             cells = {(window, domain[0]): 0 for window in drawn_windows} | cells
         sums = _copies(cells, labels, len(chosen))
@@ -146,7 +147,7 @@ def _share(ranges: Iterable[Range]) -> Fraction:
     return share
 
 
-def _sums(held: Held, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
+def _sums(held: Held, settings: TrialPlan, keys: StreamKeys) -> ItemSums:
     """Through the columns of a replay: events, pairs, weights."""
     schedule = settings.schedule
     log = [
@@ -160,7 +161,7 @@ def _sums(held: Held, settings: NamingSettings, keys: StreamKeys) -> ItemSums:
     return weigh_replay(UserPairs.merge([pairs for _, _, pairs in parts]), settings, keys)
 
 
-def sums_of_replay(held: Held, settings: NamingSettings) -> dict[tuple[int, str], int]:
+def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int]:
     """The sum of each cell, {(window, item): sum}."""
     sums = _sums(held, settings, settings.stream_keys(SECRET))
     labels = sums.table.labels.to_pylist()
@@ -168,12 +169,14 @@ def sums_of_replay(held: Held, settings: NamingSettings) -> dict[tuple[int, str]
     return {(window, labels[item]): total for window, item, total in rows}
 
 
-def _ranges(settings: NamingSettings, total: int) -> list[Range]:
+def _ranges(settings: TrialPlan, total: int) -> list[Range]:
     """Ranges of the uniform of one look, by all results that it can have, known or not; drawn given a pass, too."""
-    reach = len(settings.noise.upper_tail_integers())
+    reach = len(settings.looks.noise.upper_tail_integers())
     starts = (settings.threshold, settings.known_threshold)
     boundaries = {
-        start + step * settings.spacing for start in starts for step in range(2 + 2 * reach // settings.spacing)
+        start + step * settings.looks.spacing
+        for start in starts
+        for step in range(2 + 2 * reach // settings.looks.spacing)
     }
     passing = _tail(settings, settings.known_threshold)
     given_pass = [-(-_tail(settings, boundary) * ONE // passing) for boundary in boundaries] if total == 0 else []
@@ -187,9 +190,9 @@ def _cut(numbers: Iterable[int]) -> list[Range]:
     return [(low, high - 1) for low, high in itertools.pairwise(bounds)]
 
 
-def _tail(settings: NamingSettings, margin: int) -> int:
+def _tail(settings: TrialPlan, margin: int) -> int:
     """``2^128 Pr[Z >= margin]`` of the table."""
-    tails = settings.noise.upper_tail_integers()
+    tails = settings.looks.noise.upper_tail_integers()
     if margin < 1:
         return ONE - _tail(settings, 1 - margin)
     return tails[margin - 1] if margin <= len(tails) else 0

@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.naming_settings import NamingSettings
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
 from tests.helpers.pace_oracle import DAY_SECONDS
@@ -39,26 +39,28 @@ class Transcript:
     idle: int
 
 
-def price_lists(settings: NamingSettings) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def price_lists(settings: TrialPlan) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """(weight, units) of looks on the looks list and on the hits list."""
-    looks = list(zip(settings.weights, settings.units, strict=True))
-    return looks, list(zip(settings.hit_weights, settings.hit_look_units, strict=True))
+    looks = list(zip(settings.looks.weights, settings.looks.units, strict=True))
+    return looks, list(zip(settings.hits.weights, settings.hits.look_units, strict=True))
 
 
-def replay_holders(log: Iterable[Event], settings: NamingSettings, keys: StreamKeys) -> Holders:
+def replay_holders(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> Holders:
     """Each user takes the list that gives it the larger weight for all its pairs of the run."""
     pairs: dict[str, list[tuple[int, str]]] = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
             pairs.setdefault(user, []).extend((window, item) for item in items)
     looks_list, hits_list = price_lists(settings)
-    most_looks = settings.purse // settings.units[0]
+    most_looks = settings.looks.purse // settings.looks.units[0]
     found: Holders = {}
     for user, of_user in pairs.items():
         looks = min(len(of_user), most_looks)
-        weight = max(w for w, units in looks_list if looks * units <= settings.purse)
+        weight = max(w for w, units in looks_list if looks * units <= settings.looks.purse)
         with_hits = [
-            w for w, units in hits_list if looks * units + settings.hits_per_user * settings.hit_units <= settings.purse
+            w
+            for w, units in hits_list
+            if looks * units + settings.hits_per_user * settings.hits.units <= settings.looks.purse
         ]
         pays_hits = max(with_hits, default=0) > weight
         if len(of_user) > most_looks:
@@ -78,10 +80,10 @@ class Wallet:
     pays_hits: bool = False
     joined: int = -1
 
-    def choose(self, looks: int, window: int, settings: NamingSettings) -> tuple[int, int]:
+    def choose(self, looks: int, window: int, settings: TrialPlan) -> tuple[int, int]:
         """The weight in this window, and how many looks are paid with it."""
         looks_list, hits_list = price_lists(settings)
-        all_hits = settings.hits_per_user * settings.hit_units
+        all_hits = settings.hits_per_user * settings.hits.units
         is_busy = settings.hits_per_user and self.paid_looks + looks >= settings.hits_from
         if not self.pays_hits and is_busy and self.left >= all_hits + looks * hits_list[0][1]:
             self.left -= all_hits
@@ -101,14 +103,14 @@ class Wallet:
 
 
 def stream_holders(
-    log: Iterable[Event], settings: NamingSettings, keys: StreamKeys, wallets: dict[str, Wallet] | None = None
+    log: Iterable[Event], settings: TrialPlan, keys: StreamKeys, wallets: dict[str, Wallet] | None = None
 ) -> Holders:
     """Window by window, user by user. wallets: to look at what is left afterwards."""
     wallets = {} if wallets is None else wallets
     found: Holders = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
-            wallet = wallets.setdefault(user, Wallet(settings.purse, window))
+            wallet = wallets.setdefault(user, Wallet(settings.looks.purse, window))
             weight, payable = wallet.choose(len(items), window, settings)
             ordered = sorted(items, key=lambda item: look_place(user, (window, item), keys))
             for item in ordered[:payable]:
@@ -116,14 +118,12 @@ def stream_holders(
     return found
 
 
-def oracle_hits(
-    holders: Holders, settings: NamingSettings, keys: StreamKeys, domain: Collection[str] = ()
-) -> Transcript:
+def oracle_hits(holders: Holders, settings: TrialPlan, keys: StreamKeys, domain: Collection[str] = ()) -> Transcript:
     """What is named in all windows, if users hold items with these weights."""
     assert settings.domain_size == len(set(domain))
     user_hash = hash_all(keys.hash_users, {user for of_cell in holders.values() for user in of_cell})
     item_hash = hash_all(keys.hash_items, {item for _, item in holders} | set(domain))
-    law = NoiseLaw(settings.noise)
+    law = NoiseLaw(settings.looks.noise)
     tail, invert = law.tail, law.invert
     stages = keys.look_uniforms(), keys.look_noise_uniforms()
 
@@ -138,7 +138,7 @@ def oracle_hits(
     last_named: dict[str, int] = {}
     found = Transcript([], Counter(), 0, 0)
     for window in range(settings.schedule.horizon):
-        known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
+        known = {item for item, last in last_named.items() if window - last <= settings.known_for} | set(domain)
         drawn = empty_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
         of_window = {item for at, item in holders if at == window}
         named = []
@@ -164,12 +164,12 @@ def oracle_hits(
             threshold = settings.known_threshold if item in known else settings.threshold
             if noisy < threshold:
                 continue
-            level = 2 if noisy >= threshold + settings.spacing else 1
+            level = 2 if noisy >= threshold + settings.looks.spacing else 1
             if level == 1:
                 found.hits.update(user for user, (_, pays_hits) in active.items() if pays_hits)
-            boundary = threshold if level == 1 else threshold + settings.spacing
+            boundary = threshold if level == 1 else threshold + settings.looks.spacing
             users = 0
-            while users * settings.weights[-1] < boundary - settings.likely_noise:
+            while users * settings.looks.weights[-1] < boundary - settings.likely_noise:
                 users += 1
             users = users if users >= 5 else 0  # fewer are not stated
             named.append(Named(window, item, level, users, item in known, not of_cell))

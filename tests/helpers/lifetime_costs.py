@@ -15,7 +15,7 @@ from dp_transforms.plan.lifetime_cost import (
     BudgetRule,
     LifetimeCost,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
@@ -24,8 +24,8 @@ DELTA = 10**30
 
 
 @functools.cache
-def plan(epsilon: float = 0.5, delta: float = 1e-9, mode: str = "looks", **choices: Any) -> ReleasePlan:
-    return ReleasePlan.calibrate(epsilon=epsilon, delta=delta, schedule=SCHEDULE, mode=mode, **choices)
+def plan(epsilon: float = 0.5, delta: float = 1e-9, mode: str = "looks", **choices: Any) -> Plan:
+    return Plan.calibrate(epsilon=epsilon, delta=delta, schedule=SCHEDULE, mode=mode, **choices)
 
 
 @functools.cache

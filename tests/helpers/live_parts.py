@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_folder import read_report_folder
@@ -42,7 +42,7 @@ class LiveParts:
         seconds = 1 if clock == "arrival" else 3600
         start = now - _LATENESS + _TO_MAKE if clock == "arrival" else now // 3600 * 3600 - 6 * 3600
         self.schedule = WindowSchedule(start, start + WINDOWS * seconds, seconds, seconds)
-        self.plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, mode=mode, schedule=self.schedule)
+        self.plan = Plan.calibrate(epsilon=8, delta=1e-6, mode=mode, schedule=self.schedule)
         (folder / "plan.json").write_text(self.plan.to_json())
         key_file(folder)
         for name, windows in (("later", WINDOWS), ("logs", WINDOWS if clock == "arrival" else 7)):

@@ -7,18 +7,13 @@ import math
 
 from dp_transforms.accounting.calibration import hash_delta, sampling_delta
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import (
-    PURSE_UNITS,
-    CountPrice,
-    hits_from,
-    make_price_list,
-    order_budget,
-    price_counts,
-)
+from dp_transforms.accounting.purse.price_list import make_price_list, order_budget, price_counts
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.plan.looks_calibration import LEVEL_SPACING
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.looks_calibration import LEVEL_SPACING, known_of, looks_of, paid_hits_of
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import Counts, Domain, Shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.small_runs import MINUTE, START
 
@@ -36,7 +31,7 @@ def small_looks_plan(
     known_error: float = 0.05,
     domain: tuple[str, ...] = (),
     hits: int = 0,
-) -> LooksPlan:
+) -> Plan:
     """Schedule and domain as in `small_plan`. hits: for so many a user can pay, with a third of its purse."""
     slide = window_seconds // sliding
     schedule = WindowSchedule(START, START + windows * slide, window_seconds, slide)
@@ -59,7 +54,7 @@ def looks_plan_of(
     hits: int = 0,
     counts_for: int = 0,
     counts_per_user: int = 3,
-) -> LooksPlan:
+) -> Plan:
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
@@ -70,9 +65,18 @@ def looks_plan_of(
     )
     delta_looks = (delta - delta_open - delta_hash - sampling) * (1 - 1e-9)
     budget, spacing = order_budget(order, epsilon, delta_looks), math.ceil(LEVEL_SPACING * _NOISE.standard_deviation)
-    counts = price_counts(order, budget, counts_per_user) if counts_for else CountPrice(0, 0)
+    counts = None
+    if counts_for:
+        price = price_counts(order, budget, counts_per_user)
+        counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
     prices = make_price_list(
-        _NOISE, order, budget, most_looks, counts=counts_per_user, count_units=counts.units, spacing=spacing
+        _NOISE,
+        order,
+        budget,
+        most_looks,
+        counts=counts_per_user,
+        count_units=counts.units if counts else 0,
+        spacing=spacing,
     )
     hit_prices = None
     if hits:
@@ -82,40 +86,17 @@ def looks_plan_of(
     known_threshold = _NOISE.smallest_margin(known_error)
     safe = 0 if known else smallest_open_threshold(prices, delta_open, hit_prices)
     threshold = max(known_threshold, safe)
-    return LooksPlan(
+    return Plan(
         epsilon=epsilon,
         delta=delta,
         schedule=schedule,
-        mode="looks",
-        usual_looks=(1, most_looks),
-        most_looks=prices.most_looks,
-        shape=_NOISE.shape,
-        scale=_NOISE.scale,
-        order=prices.order,
-        budget=prices.budget,
-        weights=prices.weights,
-        units=prices.units,
-        hits_per_user=hits,
-        hit_units=hit_prices.hit_units if hit_prices else 0,
-        hits_from=hits_from(prices, hit_prices) if hit_prices else 0,
-        hit_weights=hit_prices.weights if hit_prices else (),
-        hit_look_units=hit_prices.units if hit_prices else (),
-        counts_for=counts_for,
-        counts_per_user=counts_per_user if counts_for else 0,
-        count_units=counts.units,
-        count_scale=counts.scale,
-        spacing=prices.spacing,
-        threshold=threshold,
-        known_threshold=known_threshold if forget_after or known else threshold,
-        forget_after=schedule.horizon if known else forget_after,
-        size_error=0.01,
-        domain_size=known.size if known else 0,
-        domain_fingerprint=known.fingerprint if known else "",
+        domain=Domain(known.size, known.fingerprint) if known else None,
         max_users=most_ids,
         max_items=most_ids,
-        activity_epsilon=0.0,
-        delta_looks=delta_looks,
-        delta_open=delta_open,
-        delta_sampling=sampling,
-        delta_hash=delta_hash,
+        threshold=threshold,
+        looks=looks_of(prices, (1, most_looks), size_error=0.01),
+        hits=paid_hits_of(hit_prices) if hit_prices else None,
+        counts=counts,
+        known=None if known else known_of(prices, threshold, known_error, forget_after),
+        shares=Shares(paid=delta_looks, open=delta_open or None, sampling=sampling, hash=delta_hash),
     )

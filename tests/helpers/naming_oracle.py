@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user
 
@@ -63,7 +63,7 @@ class NoiseLaw:
         return value
 
 
-def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamKeys) -> Weights:
+def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> Weights:
     """From all pairs of each user: the largest weight that its purse can pay in each of them."""
     pairs: dict[str, list[tuple[int, str]]] = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
@@ -71,9 +71,12 @@ def replay_weights(log: Iterable[Event], settings: NamingSettings, keys: StreamK
             pairs.setdefault(user, []).extend((window, item) for item in items)
     found: Weights = {}
     for user, of_user in pairs.items():
-        purse = settings.purse - min(len(of_user), settings.counts_per_user) * settings.count_units
-        looks = min(len(of_user), purse // settings.units[0])
-        weight = max(w for w, units in zip(settings.weights, settings.units, strict=True) if looks * units <= purse)
+        counts = settings.counts
+        purse = settings.looks.purse - (min(len(of_user), counts.per_user) * counts.units if counts else 0)
+        looks = min(len(of_user), purse // settings.looks.units[0])
+        weight = max(
+            w for w, units in zip(settings.looks.weights, settings.looks.units, strict=True) if looks * units <= purse
+        )
         if len(of_user) > looks:
             of_user.sort(key=lambda pair: look_place(user, pair, keys))
         for pair in of_user[:looks]:
@@ -92,7 +95,7 @@ def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
 
 def oracle_names(
     weights: Weights,
-    settings: NamingSettings,
+    settings: TrialPlan,
     keys: StreamKeys,
     domain: Collection[str] = (),
     *,
@@ -106,7 +109,7 @@ def oracle_names(
     everybody = {user for of_cell in weights.values() for user in of_cell}
     user_hash = hash_all(keys.hash_users, everybody)
     item_hash = hash_all(keys.hash_items, {item for _, item in weights} | set(domain))
-    law = NoiseLaw(settings.noise)
+    law = NoiseLaw(settings.looks.noise)
     tail, invert = law.tail, law.invert
 
     look_uniforms = keys.look_uniforms()
@@ -127,7 +130,7 @@ def oracle_names(
     for window in range(settings.schedule.horizon):
         if window == forgotten_at:
             last_named.clear()
-        known = {item for item, last in last_named.items() if window - last <= settings.forget_after} | set(domain)
+        known = {item for item, last in last_named.items() if window - last <= settings.known_for} | set(domain)
         drawn = empty_items(window, domain, item_hash, tail(settings.known_threshold), keys) if domain else set()
         of_window = {item for at, item in weights if at == window}
         for item in sorted(known | of_window):
@@ -143,11 +146,11 @@ def oracle_names(
                 assert not (domain and not of_cell)
                 continue
             level = 1
-            while noisy >= threshold + level * settings.spacing:
+            while noisy >= threshold + level * settings.looks.spacing:
                 level += 1
-            boundary = threshold + (level - 1) * settings.spacing
+            boundary = threshold + (level - 1) * settings.looks.spacing
             users = 0
-            while Fraction(boundary - settings.likely_noise, settings.weights[-1]) > users:
+            while Fraction(boundary - settings.likely_noise, settings.looks.weights[-1]) > users:
                 users += 1
             users = users if users >= 5 else 0  # fewer are not stated
             found.append(Named(window, item, level, users, item in known, not of_cell))
@@ -156,7 +159,7 @@ def oracle_names(
 
 
 def oracle_counts(
-    log: Iterable[Event], named: Iterable[Named], settings: NamingSettings, keys: StreamKeys
+    log: Iterable[Event], named: Iterable[Named], settings: TrialPlan, keys: StreamKeys
 ) -> dict[tuple[int, str], int]:
     """The noisy counts of the largest named items of each window: {(window, item): count}."""
     counted: set[tuple[int, str]] = set()
@@ -165,7 +168,7 @@ def oracle_counts(
         by_window.setdefault(entry.window, []).append(entry)
     for window, entries in by_window.items():
         entries.sort(key=lambda entry: (-entry.level, -entry.at_least_users, entry.item))
-        counted |= {(window, entry.item) for entry in entries[: settings.counts_for]}
+        counted |= {(window, entry.item) for entry in entries[: settings.counts.items]}
     held: dict[str, list[tuple[int, str]]] = {}
     for window, users in items_by_window_and_user(log, settings).items():
         for user, items in users.items():
@@ -173,9 +176,9 @@ def oracle_counts(
     holders: dict[tuple[int, str], list[str]] = {pair: [] for pair in counted}
     for user, pairs in held.items():
         pairs.sort(key=lambda pair: look_place(user, pair, keys))
-        for pair in pairs[: settings.counts_per_user]:
+        for pair in pairs[: settings.counts.per_user]:
             holders[pair].append(user)
-    tails = ExponentialPower(2.0, settings.count_scale).upper_tail_integers()
+    tails = ExponentialPower(2.0, settings.counts.scale).upper_tail_integers()
     user_hash = hash_all(keys.hash_users, set(held))
     item_hash = hash_all(keys.hash_items, {item for _, item in counted})
     found = {}
@@ -194,7 +197,7 @@ def oracle_counts(
     return found
 
 
-def reports_of(named: Iterable[Named], settings: NamingSettings) -> list[WindowReport]:
+def reports_of(named: Iterable[Named], settings: TrialPlan) -> list[WindowReport]:
     """What is published of these: one report for each window with any, the largest items first."""
     schedule, by_window = settings.schedule, {}
     for entry in named:
@@ -209,9 +212,9 @@ def reports_of(named: Iterable[Named], settings: NamingSettings) -> list[WindowR
                 window_start=(end - schedule.window_seconds) * 1_000_000,
                 window_end=end * 1_000_000,
                 heavy_hitters=[HeavyHitter(entry.item, None, None, *entry.published[2:]) for entry in entries],
-                epsilon_total=settings.epsilon_total,
+                epsilon_total=settings.epsilon,
                 delta=settings.delta,
-                epsilon_spent=settings.epsilon_total,
+                epsilon_spent=settings.epsilon,
             )
         )
     return found

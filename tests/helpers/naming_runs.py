@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Collection, Iterable
 
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list
+from dp_transforms.accounting.purse.price_list import PriceList, make_price_list
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.naming_settings import NamingSettings
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import START
+from tests.helpers.trials import changed, looks_trial
 
 
 @functools.cache
@@ -35,25 +36,24 @@ def naming_settings(
     domain: Collection[str] = (),
     counts_for: int = 0,
     counts_per_user: int = 3,
-) -> NamingSettings:
+) -> TrialPlan:
     """Windows of 10 seconds from `START` on; with noise alone an item passes the known threshold now and then.
 
     likely_noise: less than any plan has, so that few users are enough for a size to be stated.
     counts_for: so many items a window are counted, with little noise; users pay a tenth of a purse for each.
     """
     prices = short_price_list(most_looks, scale)
-    return NamingSettings(
+    return looks_trial(
         stream=stream,
         run_id=run_id,
-        plan_fingerprint="plan",
+        fingerprint="plan",
         schedule=WindowSchedule(START, START + 10 * windows, 10 * sliding, 10),
         threshold=threshold,
-        epsilon_total=9.0,
+        epsilon=9.0,
         delta=1e-3,
         domain_size=len(set(domain)),
         weights=prices.weights,
         units=prices.units,
-        purse=PURSE_UNITS,
         noise=prices.noise,
         known_threshold=known_threshold,
         forget_after=forget_after,
@@ -67,28 +67,28 @@ def naming_settings(
 
 
 def with_hits(
-    settings: NamingSettings, hits: int = 2, *, share: float = 0.3, cheaper: float = 0.5, hits_from: int = 4
-) -> NamingSettings:
+    settings: TrialPlan, hits: int = 2, *, share: float = 0.3, cheaper: float = 0.5, hits_from: int = 4
+) -> TrialPlan:
     """The same with a second list, whose looks cost less. Its prices are made up: they protect nobody.
 
     share: of a purse, for all hits together. cheaper: a look costs this much of what it costs on the looks list, but no
     less than the least of that list.
     """
-    least = settings.units[0]
-    prices = zip(settings.weights, settings.units, strict=True)
+    least = settings.looks.units[0]
+    prices = zip(settings.looks.weights, settings.looks.units, strict=True)
     listed = [(weight, max(least, int(units * cheaper))) for weight, units in prices]
     rising = [pair for pair, after in zip(listed, [*listed[1:], (0, 0)], strict=True) if pair[1] != after[1]]
-    return dataclasses.replace(
+    return changed(
         settings,
         hits_per_user=hits,
-        hit_units=int(settings.purse * share) // hits,
+        hit_units=int(settings.looks.purse * share) // hits,
         hit_weights=tuple(weight for weight, _ in rising),
         hit_look_units=tuple(units for _, units in rising),
         hits_from=hits_from,
     )
 
 
-def units_of(settings: NamingSettings, weights: Iterable[int]) -> list[int]:
+def units_of(settings: TrialPlan, weights: Iterable[int]) -> list[int]:
     """What looks with these weights cost, each 0 (nothing) or one of the list. Raises KeyError for another."""
-    listed = {0: 0, **dict(zip(settings.weights, settings.units, strict=True))}
+    listed = {0: 0, **dict(zip(settings.looks.weights, settings.looks.units, strict=True))}
     return [listed[int(weight)] for weight in weights]

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 
 Event = tuple[str, str, int]  # user, item, time in microseconds since 1970
@@ -50,7 +50,7 @@ class Transcript(NamedTuple):
 
 def oracle_reports(
     log: Iterable[Event],
-    settings: MonitorSettings,
+    settings: TrialPlan,
     secret: bytes,
     domain: Collection[str] = (),
     keys: StreamKeys | None = None,
@@ -60,7 +60,7 @@ def oracle_reports(
 
 def oracle_transcript(
     log: Iterable[Event],
-    settings: MonitorSettings,
+    settings: TrialPlan,
     secret: bytes,
     domain: Collection[str] = (),
     charged_times: Mapping[int, int] | None = None,
@@ -96,11 +96,11 @@ def oracle_transcript(
         holders: dict[str, set[str]] = {}
         for user, held in items_of[window].items():
             chosen = sorted(held)
-            if len(chosen) > settings.max_items_per_user:
+            if len(chosen) > settings.hits.max_items_per_user:
                 bounded.add((user, window))
                 order = keys.contribution_order(window)
                 chosen.sort(key=lambda item: _first_word(order, short[user], item_hash[item][0]))
-                chosen = chosen[: settings.max_items_per_user]
+                chosen = chosen[: settings.hits.max_items_per_user]
             for item in chosen:
                 holders.setdefault(item, set()).add(user)
         drawn = empty_items(window, domain, item_hash, noise.zero_tail(), keys) if domain else set()
@@ -124,7 +124,7 @@ def oracle_transcript(
             if noisy < settings.threshold:
                 assert of_item
                 continue
-            if settings.mode == "hits" and noisy >= settings.threshold + settings.zone_width:
+            if settings.mode == "hits" and noisy >= settings.threshold + settings.hits.zone_width:
                 heavy.append(HeavyHitter(item, "above", None))
                 continue
             zone = "between" if settings.mode == "hits" else None
@@ -133,7 +133,7 @@ def oracle_transcript(
             for user in active:
                 paid[user] += faults.get(window, 1)
 
-        hit_bound += min(settings.max_items_per_user, charged)
+        hit_bound += min(settings.hits.max_items_per_user, charged)
         if heavy:
             heavy.sort(key=lambda found: (found.zone != "above", -(found.noisy_count or 0), found.item))
             first_end = settings.schedule.start_seconds + settings.schedule.slide_seconds
@@ -144,7 +144,7 @@ def oracle_transcript(
                     (end - settings.schedule.window_seconds) * _MILLION,
                     end * _MILLION,
                     heavy,
-                    settings.epsilon_total,
+                    settings.epsilon,
                     settings.delta,
                     settings.epsilon_after_hits[min(hit_bound + 1, settings.hits_per_user) - 1],
                 )
@@ -154,7 +154,7 @@ def oracle_transcript(
     return Transcript(reports, bounded, excluded, kept_out, tested, false_reports, idle)
 
 
-def items_by_window_and_user(log: Iterable[Event], settings: MonitorSettings) -> dict[int, dict[str, set[str]]]:
+def items_by_window_and_user(log: Iterable[Event], settings: TrialPlan) -> dict[int, dict[str, set[str]]]:
     """``{window: {user: items}}`` of the events in the declared range. Window 0 is the first that ends in it."""
     if isinstance(log, dict):  # they were found before
         return {window: {user: set(items) for user, items in users.items()} for window, users in log.items()}
@@ -194,8 +194,8 @@ class _Geometric:
 class _SingleNoise:
     """Discrete Laplace from 128-bit uniforms: Z >= m exactly when the uniform lies below floor(2^128 Pr[Z >= m])."""
 
-    def __init__(self, settings: MonitorSettings, keys: StreamKeys) -> None:
-        self._geometric = _Geometric(settings.epsilon_per_query)
+    def __init__(self, settings: TrialPlan, keys: StreamKeys) -> None:
+        self._geometric = _Geometric(settings.hits.epsilon_per_query)
         self._tails: dict[int, int] = {}
         self._threshold, self._keys = settings.threshold, keys
 
@@ -230,9 +230,9 @@ class _SingleNoise:
 class _CappedSum:
     """W + min(V, cap): six uniforms, three for each, and no first stage."""
 
-    def __init__(self, settings: MonitorSettings, keys: StreamKeys) -> None:
-        self._wide, self._narrow = settings.wide_epsilon_per_query, settings.epsilon_per_query
-        self._cap, self._threshold, self._keys = settings.noise_cap, settings.threshold, keys
+    def __init__(self, settings: TrialPlan, keys: StreamKeys) -> None:
+        self._wide, self._narrow = settings.hits.noise.wide_epsilon_per_query, settings.hits.epsilon_per_query
+        self._cap, self._threshold, self._keys = settings.hits.noise.noise_cap, settings.threshold, keys
 
     def may_pass(self, window: int, item: tuple[int, int], holders: list[int]) -> bool:
         return True

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.naming_settings import NamingSettings
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user
 
@@ -29,7 +29,7 @@ class Wallet:
     first_window: int
     paid_looks: int = 0
 
-    def choose(self, looks: int, window: int, settings: NamingSettings) -> tuple[int, int]:
+    def choose(self, looks: int, window: int, settings: TrialPlan) -> tuple[int, int]:
         """The weight in this window, and how many looks are paid with it."""
         weight, units, payable = self.afford(looks, window, settings)
         self.left -= payable * units
@@ -37,21 +37,21 @@ class Wallet:
         assert self.left >= 0
         return weight, payable
 
-    def afford(self, looks: int, window: int, settings: NamingSettings) -> tuple[int, int, int]:
+    def afford(self, looks: int, window: int, settings: TrialPlan) -> tuple[int, int, int]:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
         seen_for = max(a_day, window - self.first_window + 1)
         expected = max(10 if windows_left else 0, (self.paid_looks + looks) * windows_left // seen_for)
         share = self.left // (expected + looks)
-        listed = list(zip(settings.weights, settings.units, strict=True))
+        listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
         return weight, units, min(looks, self.left // units)
 
 
 def stream_weights(
     log: Iterable[Event],
-    settings: NamingSettings,
+    settings: TrialPlan,
     keys: StreamKeys,
     wallets: dict[str, Wallet] | None = None,
     paid_times: Mapping[int, int] | None = None,
@@ -64,7 +64,7 @@ def stream_weights(
     found: Weights = {}
     for window, users in sorted(items_by_window_and_user(log, settings).items()):
         for user, items in users.items():
-            wallet = wallets.setdefault(user, Wallet(settings.purse, window))
+            wallet = wallets.setdefault(user, Wallet(settings.looks.purse, window))
             before = dataclasses.replace(wallet)
             weight, payable = wallet.choose(len(items), window, settings)
             ordered = list(items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from tests.helpers.looks_plans import small_looks_plan
 
@@ -18,15 +18,15 @@ STORIES = {
 }
 
 
-def hourly_plan(windows: int = 12) -> LooksPlan:
+def hourly_plan(windows: int = 12) -> Plan:
     return small_looks_plan(windows, window_seconds=HOUR)
 
 
-def header_of(plan: LooksPlan, stream: str = "news") -> ReportHeader:
+def header_of(plan: Plan, stream: str = "news") -> ReportHeader:
     return ReportHeader.of_plan(plan, "run-1", stream)
 
 
-def reports_of(plan: LooksPlan, held: dict[str, dict[int, int]], stream: str = "news") -> list[WindowReport]:
+def reports_of(plan: Plan, held: dict[str, dict[int, int]], stream: str = "news") -> list[WindowReport]:
     """held: item -> window -> at least so many users."""
     by_window: dict[int, list[HeavyHitter]] = {}
     for item, sizes in held.items():
@@ -46,7 +46,7 @@ def reports_of(plan: LooksPlan, held: dict[str, dict[int, int]], stream: str = "
     ]
 
 
-def many_windows(windows: int = 10_000) -> tuple[LooksPlan, list[WindowReport]]:
+def many_windows(windows: int = 10_000) -> tuple[Plan, list[WindowReport]]:
     """So many hours with some 22 items in each. They come and go and change their size as on a news portal."""
     held: dict[str, dict[int, int]] = {}
     size = itertools.cycle([7, 35, 64, 92, 120, 148, 120, 204, 261, 92, 35, 7, 64, 35, 7])

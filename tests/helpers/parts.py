@@ -16,7 +16,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, write_state
@@ -29,7 +29,7 @@ INPUT = "1" * 64
 SEALING_KEY = sealing_key(SECRET)
 
 
-def header_of(plan: ReleasePlan) -> StateHeader:
+def header_of(plan: Plan) -> StateHeader:
     return StateHeader(plan.to_json(), plan.fingerprint, "events", RUN_ID, key_fingerprint(SECRET), "user", "item")
 
 
@@ -46,7 +46,7 @@ class ClockOfStop(StreamClock):
 class Parts:
     """Takes the parts of one run, one after the other. states: the file before the first part, and after each."""
 
-    def __init__(self, folder: pathlib.Path, plan: ReleasePlan, **arguments: Any) -> None:
+    def __init__(self, folder: pathlib.Path, plan: Plan, **arguments: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.plan, self._arguments = folder, plan, arguments
         self._key = KeyFile(key_file(folder), key_fingerprint(SECRET))

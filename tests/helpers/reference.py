@@ -8,27 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from dp_transforms import ReleasePlan, WindowReport
-from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.run_settings import settings_of_plan
+from dp_transforms import Plan, WindowReport
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
 from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights, reports_of
 from tests.helpers.oracle import Event, oracle_transcript
 from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.small_runs import RUN_ID, SECRET
+from tests.helpers.trials import trial_of
 
 Held = Mapping[int, Mapping[str, Collection[str]]]  # window, user: items
 
 
 def reference(
-    log: Iterable[Event] | Held, plan: ReleasePlan, domain: Collection[str] = (), *, in_order: bool = False
+    log: Iterable[Event] | Held, plan: Plan, domain: Collection[str] = (), *, in_order: bool = False
 ) -> list[WindowReport]:
     """domain: all items, where they are known. in_order: whether purses are spent window by window, by those who do not
     know what comes; else each user's weight follows from all that it holds. Hits alone know no such difference."""
-    settings = settings_of_plan(plan, stream="events", run_id=RUN_ID)
+    settings = trial_of(plan, stream="events", run_id=RUN_ID)
     keys = settings.stream_keys(SECRET)
     known = _known(log, domain)
-    if not isinstance(settings, NamingSettings):
+    if not settings.looks is not None:
         return oracle_transcript(known, settings, SECRET, domain).reports
     if settings.hits_per_user:
         holders = (stream_holders if in_order else replay_holders)(known, settings, keys)
@@ -36,7 +35,7 @@ def reference(
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
     named = oracle_names(weights, settings, keys, domain)
     reports = reports_of(named, settings)
-    if not settings.counts_for:
+    if not settings.counts.items:
         return reports
     counts = oracle_counts(known, named, settings, keys)
     windows = {settings.schedule.window_start_micros(window): window for window in range(settings.schedule.horizon)}

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.plan.hits_plan import HitsPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
+from tests.helpers.trials import trial_of
 
 MICROS = 1_000_000
 MINUTE = 60
@@ -36,14 +36,14 @@ def small_plan(
     window_seconds: int = MINUTE,
     threshold: int | None = None,
     domain: tuple[str, ...] = (),
-) -> HitsPlan:
+) -> Plan:
     """A plan of real calibration with a threshold of about 6: epsilon 40 protects nobody, but little noise is needed.
 
     windows: how many slides the declared range has. sliding: in how many windows each event counts. domain: all items,
     where they are known; then the threshold can be as low as one likes, in kms21 too.
     """
     slide = window_seconds // sliding
-    return HitsPlan.calibrate(
+    return Plan.calibrate(
         epsilon=40,
         delta=0.1,
         schedule=WindowSchedule(START, START + windows * slide, window_seconds, slide),
@@ -57,11 +57,11 @@ def small_plan(
     )
 
 
-def settings_of(plan: HitsPlan, stream: str = "events", run_id: str = RUN_ID) -> MonitorSettings:
-    return settings_of_plan(plan, stream=stream, run_id=run_id)
+def settings_of(plan: Plan, stream: str = "events", run_id: str = RUN_ID) -> TrialPlan:
+    return trial_of(plan, stream=stream, run_id=run_id)
 
 
-def random_log(plan: HitsPlan, seed: int, events: int = 1500, users: int = 40, items: int = 12) -> list[Event]:
+def random_log(plan: Plan, seed: int, events: int = 1500, users: int = 40, items: int = 12) -> list[Event]:
     """Skewed items that shift with time, and some events outside the declared range; times in no order."""
     source = random.Random(seed)
     schedule = plan.schedule
@@ -75,7 +75,7 @@ def random_log(plan: HitsPlan, seed: int, events: int = 1500, users: int = 40, i
     return log
 
 
-def ordered_log(plan: HitsPlan, seed: int, events: int = 1000) -> list[Event]:
+def ordered_log(plan: Plan, seed: int, events: int = 1000) -> list[Event]:
     """Events of `random_log` in the order of time, within the declared range or just before it."""
     end = plan.schedule.end_seconds * MICROS
     return sorted((event for event in random_log(plan, seed, events) if 0 < event[2] < end), key=lambda event: event[2])

@@ -14,7 +14,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from dp_transforms import EventFields, ReleasePlan, WindowReport, WindowSchedule
+from dp_transforms import EventFields, Plan, WindowReport, WindowSchedule
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.reports import ReportHeader, read_report_file
@@ -52,7 +52,7 @@ def make_folder(folder: pathlib.Path) -> None:
     (folder / "clicks").mkdir()
     write_parquet(folder / "clicks" / "a.parquet", sorted(log_rows(), key=lambda row: row[2]), row_group_size=400)
     schedule = WindowSchedule(START, START + 3600 * HOURS, 3600, 3600)
-    plan = ReleasePlan.calibrate(epsilon=8, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=schedule, mode="hits")
     (folder / "plan.json").write_text(plan.to_json())
     key_file(folder)
     (folder / "stop").touch()  # last: what has come by then counts
@@ -78,7 +78,7 @@ def assert_answers(name: str, folder: pathlib.Path) -> ReportHeader:
         assert (ended.windows, ended.reports) == (HOURS, len(HEAVY))
         header = stored
     here = folder / f"here-{header.run_id}.avro"
-    plan = ReleasePlan.from_json((folder / "plan.json").read_text())
+    plan = Plan.from_json((folder / "plan.json").read_text())
     request = replay_request(folder / "clicks", plan, here, str(folder / "noise.key"), header.run_id, EventFields())
     run_replay(request, pipeline_options([]), None)
     assert found == list(read_report_file(here)[1])

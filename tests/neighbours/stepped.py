@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.neighbours.replayed import OTHERS, Pair
@@ -65,7 +65,7 @@ class Stepped:
         wall: WallClock,
         treatment: Treatment,
         *,
-        settings: MonitorSettings | None = None,
+        settings: TrialPlan | None = None,
         users: tuple[str, ...] = OTHERS,
     ) -> None:
         self._settings = settings or settings_of(PLANS["fixed"])

@@ -23,6 +23,7 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, settings_of
+from tests.helpers.trials import changed
 from tests.neighbours import planted_faults as faults
 from tests.neighbours.binary_files import PARQUET, cells_of, hostile_cells, write_avro, write_parquet
 from tests.neighbours.logs import USERS, Log, place, without_added
@@ -101,7 +102,7 @@ class Case:
         source = random.Random(seed)
         now = int(time.time())
         self._schedule = WindowSchedule.fixed(now - HOUR // 2 - BEFORE * HOUR, now + HOUR // 2 + HOUR, HOUR)
-        self._settings = dataclasses.replace(settings_of(PLANS["fixed"]), schedule=self._schedule)
+        self._settings = changed(settings_of(PLANS["fixed"]), schedule=self._schedule)
         self._files: list[tuple[str, Log]] = []
         self._events: list[list[Event]] = []
         for number in range(3):

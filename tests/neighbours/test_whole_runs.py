@@ -18,7 +18,7 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file
 from tests.helpers.looks_plans import small_looks_plan
@@ -180,7 +180,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
     stop = tmp_path / "stop"
     around_now = WindowSchedule.fixed(now - 180, now + 180, 60)
     # Its stop is asked for now, so the second half of the log arrives behind it.
-    stopped_plan = ReleasePlan.calibrate(
+    stopped_plan = Plan.calibrate(
         epsilon=40,
         delta=0.1,
         schedule=around_now,

@@ -16,13 +16,14 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.exact_monitor import (
     ONE,
     ChosenKeys,
@@ -64,7 +65,7 @@ class DomainKeys(ChosenKeys):
 class DomainProbe(WindowProbe):
     """All that one window can publish. The domain: as many items as each round names, held or not."""
 
-    def __init__(self, settings: MonitorSettings, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
+    def __init__(self, settings: TrialPlan, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
         super().__init__(settings, monitor=monitor)
         self._keys: DomainKeys = DomainKeys()
         self._monitor = monitor(settings, self._keys)  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ class DomainProbe(WindowProbe):
         return found
 
     def _empty_items(self, window: int) -> ItemHolders:
-        tail = self._settings.query_noise(self._keys).empty_item_tail()  # type: ignore[arg-type]
+        tail = query_noise(self._settings, self._keys).empty_item_tail()  # type: ignore[arg-type]
         return EmptyItems(self._domain, tail, self._keys).without_holders(window, window + 1)  # type: ignore[arg-type]
 
     def _drawn(self) -> Iterator[tuple[Fraction, tuple[int, ...]]]:

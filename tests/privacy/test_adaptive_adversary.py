@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.audit.trial_plan import TrialPlan
 from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
 
@@ -33,14 +33,14 @@ each_case = pytest.mark.parametrize(
 )
 
 
-def _settings(mode: str, epsilon: float, hits: int) -> MonitorSettings:
+def _settings(mode: str, epsilon: float, hits: int) -> TrialPlan:
     # A threshold so high that one holder alone is out of the question: the open domain is paid by delta_open.
     return settings_for(mode, epsilon, hits, math.ceil(12 / epsilon), math.ceil(2 / epsilon))
 
 
-def _actions(settings: MonitorSettings) -> list[Action]:
+def _actions(settings: TrialPlan) -> list[Action]:
     """Distances of the others' count from the threshold, far below to far above, dense around the zone's edges."""
-    epsilon, threshold, zone = settings.epsilon_per_query, settings.threshold, settings.zone_width
+    epsilon, threshold, zone = settings.hits.epsilon_per_query, settings.threshold, settings.hits.zone_width
     far = math.ceil(8 / epsilon)
     distances = {*range(-far, far + 1, max(1, far // 8)), *range(-3, 3), *range(zone - 3, zone + 3), zone // 2}
     actions = [Action(threshold + distance) for distance in sorted(distances)]
@@ -48,13 +48,13 @@ def _actions(settings: MonitorSettings) -> list[Action]:
     return [*actions, Action(threshold - 1, 3), Action(threshold + zone - 1, 2), Action(threshold + far // 4, 5)]
 
 
-def _epsilons(settings: MonitorSettings) -> list[float]:
+def _epsilons(settings: TrialPlan) -> list[float]:
     """From 0 on in steps of half an epsilon_per_query: claims from 0.2 down to 1e-7."""
-    return [settings.epsilon_per_query / 2 * index for index in range(49)]
+    return [settings.hits.epsilon_per_query / 2 * index for index in range(49)]
 
 
 @functools.cache
-def _kernel_of(mode: str, epsilon: float, hits: int) -> tuple[MonitorSettings, list[Action], Kernel]:
+def _kernel_of(mode: str, epsilon: float, hits: int) -> tuple[TrialPlan, list[Action], Kernel]:
     settings = _settings(mode, epsilon, hits)
     actions = _actions(settings)
     return settings, actions, extract_kernel(settings, actions)
@@ -68,12 +68,12 @@ class Verdict:
     excess: float
 
 
-def _check(claimed: MonitorSettings, kernel: Kernel, *, rounds: int = ROUNDS) -> dict[bool, Verdict]:
+def _check(claimed: TrialPlan, kernel: Kernel, *, rounds: int = ROUNDS) -> dict[bool, Verdict]:
     verdicts = {}
     for adds_target in (True, False):
         curve = best_adversary(
             kernel,
-            step=claimed.epsilon_per_query / STEPS_PER_EPSILON,
+            step=claimed.hits.epsilon_per_query / STEPS_PER_EPSILON,
             rounds=rounds,
             epsilons=_epsilons(claimed),
             adds_target=adds_target,
@@ -81,7 +81,7 @@ def _check(claimed: MonitorSettings, kernel: Kernel, *, rounds: int = ROUNDS) ->
         claims = np.array(
             [
                 charging_game_delta(
-                    claimed.epsilon_per_query, target_probability(claimed), claimed.hits_per_user, float(epsilon)
+                    claimed.hits.epsilon_per_query, target_probability(claimed), claimed.hits_per_user, float(epsilon)
                 )
                 for epsilon in curve.epsilons
             ]

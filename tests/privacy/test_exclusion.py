@@ -3,7 +3,6 @@ of the keyed hash. Nothing here is random: uniforms are chosen, or the key is fi
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -99,7 +98,7 @@ def test_the_order_within_a_window_is_that_of_the_keyed_hash(key_byte: int) -> N
 
 
 def test_labels_far_above_the_zone_never_exclude() -> None:
-    settings = dataclasses.replace(settings_for("hits", EPSILON, 1, THRESHOLD, 2), max_items_per_user=2)
+    settings = settings_for("hits", EPSILON, 1, THRESHOLD, 2, max_items=2)
     cells = cells_of(0, [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5], [1, 2, 3, 4, 7]])
     keys = _ZeroNoiseKeys(cells)
     state = MonitorState()

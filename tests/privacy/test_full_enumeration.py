@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.monitor.monitor_settings import MonitorSettings
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
@@ -65,10 +65,10 @@ TWO_ITEMS: dict[str, list[Round]] = {
 
 
 def _excess(
-    claimed: MonitorSettings,
+    claimed: TrialPlan,
     rounds: Sequence[Round],
     *,
-    real: MonitorSettings | None = None,
+    real: TrialPlan | None = None,
     paid_before: dict[int, int] | None = None,
     open_domain: bool = False,
 ) -> tuple[float, float]:
@@ -80,11 +80,11 @@ def _excess(
     alone = 0.0
     if open_domain:
         queries = sum(sum(played.held) for played in rounds)
-        tails = TailIntegers(claimed.epsilon_per_query)
+        tails = TailIntegers(claimed.hits.epsilon_per_query)
         alone = queries * tails(claimed.threshold - 1) / ONE
     excess, ratio = -1.0, 0.0
     for epsilon, deltas in zip(EPSILONS, deltas_of_pair(with_target, without, EPSILONS), strict=True):
-        claim = alone + charging_game_delta(claimed.epsilon_per_query, q, claimed.hits_per_user, epsilon)
+        claim = alone + charging_game_delta(claimed.hits.epsilon_per_query, q, claimed.hits_per_user, epsilon)
         excess, ratio = max(excess, max(deltas) - claim), max(ratio, max(deltas) / claim)
     return excess, ratio
 
@@ -179,7 +179,7 @@ def test_an_item_whose_other_holders_have_paid_is_as_good_as_alone(mode: str) ->
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 @pytest.mark.parametrize("max_items", [1, 3])
 def test_the_plan_pays_for_every_item_of_one_user(mode: str, max_items: int) -> None:
-    plan = ReleasePlan.calibrate(
+    plan = Plan.calibrate(
         epsilon=2.0,
         delta=1e-9,
         schedule=WindowSchedule.fixed(0, 384 * 3600, 3600),
@@ -187,7 +187,7 @@ def test_the_plan_pays_for_every_item_of_one_user(mode: str, max_items: int) -> 
         hits_per_user=2,
         max_items_per_user=max_items,
     )
-    tails = TailIntegers(plan.epsilon_per_query)
+    tails = TailIntegers(plan.charged_hits.epsilon_per_query)
     queries = max_items * 384
 
     def cost(threshold: int) -> Fraction:

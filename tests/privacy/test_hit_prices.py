@@ -11,9 +11,10 @@ import pytest
 
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, zone_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list, order_budget
+from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.helpers.hits_adversary import HitsGame
 from tests.unit import purse_oracle
 

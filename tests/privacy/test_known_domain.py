@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
     ONE,
@@ -43,7 +43,7 @@ THREE_ITEMS: dict[str, list[Round]] = {
 
 
 def excess_of(
-    claimed: MonitorSettings, rounds: Sequence[Round], probe_of: type[DomainProbe] = DomainProbe
+    claimed: TrialPlan, rounds: Sequence[Round], probe_of: type[DomainProbe] = DomainProbe
 ) -> tuple[float, float]:
     """Largest delta - claim and largest delta / claim over both directions and all epsilons."""
     with_target, without = (
@@ -52,7 +52,7 @@ def excess_of(
     q = target_probability(claimed)
     excess, ratio = -1.0, 0.0
     for epsilon, deltas in zip(EPSILONS, deltas_of_pair(with_target, without, EPSILONS), strict=True):
-        claim = charging_game_delta(claimed.epsilon_per_query, q, claimed.hits_per_user, epsilon)
+        claim = charging_game_delta(claimed.hits.epsilon_per_query, q, claimed.hits_per_user, epsilon)
         excess, ratio = max(excess, max(deltas) - claim), max(ratio, max(deltas) / claim)
     return excess, ratio
 

@@ -3,7 +3,6 @@ in both directions, is below what the price list and the threshold claim. Nothin
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from fractions import Fraction
@@ -12,19 +11,14 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import (
-    PURSE_UNITS,
-    PriceList,
-    delta_of_budget,
-    make_price_list,
-    order_budget,
-)
+from dp_transforms.accounting.purse.price_list import PriceList, delta_of_budget, make_price_list, order_budget
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_naming import Held, law_of_replay, sums_of_replay
 from tests.helpers.naming_runs import units_of
+from tests.helpers.trials import changed, looks_trial
 
 TARGET = "x'"
 ORDER, EPSILON, DELTA_LOOKS, DELTA_OPEN = 8.0, 2.0, 0.01, 0.01
@@ -41,21 +35,20 @@ def prices() -> PriceList:
 
 def settings_of(
     windows: int, *, known_threshold: int | None = None, forget_after: int = 2, domain_size: int = 0
-) -> NamingSettings:
+) -> TrialPlan:
     """The smallest thresholds that the claim allows; any known threshold is allowed, and this one is low."""
     threshold = smallest_open_threshold(prices(), DELTA_OPEN)
-    return NamingSettings(
+    return looks_trial(
         stream="s",
         run_id="r",
-        plan_fingerprint="p",
+        fingerprint="p",
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=threshold,
-        epsilon_total=EPSILON,
+        epsilon=EPSILON,
         delta=DELTA_LOOKS + DELTA_OPEN,
         domain_size=domain_size,
         weights=prices().weights,
         units=prices().units,
-        purse=PURSE_UNITS,
         noise=prices().noise,
         known_threshold=known_threshold or threshold // 3,
         forget_after=forget_after,
@@ -116,7 +109,7 @@ def without_target(held: Held) -> Held:
     return {user: pairs for user, pairs in held.items() if user != TARGET}
 
 
-def excess_of(held: Held, settings: NamingSettings, domain: tuple[str, ...] = ()) -> tuple[float, float]:
+def excess_of(held: Held, settings: TrialPlan, domain: tuple[str, ...] = ()) -> tuple[float, float]:
     """Largest delta - claim and largest delta / claim over both directions and all epsilons."""
     laws = [law_of_replay(part, settings, domain=domain) for part in (held, without_target(held))]
     deltas = deltas_of_pair(laws[0], laws[1], EPSILONS)
@@ -130,7 +123,7 @@ def excess_of_scenario(name: str, share: int) -> tuple[float, float]:
     """share: the known threshold is the other one divided by it."""
     windows, held = scenarios()[name]
     settings = settings_of(windows)
-    return excess_of(held, dataclasses.replace(settings, known_threshold=settings.threshold // share))
+    return excess_of(held, changed(settings, known_threshold=settings.threshold // share))
 
 
 @pytest.mark.parametrize("share", [3, 1])
@@ -154,7 +147,7 @@ def test_x_changes_no_sum_by_more_than_it_pays_for(name: str) -> None:
     with_target, without = (sums_of_replay(part, settings) for part in (held, without_target(held)))
     added = np.array([total - without.get(cell, 0) for cell, total in with_target.items()])
     assert set(without) <= set(with_target)
-    assert sum(units_of(settings, added)) <= settings.purse
+    assert sum(units_of(settings, added)) <= settings.looks.purse
     assert 0 < np.count_nonzero(added) == min(len([*held[TARGET]]), MOST_LOOKS)
 
 
@@ -162,8 +155,8 @@ def test_an_item_of_one_user_is_named_with_the_probability_of_the_tail() -> None
     """And never without the user."""
     settings = settings_of(1)
     law = law_of_replay({TARGET: [(0, "a")]}, settings)
-    tails = settings.noise.upper_tail_integers()
-    expected = float(Fraction(tails[settings.threshold - settings.weights[-1] - 1], 1 << 128))
+    tails = settings.looks.noise.upper_tail_integers()
+    expected = float(Fraction(tails[settings.threshold - settings.looks.weights[-1] - 1], 1 << 128))
     named = sum(probability for transcript, probability in law.items() if transcript)
     assert named == pytest.approx(expected, rel=1e-12)
     assert 0 < expected <= DELTA_OPEN
@@ -190,10 +183,10 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
     """In one window: not named, or named with a level that is drawn given that it is named."""
     settings = settings_of(1, known_threshold=5, domain_size=1)
     law = law_of_replay({}, settings, domain=("a",))
-    tails = settings.noise.upper_tail_integers()
+    tails = settings.looks.noise.upper_tail_integers()
     named = {level: share for transcript, share in law.items() for _, _, level, _ in transcript}
     for level, share in named.items():
-        bounds = [5 + step * settings.spacing for step in (level - 1, level)]
+        bounds = [5 + step * settings.looks.spacing for step in (level - 1, level)]
         low, high = (tails[bound - 1] if bound <= len(tails) else 0 for bound in bounds)
         assert share == pytest.approx((low - high) / 2**128, rel=1e-9)
     assert {1, 2} <= set(named)
@@ -206,5 +199,5 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
 
 def test_enumeration_finds_a_known_threshold_for_items_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(3)
-    low = dataclasses.replace(settings, threshold=settings.known_threshold)
+    low = changed(settings, threshold=settings.known_threshold)
     assert excess_of({TARGET: every_window(3)}, low)[0] > 0.05

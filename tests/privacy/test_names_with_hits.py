@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dp_transforms.accounting.purse.price_list import delta_of_budget
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.adversary import deltas_of_pair
 from tests.helpers.exact_hits import (
@@ -26,6 +26,7 @@ from tests.helpers.exact_hits import (
     without,
 )
 from tests.helpers.exact_naming import Held
+from tests.helpers.trials import looks_trial
 
 TARGET = "x'"
 NOISE = ExponentialPower(1.0, 20)
@@ -42,20 +43,19 @@ def prices(hits: int = 1) -> HitPrices:
 
 def settings_of(
     windows: int, threshold: int, known_threshold: int | None = None, *, hits: int = 1, domain_size: int = 0
-) -> NamingSettings:
+) -> TrialPlan:
     listed = prices(hits)
-    return NamingSettings(
+    return looks_trial(
         stream="s",
         run_id="r",
-        plan_fingerprint="p",
+        fingerprint="p",
         schedule=WindowSchedule.fixed(0, windows, 1),
         threshold=threshold,
-        epsilon_total=2.0,
+        epsilon=2.0,
         delta=0.1,
         domain_size=domain_size,
         weights=listed.weights,
         units=listed.units,
-        purse=PURSE,
         noise=NOISE,
         known_threshold=known_threshold or threshold,
         forget_after=2,
@@ -89,7 +89,7 @@ def scenarios() -> dict[str, tuple[int, Held]]:
     }
 
 
-def divergences(held: Held, settings: NamingSettings, **arguments: Any) -> tuple[float, float]:
+def divergences(held: Held, settings: TrialPlan, **arguments: Any) -> tuple[float, float]:
     """Of the order, with x' from without and the reverse."""
     p, q = (law_of_hits(part, settings, **arguments) for part in (held, without(held, TARGET)))
     found = []
@@ -164,7 +164,7 @@ def claim(epsilon: float, hits: int) -> float:
     return delta_of_budget(ORDER, prices(hits).budget, epsilon) + DELTA_OPEN + sampling
 
 
-def excess_of(held: Held, settings: NamingSettings, *, twice: bool = False) -> float:
+def excess_of(held: Held, settings: TrialPlan, *, twice: bool = False) -> float:
     """Largest delta - claim over both directions and all epsilons."""
     laws = [law_of_hits(part, settings, twice=twice) for part in (held, without(held, TARGET))]
     deltas = deltas_of_pair(laws[0], laws[1], EPSILONS)

@@ -18,7 +18,7 @@ _EPSILONS = [0.125 * step for step in range(25)]
 
 def _kernel(mode: str, hits: int) -> tuple[float, Kernel]:
     settings = settings_for(mode, _EPSILON, hits, math.ceil(12 / _EPSILON), math.ceil(2 / _EPSILON))
-    edges = (0, settings.zone_width)
+    edges = (0, settings.hits.zone_width)
     distances = {*range(-32, 33, 8), *(edge + near for edge in edges for near in (-2, -1, 0, 1))}
     actions = [Action(settings.threshold + distance) for distance in sorted(distances)]
     return target_probability(settings), extract_kernel(settings, actions)

@@ -13,14 +13,16 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.monitor_settings import MonitorSettings
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.sampling_checks import FALSE_ALARM, SECRET, chi_squared_rejects, laplace_tail, too_many
+from tests.helpers.trials import hits_trial
 
 ONE = 1 << 128
 WINDOWS = 15_000
@@ -199,12 +201,12 @@ def test_half_a_domain_and_all_of_it_can_be_drawn() -> None:
 EPSILON, THRESHOLD, ITEMS = 0.5, 6, 400
 
 
-def settings_of(mode: str, horizon: int = 100, run_id: str = "run") -> MonitorSettings:
+def settings_of(mode: str, horizon: int = 100, run_id: str = "run") -> TrialPlan:
     is_kms21 = mode == "kms21"
-    return MonitorSettings(
+    return hits_trial(
         stream="s",
         run_id=run_id,
-        plan_fingerprint="p",
+        fingerprint="p",
         schedule=WindowSchedule.fixed(0, horizon, 1),
         mode=mode,
         threshold=THRESHOLD,
@@ -212,7 +214,7 @@ def settings_of(mode: str, horizon: int = 100, run_id: str = "run") -> MonitorSe
         epsilon_per_query=EPSILON,
         hits_per_user=2,
         max_items_per_user=1,
-        epsilon_total=1.0,
+        epsilon=1.0,
         delta=1e-6,
         epsilon_after_hits=(0.5, 1.0),
         wide_epsilon_per_query=EPSILON / 2 if is_kms21 else 0.0,
@@ -227,7 +229,7 @@ def false_reports(mode: str, **changes: object) -> list[tuple[str | None, int | 
     keys = settings.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array([f"item {n}" for n in range(ITEMS)]), keys.hash_items)
     monitor, state, found = HeavyHitterMonitor(settings, keys), MonitorState(), []
-    empty_items = EmptyItems(domain, settings.query_noise(keys).empty_item_tail(), keys)
+    empty_items = EmptyItems(domain, query_noise(settings, keys).empty_item_tail(), keys)
     for window in range(settings.schedule.horizon):
         cells = empty_items.without_holders(window, window + 1)
         if not len(cells):
@@ -284,7 +286,7 @@ def test_another_run_draws_other_items() -> None:
     drawn = []
     for one in settings:
         keys = one.stream_keys(SECRET)
-        draws = EmptyItemDraws(ITEMS, one.query_noise(keys).empty_item_tail(), keys.empty_item_uniforms())
+        draws = EmptyItemDraws(ITEMS, query_noise(one, keys).empty_item_tail(), keys.empty_item_uniforms())
         drawn.append({(window, int(at)) for window, positions in draws.by_window(100) for at in positions})
     expected = len(drawn[0]) * laplace_tail(EPSILON, THRESHOLD)
     assert len(drawn[0] & drawn[1]) < 10 * expected < len(drawn[0]) / 3

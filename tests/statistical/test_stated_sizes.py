@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,8 +10,8 @@ from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.run_settings import settings_of_plan
 from tests.helpers.calibrated_plans import looks_plan
+from tests.helpers.trials import changed, trial_of
 
 LARGE, MANY = 200, 30_000  # users of each of 5 items, and how many items have few users
 RUNS = 3
@@ -26,11 +24,11 @@ def wrong_sizes(few, *, one_by_one=False):
     with `size_error` by itself.
     """
     plan = looks_plan(max_users=1_000_000)
-    settings = settings_of_plan(plan, stream="events", run_id="run-1")
+    settings = trial_of(plan, stream="events", run_id="run-1")
     if one_by_one:
-        quantile = plan.noise.smallest_margin(plan.size_error) - 1
-        settings = dataclasses.replace(settings, likely_noise=quantile)
-    weight = int(settings.looks_list.largest(np.array([settings.purse]))[0][0])
+        quantile = plan.looks.noise.smallest_margin(plan.paid_looks.size_error) - 1
+        settings = changed(settings, likely_noise=quantile)
+    weight = int(settings.looks.listed.largest(np.array([settings.looks.purse]))[0][0])
     holders = {f"item-{number}": LARGE if number < 5 else few for number in range(5 + MANY)}
     wrong, stated, of_large = 0, 0, []
     for run in range(RUNS):

@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, WorkerOptions
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from dp_transforms import ReleasePlan
+from dp_transforms import Plan
 from dp_transforms.engines.submitted import dataflow_options, is_sent, submitted_options
 from dp_transforms.stores import remote_files
 from tests.helpers.looks_plans import small_looks_plan
@@ -56,7 +56,7 @@ def test_a_replay_is_a_batch_job_that_publishes_in_its_last_step(
 
 @pytest.mark.parametrize("plan", [small_looks_plan(), small_plan()], ids=["looks", "hits-with-counts"])
 def test_no_step_takes_all_events_and_none_is_fused_with_the_list_of_files(
-    places: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, plan: ReleasePlan
+    places: dict[str, str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     """Between each two steps that work is a shuffle by shards; what one worker gathers is counts and the report."""
     (tmp_path / "plan.json").write_text(plan.to_json())

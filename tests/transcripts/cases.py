@@ -19,7 +19,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dp_transforms import ItemDomain, ReleasePlan, WindowSchedule
+from dp_transforms import ItemDomain, Plan, WindowSchedule
 
 START, HOUR, HOURS, NIGHTS = 1_767_225_600, 3600, 12, 3  # 2026-01-01T00:00:00Z
 READERS = ("parquet", "avro", "csv", "jsonl")
@@ -30,7 +30,7 @@ Row = tuple[str | None, str | None, int | None]  # user, item, seconds; None: a 
 
 
 class Mode(NamedTuple):
-    """windows: hours of a window. choices: arguments of `ReleasePlan.calibrate`. domain: whether the items are known.
+    """windows: hours of a window. choices: arguments of `Plan.calibrate`. domain: whether the items are known.
     drivers: the only ones that take such a plan; all of them if empty."""
 
     mode: str
@@ -57,15 +57,15 @@ MODES = {
 
 
 @functools.cache
-def plan_of(name: str) -> ReleasePlan:
+def plan_of(name: str) -> Plan:
     return calibrated(MODES[name])
 
 
-def calibrated(mode: Mode) -> ReleasePlan:
+def calibrated(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
     known = ItemDomain.of_ids(DOMAIN) if mode.domain else None
-    return ReleasePlan.calibrate(schedule=schedule, mode=mode.mode, domain=known, **arguments)
+    return Plan.calibrate(schedule=schedule, mode=mode.mode, domain=known, **arguments)
 
 
 def rows_of(night: int) -> list[Row]:

@@ -18,9 +18,9 @@ from dp_transforms import (
     KafkaTopic,
     LogFolder,
     MonitorStream,
+    Plan,
     ReadEvents,
     RejectedEvents,
-    ReleasePlan,
     ReportFolder,
     ReportHeader,
     ShiftingHeavyHitters,
@@ -56,7 +56,7 @@ class Run(NamedTuple):
     """
 
     folder: pathlib.Path
-    plan: ReleasePlan
+    plan: Plan
     domain: pathlib.Path | None
     key: str
 

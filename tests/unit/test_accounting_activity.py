@@ -19,10 +19,9 @@ from dp_transforms.accounting.activity import (
 from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, sampling_total_variation, upper_tail_integers
 from dp_transforms.monitor.activity import noisy_histogram
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.calibrated_plans import HOURLY
-from tests.helpers.plan_files import changed_plan
+from tests.helpers.plan_files import with_changes
 
 ONE = 1 << UNIFORM_BITS
 
@@ -127,8 +126,8 @@ def test_one_false_bucket_does_not_make_the_plan() -> None:
         assert sum(each in ((16, 63), (32, 63), (16, 31)) for each in looks) > 960
 
 
-def _plan(**changes: Any) -> LooksPlan:
-    return LooksPlan.calibrate(
+def _plan(**changes: Any) -> Plan:
+    return Plan.calibrate(
         **{"epsilon": 1.96, "delta": 1e-9, "schedule": HOURLY, "usual_looks": (1, 10), "most_looks": 20, **changes}
     )
 
@@ -139,9 +138,9 @@ def test_a_plan_pays_for_the_histogram_and_says_so() -> None:
     assert plan.guarantee.startswith("Everything published is (1.96, 1e-09)-differentially private")
     assert "together" not in without.guarantee
     needed = Fraction(sampling_total_variation(0.04)) + Fraction(10**8, 2**128)
-    paid = Fraction(plan.delta_sampling) - Fraction(without.delta_sampling)
+    paid = Fraction(plan.shares.sampling) - Fraction(without.shares.sampling)
     assert paid >= (1 + Fraction(math.exp(2.0))) * needed * (1 - Fraction(1, 10**9))
-    assert ReleasePlan.from_json(plan.to_json()) == plan
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("activity_epsilon", [-0.04, math.inf, 1e-9, 33.0])
@@ -153,14 +152,14 @@ def test_a_plan_refuses_what_no_histogram_takes(activity_epsilon: float) -> None
 def test_a_stored_plan_cannot_hide_the_histogram_or_its_delta() -> None:
     plan = _plan(activity_epsilon=0.04)
     with pytest.raises(ValueError, match="fingerprint"):
-        ReleasePlan.from_json(plan.to_json().replace('"activity_epsilon": 0.04', '"activity_epsilon": 0.0'))
-    of_looks = sampling_delta(1.96, 20 * plan.noise.sampling_total_variation, 384, 0)
+        Plan.from_json(plan.to_json().replace('"activity_epsilon": 0.04', '"activity_epsilon": 0.03'))
+    of_looks = sampling_delta(1.96, 20 * plan.looks.noise.sampling_total_variation, 384, 0)
     needed = of_looks + activity_delta(1.96, 0.04, 10**8)
-    assert ReleasePlan.from_json(changed_plan(plan, delta_sampling=needed * (1 + 1e-9)))
-    with pytest.raises(ValueError, match="delta_sampling must be >="):
-        ReleasePlan.from_json(changed_plan(plan, delta_sampling=needed * (1 - 1e-9)))
+    assert with_changes(plan, {"shares.sampling": needed * (1 + 1e-9)})
+    with pytest.raises(ValueError, match="the share sampling must be >="):
+        with_changes(plan, {"shares.sampling": needed * (1 - 1e-9)})
 
 
 def test_the_activity_belongs_to_names_alone() -> None:
     with pytest.raises(ValueError, match="activity_epsilon cannot be used with mode 'hits'"):
-        ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode="hits", activity_epsilon=0.1)
+        Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode="hits", activity_epsilon=0.1)

@@ -27,7 +27,6 @@ from dp_transforms.plan.lifetime_cost import (
     from_epsilon_units,
     pure_divergence,
 )
-from dp_transforms.plan.looks_plan import LooksPlan
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, exact_delta, plan, runs_that_fit
 
 
@@ -56,12 +55,12 @@ def test_what_the_rule_renyi_allows_is_proved_by_an_independent_conversion(
 ) -> None:
     """dp_accounting on the sum of the divergences; the rest of delta by hand, in floats."""
     made, one = plan(), cost()
-    assert isinstance(made, LooksPlan)
+    assert made.looks is not None
     rule = BudgetRule.declare(max_epsilon, max_delta, one)
     runs = runs_that_fit(rule, one)
-    looks = delta_from_divergences([made.order], [runs * made.budget], max_epsilon)
-    distance = made.delta_sampling / (1 + math.exp(made.epsilon))
-    rest = runs * (made.delta_open + made.delta_hash + distance * (1 + math.exp(max_epsilon)))
+    looks = delta_from_divergences([made.looks.order], [runs * made.looks.budget], max_epsilon)
+    distance = made.shares.sampling / (1 + math.exp(made.epsilon))
+    rest = runs * (made.delta_open + made.shares.hash + distance * (1 + math.exp(max_epsilon)))
     assert looks + rest <= max_delta * (1 + 1e-9)
     assert runs >= 1
 

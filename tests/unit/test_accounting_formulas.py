@@ -40,10 +40,11 @@ from dp_transforms.accounting.target_charging import (
     ExactTailAccountant,
 )
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
-from dp_transforms.plan.hits_plan import DELTA_SHARES
-from dp_transforms.plan.plan_checks import MOST_HITS, check_budget, check_delta_split, check_hits
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan_checks import check_budget
+from dp_transforms.plan.records import MOST_HITS, check_hits
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.plan_files import with_changes
 
 CUTS = 2000
 DIGITS = 1e-13
@@ -352,14 +353,13 @@ def test_the_budget_of_a_plan_to_its_edges() -> None:
             check_hits(hits)
 
 
-@pytest.mark.parametrize("name", DELTA_SHARES)
+@pytest.mark.parametrize("name", ["paid", "open", "sampling", "hash"])
 def test_no_share_of_delta_is_nothing_or_all_of_it(name: str) -> None:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
-    plan = ReleasePlan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule, mode="hits")
+    plan = Plan.calibrate(epsilon=2.0, delta=1e-6, schedule=schedule, mode="hits")
     for share in (0.0, 1e-6):
-        shares = {**{each: getattr(plan, each) for each in DELTA_SHARES}, name: share}
         with pytest.raises(ValueError, match=f"{name} must lie strictly between 0 and delta, got {share!r}"):
-            check_delta_split(plan.delta, shares, is_known_domain=False)
+            with_changes(plan, {f"shares.{name}": share})
 
 
 @pytest.mark.parametrize(("hit", "value"), [(5.0, 1.0), (-5.0, None)])

@@ -19,7 +19,6 @@ from dp_transforms.plan.lifetime_cost import (
     from_delta_units,
     from_epsilon_units,
 )
-from dp_transforms.plan.looks_plan import LooksPlan
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, plan
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -82,12 +81,13 @@ def test_the_grid_never_rounds_down(value: float) -> None:
 def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode: str) -> None:
     """The proofs behind a plan leave room for far more than the last digit of a float."""
     made = plan(mode=mode, epsilon=0.7, delta=1.1e-9)
-    if isinstance(made, LooksPlan):
-        assert delta_of_budget(made.order, made.budget, made.epsilon * (1 - 1e-14)) <= made.delta_looks * (1 - 1e-14)
+    if made.looks is not None:
+        proved = delta_of_budget(made.looks.order, made.looks.budget, made.epsilon * (1 - 1e-14))
+        assert proved <= made.shares.paid * (1 - 1e-14)
     else:
-        assert made._mode.accountant(made.accountant, made.noise, made.hits_per_user).delta(  # type: ignore[attr-defined]
-            made.epsilon * (1 - 1e-14)
-        ) <= made.delta_accounting * (1 + 1e-11)  # type: ignore[attr-defined]
+        hits = made.charged_hits
+        proof = hits.rules.accountant(hits.accountant, hits.noise, hits.per_user)
+        assert proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -97,14 +97,14 @@ def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode: str) ->
 
 def test_the_cost_of_names_has_its_parts() -> None:
     made, found = plan(), cost()
-    assert isinstance(made, LooksPlan)
+    assert made.looks is not None
     assert (found.epsilon, found.delta) == (EPSILON // 2, DELTA // 10**9)
-    assert Decimal(found.order) == Decimal(made.order)
-    assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.budget) < Decimal("1e-15")
-    events = Decimal(made.delta_open) + Decimal(made.delta_hash)
+    assert Decimal(found.order) == Decimal(made.looks.order)
+    assert 0 <= from_epsilon_units(found.divergence) - Decimal(made.looks.budget) < Decimal("1e-15")
+    events = Decimal(made.delta_open) + Decimal(made.shares.hash)
     assert 0 <= from_delta_units(found.delta_events) - events < Decimal("1e-30")
-    assert found.distance * 1e-45 == pytest.approx(made.delta_sampling / (1 + math.exp(made.epsilon)), rel=1e-12)
-    assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.delta_sampling * (1 - 1e-12)
+    assert found.distance * 1e-45 == pytest.approx(made.shares.sampling / (1 + math.exp(made.epsilon)), rel=1e-12)
+    assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.shares.sampling * (1 - 1e-12)
 
 
 def test_a_histogram_of_the_same_users_costs_too() -> None:

@@ -13,34 +13,34 @@ from dp_transforms.accounting.purse import look_prices
 from dp_transforms.accounting.purse.look_prices import level_price, zone_price
 from dp_transforms.accounting.purse.price_list import MOST_WORK, price_work
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.plan_files import changed_plan
 
-MANY = {"weights": list(range(1, 1001)), "units": [10**12 // 20 + n for n in range(1000)]}
-HIGH = {"threshold": 10**7, "known_threshold": 10**7, "delta_sampling": 1e-15}
-WIDE = {**HIGH, "scale": 50_000, "spacing": 200_000}
+MANY = {"looks.weights": list(range(1, 1001)), "looks.units": [10**12 // 20 + n for n in range(1000)]}
+HIGH = {"threshold": 10**7, "known.threshold": 10**7, "shares.sampling": 1e-15}
+WIDE = {**HIGH, "looks.scale": 50_000, "looks.spacing": 200_000}
+FEW = {"looks.weights": list(range(50_000, 50_100)), "looks.units": MANY["looks.units"][:100]}
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {**MANY, **WIDE},
-        {**MANY, **WIDE, "spacing": 20_000_000},  # 800 standard deviations
-        {**WIDE, "order": 1000.0, "shape": 4.0, "weights": list(range(50_000, 50_100)), "units": MANY["units"][:100]},
-        {**WIDE, "order": 1000.0, "shape": 1.0, **MANY},
+        {**MANY, **WIDE, "looks.spacing": 20_000_000},  # 800 standard deviations
+        {**WIDE, "looks.order": 1000.0, "looks.shape": 4.0, **FEW},
+        {**WIDE, "looks.order": 1000.0, "looks.shape": 1.0, **MANY},
     ],
 )
 def test_a_forged_plan_is_refused_at_once(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def looked(*_: object) -> None:
         raise AssertionError("a price was computed")
 
-    text = changed_plan(small_looks_plan(), **changes)
+    text = changed_plan(small_looks_plan(), changes)
     monkeypatch.setattr(look_prices, "_log_tails", looked)
     started = time.process_time()
-    with pytest.raises(ValueError, match=r"steps to check the prices, more than 1e\+09\. No plan of ReleasePlan"):
-        ReleasePlan.from_json(text)
+    with pytest.raises(ValueError, match=r"steps to check the prices, more than 1e\+09\. No plan of Plan"):
+        Plan.from_json(text)
     assert time.process_time() - started < 1
 
 
@@ -55,8 +55,11 @@ def test_plans_of_calibrate_are_far_below_the_limit(epsilon: float, most_looks: 
         max_users=1000,
         max_items=1000,
     )
-    assert isinstance(plan, LooksPlan)
-    assert price_work(plan.noise, plan.order, plan.weights, plan.spacing) < MOST_WORK / 5
+    assert plan.looks is not None
+    assert (
+        price_work(plan.looks.noise, plan.paid_looks.order, plan.paid_looks.weights, plan.paid_looks.spacing)
+        < MOST_WORK / 5
+    )
 
 
 def cheap_hits(noise: ExponentialPower, order: float, weight: int, spacing: int) -> float:

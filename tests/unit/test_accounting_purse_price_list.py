@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.look_prices import look_price, zone_price
-from dp_transforms.accounting.purse.price_list import (
-    PURSE_UNITS,
-    PriceList,
-    hits_from,
-    make_price_list,
-    order_budget,
-    replay_weight,
-)
+from dp_transforms.accounting.purse.price_list import PriceList, hits_from, make_price_list, order_budget, replay_weight
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, PriceList, make_price_list, order_budget
+from dp_transforms.accounting.purse.price_list import PriceList, make_price_list, order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.unit import purse_oracle
 from tests.unit.purse_oracle import REFERENCE
 

@@ -20,8 +20,9 @@ from dp_transforms.accounting.calibration import hash_delta
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
 from dp_transforms.accounting.target_charging import ClosedFormAccountant
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.plan_files import with_changes
 
 DIGITS = decimal.Context(prec=60, Emin=-(10**8), Emax=10**8)
 
@@ -101,48 +102,48 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @functools.cache
-def plan_of(mode: str) -> ReleasePlan:
+def plan_of(mode: str) -> Plan:
     schedule = WindowSchedule(0, 24 * 3600, 3600, 3600)
-    return ReleasePlan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, mode=mode, **OPTIONS[mode])
+    return Plan.calibrate(epsilon=1.0, delta=1e-8, schedule=schedule, mode=mode, **OPTIONS[mode])
 
 
 @pytest.mark.parametrize("mode", OPTIONS)
 def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode: str) -> None:
     plan = plan_of(mode)
-    proved = plan._mode.accountant(plan.accountant, plan.noise, plan.hits_per_user).delta(plan.epsilon)
-    assert 0 < proved <= plan.delta_accounting
-    assert dataclasses.replace(plan, delta_accounting=proved).delta_accounting == proved
+    proved = plan.hits.rules.accountant(plan.hits.accountant, plan.hits.noise, plan.hits.per_user).delta(plan.epsilon)
+    assert 0 < proved <= plan.shares.paid
+    assert with_changes(plan, {"shares.paid": proved}).shares.paid == proved
     with pytest.raises(ValueError, match="is too little noise"):
-        dataclasses.replace(plan, delta_accounting=math.nextafter(proved, 0))
+        with_changes(plan, {"shares.paid": math.nextafter(proved, 0)})
 
 
 @pytest.mark.parametrize("mode", OPTIONS)
 def test_a_plan_whose_shares_exceed_delta_by_one_digit_is_refused(mode: str) -> None:
     plan = plan_of(mode)
-    total = math.fsum((plan.delta_accounting, plan.delta_open, plan.delta_sampling, plan.delta_hash))
+    total = math.fsum((plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash))
     assert dataclasses.replace(plan, delta=total).delta == total
     with pytest.raises(ValueError, match="must add up to at most"):
         dataclasses.replace(plan, delta=math.nextafter(total, 0))
 
 
-@pytest.mark.parametrize("share", ["delta_hash", "delta_sampling"])
+@pytest.mark.parametrize("share", ["hash", "sampling"])
 def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: str) -> None:
     plan = plan_of("hits")
-    dataclasses.replace(plan, **{share: getattr(plan, share)})
-    low, high = 0.0, getattr(plan, share)
+    with_changes(plan, {f"shares.{share}": getattr(plan.shares, share)})
+    low, high = 0.0, getattr(plan.shares, share)
     while math.nextafter(low, 1) < high:  # the least that is accepted
         middle = (low + high) / 2
         try:
-            dataclasses.replace(plan, **{share: middle})
+            with_changes(plan, {f"shares.{share}": middle})
             high = middle
         except ValueError:
             low = middle
     wanted = {
-        "delta_hash": Fraction(plan.max_users, 2**64) + Fraction(plan.queries_per_user * plan.max_items, 2**128),
-        "delta_sampling": Fraction(1 + math.exp(plan.epsilon))
+        "hash": Fraction(plan.max_users, 2**64) + Fraction(plan.queries_per_user * plan.max_items, 2**128),
+        "sampling": Fraction(1 + math.exp(plan.epsilon))
         * 2
         * plan.queries_per_user
-        * Fraction(plan.noise.total_variation),
+        * Fraction(plan.hits.noise.total_variation),
     }[share]
     assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)
 

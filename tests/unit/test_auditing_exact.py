@@ -20,13 +20,13 @@ from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.streams import default_rounds, law_of, lone_delta, rounds_until_excluded, worst_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 
 @functools.cache
-def _plan(mode: str = "hits", hits: int | None = None, epsilon: float = 1.0, windows: int = 300) -> ReleasePlan:
-    return ReleasePlan.calibrate(
+def _plan(mode: str = "hits", hits: int | None = None, epsilon: float = 1.0, windows: int = 300) -> Plan:
+    return Plan.calibrate(
         epsilon=epsilon,
         delta=1e-6,
         schedule=WindowSchedule.fixed(0, windows * 60, 60),
@@ -37,7 +37,7 @@ def _plan(mode: str = "hits", hits: int | None = None, epsilon: float = 1.0, win
     )
 
 
-def _audit(plan: ReleasePlan, **changes: object) -> ExactAudit:
+def _audit(plan: Plan, **changes: object) -> ExactAudit:
     """The claim of the plan, against a mechanism in which these numbers are others."""
     mechanism = dataclasses.replace(Mechanism.of_plan(plan), **changes)
     return audit_exactly(mechanism, HitsClaim.of_plan(plan))
@@ -58,14 +58,14 @@ def test_a_plan_attains_most_of_its_claim_and_no_more(mode: str, hits: int, epsi
     audit = _audit(plan)
     assert audit.violations == ()
     fair = 0.95 if mode == "hits" else 0.7
-    assert fair <= audit.worst.delta / plan.delta_accounting <= 1
+    assert fair <= audit.worst.delta / plan.shares.paid <= 1
     assert 0.95 * epsilon < audit.worst.epsilon <= epsilon
     assert 0.95 < audit.lone_delta / plan.delta_open <= 1
     assert 0.45 < audit.together_delta / plan.delta <= 1
     assert 0.9 * epsilon < audit.together_epsilon <= epsilon
     assert {figure.hits for figure in audit.running} >= {1, hits}
     for figure in audit.running:
-        assert 0.5 < figure.delta / plan.delta_accounting <= 1
+        assert 0.5 < figure.delta / plan.shares.paid <= 1
     # Converged: half the rounds give the same; and no adaptive choice gives more than the stream that is named.
     assert audit.worst.best_delta == pytest.approx(audit.worst.delta, rel=1e-5)
     assert audit.worst.best_delta_of_half == pytest.approx(audit.worst.best_delta, rel=1e-3)
@@ -105,7 +105,7 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> N
     """Every result that is likelier with the user is charged, so its loss is at most hits times epsilon_per_query."""
     plan = _plan("hits-with-counts", 10, 1.0)
     audit = _audit(plan)
-    assert audit.adding.epsilon <= 10 * plan.epsilon_per_query
+    assert audit.adding.epsilon <= 10 * plan.charged_hits.epsilon_per_query
     assert audit.adding.delta == 0
 
 
@@ -117,8 +117,8 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> N
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_half_the_noise_is_flagged(mode: str) -> None:
     plan = _plan(mode, 3)
-    audit = _audit(plan, law=ThresholdLaw(2 * plan.epsilon_per_query, plan.zone_width))
-    assert audit.worst.delta > 10 * plan.delta_accounting
+    audit = _audit(plan, law=ThresholdLaw(2 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width))
+    assert audit.worst.delta > 10 * plan.shares.paid
     assert audit.worst.epsilon > 1.5 * plan.epsilon
     text = "; ".join(audit.violations)
     for part in ("adding" if mode == "hits" else "removing", "charged results", "cut at 1 hits"):
@@ -129,7 +129,9 @@ def test_half_the_noise_is_flagged(mode: str) -> None:
 def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(mode: str) -> None:
     plan = _plan(mode, 3)
     share = 1.01 if mode == "hits" else 1.05
-    assert _audit(plan, law=ThresholdLaw(share * plan.epsilon_per_query, plan.zone_width)).violations
+    assert _audit(
+        plan, law=ThresholdLaw(share * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
+    ).violations
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -137,7 +139,7 @@ def test_a_little_less_noise_is_flagged_where_the_accountant_is_tight(mode: str)
 def test_a_hit_that_was_not_accounted_for_is_flagged(mode: str, hits: int) -> None:
     plan = _plan(mode, hits)
     audit = _audit(plan, hits_per_user=hits + 1)
-    assert audit.worst.delta > 1.5 * plan.delta_accounting
+    assert audit.worst.delta > 1.5 * plan.shares.paid
     assert audit.violations
 
 
@@ -145,9 +147,9 @@ def test_a_hit_that_was_not_accounted_for_is_flagged(mode: str, hits: int) -> No
 def test_a_zone_that_is_too_narrow_is_flagged(width: int) -> None:
     """Above the zone is free, so a narrow one is hit too rarely."""
     plan = _plan("hits", 3)
-    assert plan.zone_width > 3
-    audit = _audit(plan, law=ThresholdLaw(plan.epsilon_per_query, width))
-    assert audit.worst.delta > 10 * plan.delta_accounting
+    assert plan.charged_hits.zone_width > 3
+    audit = _audit(plan, law=ThresholdLaw(plan.charged_hits.epsilon_per_query, width))
+    assert audit.worst.delta > 10 * plan.shares.paid
     assert audit.violations
 
 
@@ -198,15 +200,15 @@ def test_a_short_run_attains_less_and_may_use_several_items_of_a_window() -> Non
     one = _audit(_plan("hits-with-counts", 3, windows=1))
     assert one.removing.stream.rounds == 2  # two items of the only window
     assert one.removing.epsilon == pytest.approx(
-        2 * _plan("hits-with-counts", 3, windows=1).epsilon_per_query, rel=1e-3
+        2 * _plan("hits-with-counts", 3, windows=1).charged_hits.epsilon_per_query, rel=1e-3
     )
 
 
 @functools.cache
-def _short_plan(mode: str = "hits") -> ReleasePlan:
+def _short_plan(mode: str = "hits") -> Plan:
     """A day of hours, three items of a user in each: 72 calls, where about 140 exclude the user."""
     schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    return ReleasePlan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, mode=mode)
+    return Plan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, max_items_per_user=3, mode=mode)
 
 
 def test_in_a_short_run_the_adversary_uses_several_items_of_a_window() -> None:
@@ -237,7 +239,7 @@ def test_running_figures_of_a_short_run_are_checked_against_something(mode: str,
     running = audit_exactly(mechanism, claim).running
     assert len(running) == min(6, plan.hits_per_user)
     for figure in running:
-        assert least < figure.delta / plan.delta_accounting <= 1
+        assert least < figure.delta / plan.shares.paid <= 1
         figures = [*claim.epsilon_after_hits]
         figures[figure.hits - 1] *= 0.9
         wrong = dataclasses.replace(claim, epsilon_after_hits=tuple(figures))
@@ -248,10 +250,10 @@ def test_running_figures_of_a_short_run_are_checked_against_something(mode: str,
 def test_a_fault_is_flagged_in_a_run_whose_windows_are_too_few_for_one_item_each() -> None:
     """Noise that is one part in a hundred too small, which no stream that keeps its distance shows."""
     plan = _short_plan()
-    law = ThresholdLaw(1.01 * plan.epsilon_per_query, plan.zone_width)
+    law = ThresholdLaw(1.01 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
     audit = _audit(plan, law=law)
     for side, name in ((audit.adding, "adding"), (audit.removing, "removing")):
-        assert side.static_delta < plan.delta_accounting < side.attained
+        assert side.static_delta < plan.shares.paid < side.attained
         assert any(text.startswith(f"{name} one user") for text in audit.violations)
 
 
@@ -300,9 +302,9 @@ def test_the_constants_of_kms21_leave_almost_everything_unused() -> None:
     # A fault is found all the same, once it is as large as that: scale 10^4 times too small.
     law = dataclasses.replace(
         Mechanism.of_plan(plan).law,
-        wide_epsilon=2e4 * plan.wide_epsilon_per_query,
-        narrow_epsilon=2e4 * plan.epsilon_per_query,
-        cap=plan.noise_cap // 20_000 + 1,
+        wide_epsilon=2e4 * plan.charged_hits.noise.wide_epsilon_per_query,
+        narrow_epsilon=2e4 * plan.charged_hits.epsilon_per_query,
+        cap=plan.charged_hits.noise.noise_cap // 20_000 + 1,
     )
     assert _audit(plan, law=law).violations
 

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.look_prices import level_price
-from dp_transforms.accounting.purse.price_list import PURSE_UNITS, make_price_list, order_budget
+from dp_transforms.accounting.purse.price_list import make_price_list, order_budget
 from dp_transforms.audit.exact_looks import LooksExactAudit, audit_looks_exactly
 from dp_transforms.audit.few_looks import FewLooks, FewLooksAdversary
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, divergence, reach_of_prices, static_delta
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, with_prices
 from tests.unit import purse_oracle
 
@@ -145,14 +146,14 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained(options: dict) -
     audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=2)
     assert audit.violations == ()
     assert 0.9999 < audit.worst_price.ratio <= 1
-    assert audit.purse_delta == pytest.approx(plan.delta_looks, rel=1e-6)
-    assert 0.3 < audit.worst_delta / plan.delta_looks <= 1
-    assert audit.most_looks == plan.most_looks
+    assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
+    assert 0.3 < audit.worst_delta / plan.shares.paid <= 1
+    assert audit.most_looks == plan.paid_looks.most_looks
     if plan.domain_size:
         assert (audit.lone_delta, audit.lone_looks) == (0.0, 0)
     else:
         assert 0.9 < audit.lone_delta / plan.delta_open <= 1
-        assert audit.lone_looks == plan.most_looks
+        assert audit.lone_looks == plan.paid_looks.most_looks
         assert max(audit.worst_delta, audit.lone_delta) <= audit.together_delta <= plan.delta
 
 

@@ -25,7 +25,7 @@ def test_a_sound_plan_passes() -> None:
     mechanism, claim = mechanism_and_claim(plan)
     audit = audit_looks_exactly(mechanism, claim, most_looks=2)
     assert audit.violations == ()
-    assert audit.prices == len(plan.weights) + len(plan.hit_weights)
+    assert audit.prices == len(plan.paid_looks.weights) + len(plan.paid_hits.weights)
     assert 0.9999 < audit.worst_price.ratio <= 1
     assert audit_payments(mechanism, run_settings(plan), SECRET).violations == ()
 

@@ -16,11 +16,12 @@ from dp_transforms.audit.payments import PaymentAudit, audit_payments
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names, scene_of_design
 from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.pace import Pace
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import changed
 
 RUNS = 2_000
 
@@ -32,7 +33,7 @@ def _design(runs: int = RUNS, *, domain: tuple[str, ...] = ()) -> LooksDesign:
 
 
 def _sample(
-    *, epsilon: float = 2.0, runs: int = RUNS, settings: NamingSettings | None = None, **options: Any
+    *, epsilon: float = 2.0, runs: int = RUNS, settings: TrialPlan | None = None, **options: Any
 ) -> SampledAudit:
     plan = audited_plan(**options)
     mechanism, claim = mechanism_and_claim(plan)
@@ -98,7 +99,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     plan = audited_plan()
     mechanism, _ = mechanism_and_claim(plan)
     law = law_of(mechanism)
-    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.forget_after, 3600)
+    levels, (replay, stream) = new_items(mechanism), known_items(mechanism, law, plan.known_for, 3600)
     assert (replay.in_order, stream.in_order) == (False, True)
     for scene in (replay, stream):
         assert [cell.others > 0 for cell in scene.cells] == [True, False, True, False, False]
@@ -107,9 +108,9 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
         weights = SceneWeights.of_scene(scene, mechanism, 3600)
         crowd = weights.sum_of(scene.cells[0], with_user=False)
         assert law.tail(scene.threshold - crowd) > 0.999
-    assert levels.spacing == plan.spacing
+    assert levels.spacing == plan.paid_looks.spacing
     sums = [SceneWeights.of_scene(levels, mechanism, 3600).sum_of(cell, with_user=False) for cell in levels.cells]
-    margins = [levels.threshold + n * plan.spacing - total for n, total in enumerate(sums)]
+    margins = [levels.threshold + n * plan.paid_looks.spacing - total for n, total in enumerate(sums)]
     assert max(map(abs, margins)) <= mechanism.looks_list.weights[-1]
     worst = scene_of_design(_design(), mechanism)
     others = SceneWeights.of_scene(worst, mechanism, 3600).sum_of(worst.cells[0], with_user=False)
@@ -126,12 +127,12 @@ def test_the_pace_of_scenes_is_that_of_the_real_purses(slide_seconds: int) -> No
     horizon = schedule.horizon if slide_seconds == 3600 else 1
     if horizon == 1:
         looks = {0: 3}
-    pace = Pace(dataclasses.replace(settings, schedule=schedule)) if horizon > 1 else None
+    pace = Pace(changed(settings, schedule=schedule)) if horizon > 1 else None
     wanted = paced_weights(mechanism, looks, windows=horizon, slide_seconds=slide_seconds)
     if pace is None:
         assert wanted == {0: mechanism.looks_list.replay_weight(3)}
         return
-    left, before = settings.purse, 0
+    left, before = settings.looks.purse, 0
     for window, number in looks.items():
         chosen = pace.choose(*(np.array([value]) for value in (number, left, before, min(looks))), window)
         assert chosen.weights.tolist() == [wanted[window]]

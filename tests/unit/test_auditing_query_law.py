@@ -63,7 +63,7 @@ def test_results_are_those_of_the_real_monitor(mode: str) -> None:
     kernel = extract_kernel(settings, [Action(settings.threshold + distance) for distance in distances])
     for distance, entries in zip(distances, kernel[0], strict=True):
         expected = _merged(list(entries))
-        found = _merged(list(ThresholdLaw(EPSILON, settings.zone_width).results(distance)))
+        found = _merged(list(ThresholdLaw(EPSILON, settings.hits.zone_width).results(distance)))
         assert found.keys() == expected.keys()
         for key, masses in found.items():
             assert masses == pytest.approx(expected[key], rel=1e-9)

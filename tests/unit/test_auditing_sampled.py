@@ -25,42 +25,43 @@ from dp_transforms.audit.sampled_hits import (
     judge_stream,
     run_stream,
     sample_stream,
-    settings_of_stream,
+    trial_of_stream,
 )
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.audit.streams import default_rounds
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from tests.helpers.exact_monitor import settings_for
+from tests.helpers.trials import changed
 
 RUNS = 3_000
 SECRET = bytes(range(40, 80))
 CLAIM = HitsClaim(epsilon=1.5, delta=1e-9, delta_accounting=5e-10, delta_open=5e-10)
 
 
-def _law(settings: MonitorSettings) -> QueryLaw:
+def _law(settings: TrialPlan) -> QueryLaw:
     if settings.mode == "kms21":
         return CappedSumLaw(
-            wide_epsilon=settings.wide_epsilon_per_query,
-            narrow_epsilon=settings.epsilon_per_query,
-            cap=settings.noise_cap,
+            wide_epsilon=settings.hits.noise.wide_epsilon_per_query,
+            narrow_epsilon=settings.hits.epsilon_per_query,
+            cap=settings.hits.noise.noise_cap,
         )
-    return ThresholdLaw(settings.epsilon_per_query, settings.zone_width)
+    return ThresholdLaw(settings.hits.epsilon_per_query, settings.hits.zone_width)
 
 
-def _mechanism(settings: MonitorSettings) -> Mechanism:
+def _mechanism(settings: TrialPlan) -> Mechanism:
     return Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 10**6, 1)
 
 
-def _sampling(settings: MonitorSettings, runs: int = RUNS) -> StreamDesign:
+def _sampling(settings: TrialPlan, runs: int = RUNS) -> StreamDesign:
     mechanism = _mechanism(settings)
     return design_sampling(mechanism, CLAIM, runs, default_rounds(mechanism))
 
 
 def _audit(
-    claimed: MonitorSettings,
+    claimed: TrialPlan,
     *,
-    real: MonitorSettings | None = None,
+    real: TrialPlan | None = None,
     monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
     claim: HitsClaim = CLAIM,
     runs: int = RUNS,
@@ -70,18 +71,18 @@ def _audit(
     return sample_stream(mechanism, claim, real or claimed, _sampling(claimed, runs), SECRET, monitor=monitor)
 
 
-def _run(settings: MonitorSettings, sampling: StreamDesign, with_user: bool, copies: int, name: str = "") -> Observed:
-    run = settings_of_stream(settings, sampling.stream, name)
+def _run(settings: TrialPlan, sampling: StreamDesign, with_user: bool, copies: int, name: str = "") -> Observed:
+    run = trial_of_stream(settings, sampling.stream, name)
     return run_stream(sampling, _law(settings), run, copies, SECRET, with_user=with_user)
 
 
-def _settings(mode: str, hits: int = 2, epsilon: float = 0.25) -> MonitorSettings:
+def _settings(mode: str, hits: int = 2, epsilon: float = 0.25) -> TrialPlan:
     return settings_for(mode, epsilon, hits, 60, math.ceil(2 / epsilon))
 
 
-def _kms21() -> MonitorSettings:
+def _kms21() -> TrialPlan:
     settings = settings_for("kms21", 0.02, 2, 5_000)
-    return dataclasses.replace(settings, wide_epsilon_per_query=0.002, noise_cap=50)
+    return changed(settings, wide_epsilon_per_query=0.002, noise_cap=50)
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
@@ -105,11 +106,11 @@ def test_the_adaptive_stream_of_labels_is_run() -> None:
     sampling = _sampling(settings)
     assert not sampling.stream.is_static
     observed = _run(settings, sampling, True, 2_500)
-    assert observed.values.keys() == {-1, settings.zone_width - 1}
+    assert observed.values.keys() == {-1, settings.hits.zone_width - 1}
     assert observed.ends.sum() == 2_500
-    small = settings_of_stream(settings, sampling.stream, "run")
+    small = trial_of_stream(settings, sampling.stream, "run")
     assert small.threshold == 2  # so that one other user holds every item
-    unchanged = ("mode", "zone_width", "epsilon_per_query", "hits_per_user", "plan_fingerprint")
+    unchanged = ("hits", "fingerprint")
     assert all(getattr(small, name) == getattr(settings, name) for name in unchanged)
 
 
@@ -142,7 +143,7 @@ def test_each_part_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     found = []
     original = sampled_hits.run_stream
 
-    def run_stream(design: Any, law: Any, settings: MonitorSettings, copies: int, *rest: Any, **world: Any) -> Observed:
+    def run_stream(design: Any, law: Any, settings: TrialPlan, copies: int, *rest: Any, **world: Any) -> Observed:
         found.append((settings.run_id, copies, world["with_user"]))
         return original(design, law, settings, copies, *rest, **world)
 
@@ -208,12 +209,12 @@ def _assert_found(audit: SampledAudit) -> None:
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
 def test_half_the_noise_is_found(mode: str) -> None:
     claimed = _settings(mode)
-    _assert_found(_audit(claimed, real=dataclasses.replace(claimed, epsilon_per_query=0.5)))
+    _assert_found(_audit(claimed, real=changed(claimed, epsilon_per_query=0.5)))
 
 
 def test_half_the_noise_of_kms21_is_found() -> None:
     claimed = _kms21()
-    _assert_found(_audit(claimed, real=dataclasses.replace(claimed, wide_epsilon_per_query=0.004)))
+    _assert_found(_audit(claimed, real=changed(claimed, wide_epsilon_per_query=0.004)))
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -222,7 +223,7 @@ def test_an_exclusion_too_early_or_too_late_is_found(mode: str, hits: int) -> No
     """Of two hits. Too late: the user still counts when it is shown once more."""
     claimed = _settings(mode)
     figures = tuple(float(hit) for hit in range(1, hits + 1))
-    _assert_found(_audit(claimed, real=dataclasses.replace(claimed, hits_per_user=hits, epsilon_after_hits=figures)))
+    _assert_found(_audit(claimed, real=changed(claimed, hits_per_user=hits, epsilon_after_hits=figures)))
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 5, 20])
@@ -240,4 +241,4 @@ def test_no_more_windows_are_run_than_the_plan_has() -> None:
     mechanism = Mechanism(_law(settings), settings.threshold, settings.hits_per_user, 1, 1)
     sampling = design_sampling(mechanism, CLAIM, RUNS, 80)
     assert sampling.stream.rounds == 1
-    assert sampling.expected_epsilon <= settings.epsilon_per_query
+    assert sampling.expected_epsilon <= settings.hits.epsilon_per_query

@@ -11,6 +11,7 @@ from benchmarks import dp_sqlp, found_names
 from benchmarks.finding_logs import LogPairs
 from benchmarks.finding_methods import METHODS, OURS
 from benchmarks.found_pairs import FoundPairs, columns, found_cells
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.small_runs import MINUTE, START
 
@@ -45,7 +46,7 @@ def test_replay_weights_are_those_of_the_price_list() -> None:
     log = log_of_users(users, 3, 12)
     weights = found_names.replay_weights(log, plan)
     for user, pairs in enumerate(users):
-        wanted = plan.prices.replay_weight(len(pairs)) * min(1.0, plan.most_looks / len(pairs))
+        wanted = plan.paid_looks.prices.replay_weight(len(pairs)) * min(1.0, plan.paid_looks.most_looks / len(pairs))
         assert weights[log.users == user] == pytest.approx(wanted)
 
 
@@ -57,14 +58,14 @@ def test_stream_order_names_what_many_hold_and_pays_for_each_look() -> None:
     at = {int(cell): place for place, cell in enumerate(log.cells)}
     assert found.reported[[at[3 * 2 + 1], at[4 * 2 + 1]]].all()
     stream = found_names.OrderedStream(plan, log.labels, len(log.looks), windows_at_once=2)
-    price_of = dict(zip((0, *plan.weights), (0, *plan.units), strict=True))
+    price_of = dict(zip((0, *plan.paid_looks.weights), (0, *plan.paid_looks.units), strict=True))
     paid = np.zeros(len(log.looks), dtype=np.int64)
     for window in range(12):
         rows = np.flatnonzero(log.windows == window)
         weights = stream.add_window(window, log.users[rows], log.items[rows])
         np.add.at(paid, log.users[rows], [price_of[weight] for weight in weights.tolist()])
     windows, items = stream.finish()
-    assert paid.max() <= plan.purse
+    assert paid.max() <= PURSE_UNITS
     assert paid.min() > 0
     assert {(3, 1), (4, 1)} <= set(zip(windows.tolist(), items.tolist(), strict=True))
 

@@ -17,6 +17,7 @@ from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
@@ -50,7 +51,7 @@ def run_core(
     by_items: dict = {}
     known = DomainTable.of_labels(pa.array(domain, pa.string()), keys.hash_items) if domain else None
     if known is not None:
-        empty_items = EmptyItems(known, chosen.query_noise(keys).empty_item_tail(), keys)
+        empty_items = EmptyItems(known, query_noise(chosen, keys).empty_item_tail(), keys)
         horizon = chosen.schedule.horizon
         for first, shard in itertools.product(range(0, horizon, windows_per_slab), range(shards)):
             cells = empty_items.without_holders(first, min(first + windows_per_slab, horizon), shard, shards)
@@ -65,7 +66,7 @@ def run_core(
             by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
     for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
         pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
-        bounded = bound_contributions(pairs, chosen.max_items_per_user, keys)
+        bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
     pending: dict = {}

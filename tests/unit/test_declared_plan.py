@@ -1,4 +1,4 @@
-"""A plan from plain values is the one that `ReleasePlan.calibrate` makes, whatever a reader of YAML made of it."""
+"""A plan from plain values is the one that `Plan.calibrate` makes, whatever a reader of YAML made of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from dp_transforms.beam.release_rows import declared_plan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_duration
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-03T00:00:00Z", "window": "1h"}
@@ -31,7 +31,7 @@ def budget(**changes: object) -> dict:
     ],
 )
 def test_all_ways_to_write_a_budget_make_one_plan(changes: dict) -> None:
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
     assert declared_plan(**budget(**changes)).fingerprint == plan.fingerprint
 
 
@@ -41,7 +41,7 @@ def test_slide_and_release_are_those_of_the_plan() -> None:
 
 
 def test_a_file_has_all_of_it(tmp_path: pathlib.Path) -> None:
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert declared_plan(tmp_path / "plan.json") == plan
     assert declared_plan(str(tmp_path / "plan.json")) == plan

@@ -18,13 +18,13 @@ from dp_transforms.monitor import item_domain
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 
-def plan_of(domain: ItemDomain | None) -> ReleasePlan:
+def plan_of(domain: ItemDomain | None) -> Plan:
     schedule = WindowSchedule.fixed(0, 3600, 60)
-    return ReleasePlan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", domain=domain)
+    return Plan.calibrate(epsilon=2, delta=1e-6, schedule=schedule, mode="hits", domain=domain)
 
 
 def keys(run_id: str = "run", secret: bytes = bytes(32)) -> StreamKeys:
@@ -170,12 +170,13 @@ def test_each_key_has_a_table_of_its_own() -> None:
 
 
 def test_the_size_that_a_plan_states_is_compared_too(tmp_path: pathlib.Path) -> None:
-    """It enters delta_sampling, the expected false reports and the bound on max_items."""
+    """It enters the share of sampling, the expected false reports and the bound on max_items."""
     domain, path = ItemDomain.of_ids([f"item {number}" for number in range(1000)]), tmp_path / "items.txt"
     path.write_text("\n".join(domain.labels.to_pylist()))
     plan = plan_of(domain)
-    for changes in ({"domain_size": 1}, {"domain_size": 1, "max_items": 1}, {"domain_size": 999}):
-        tampered = dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
+    for size, max_items in ((1, plan.max_items), (1, 1), (999, plan.max_items)):
+        stated = dataclasses.replace(plan.domain, size=size)
+        tampered = dataclasses.replace(plan, domain=stated, max_items=max_items)
         for given in (domain, path):
             with pytest.raises(ValueError, match=r"the domain \(1,000 items\) is not the domain of the plan"):
                 DomainSource(given, tampered)

@@ -10,6 +10,7 @@ import pytest
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems
+from dp_transforms.monitor.hit_rules import query_noise
 from tests.helpers.cells import cells_by_label
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
@@ -27,7 +28,7 @@ def test_items_that_nobody_holds_are_the_same_window_by_window(mode: str, thresh
     keys = chosen.stream_keys(SECRET)
     domain = DomainTable.of_labels(pa.array(ITEMS, pa.string()), keys.hash_items)
     wanted: dict[tuple[int, int], list] = {}
-    drawn = EmptyItems(domain, chosen.query_noise(keys).empty_item_tail(), keys)
+    drawn = EmptyItems(domain, query_noise(chosen, keys).empty_item_tail(), keys)
     horizon = chosen.schedule.horizon
     for shard in range(SHARDS):
         for (window, item), holders in cells_by_label(drawn.without_holders(0, horizon, shard, SHARDS)):

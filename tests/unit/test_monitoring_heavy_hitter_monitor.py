@@ -13,26 +13,27 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, release_order
 from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.trials import changed, hits_trial
 
 ONE = 1 << 128
 SCHEDULE = WindowSchedule(100, 180, 20, 10)
 
 
-def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> MonitorSettings:
-    chosen = MonitorSettings(
+def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> TrialPlan:
+    chosen = hits_trial(
         stream="news",
         run_id="run 1",
-        plan_fingerprint="plan 1",
+        fingerprint="plan 1",
         schedule=SCHEDULE,
         mode=mode,
         threshold=4,
@@ -40,14 +41,14 @@ def monitor_settings(mode: str = "hits-with-counts", **changes: object) -> Monit
         epsilon_per_query=0.8,
         hits_per_user=2,
         max_items_per_user=3,
-        epsilon_total=3.0,
+        epsilon=3.0,
         delta=1e-6,
         epsilon_after_hits=(1.5, 3.0),
     )
-    return dataclasses.replace(chosen, **changes)  # type: ignore[arg-type]
+    return changed(chosen, **changes)  # type: ignore[arg-type]
 
 
-def keys_of(chosen: MonitorSettings, key: int = 0) -> StreamKeys:
+def keys_of(chosen: TrialPlan, key: int = 0) -> StreamKeys:
     return chosen.stream_keys(bytes([key]) * 32)
 
 
@@ -69,9 +70,7 @@ def cells_of(log: Log, keys: StreamKeys) -> ItemHolders:
     )
 
 
-def run_windows(
-    log: Log, chosen: MonitorSettings, keys: StreamKeys
-) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
+def run_windows(log: Log, chosen: TrialPlan, keys: StreamKeys) -> tuple[dict[int, list[HeavyHitter]], dict[int, int]]:
     """Heavy hitters by window, and hits by user at the end."""
     monitor, state = HeavyHitterMonitor(chosen, keys), MonitorState()
     candidates = find_candidates(cells_of(log, keys), chosen, keys)
@@ -91,9 +90,9 @@ class _Unpruned:
     """The sequential algorithm without a parallel front: every item of every window gets one Z from the joint draw, and
     is tested whatever the bit was. Dicts, loops and Python integers; shares only the keyed uniforms."""
 
-    def __init__(self, chosen: MonitorSettings, keys: StreamKeys, below: int) -> None:
+    def __init__(self, chosen: TrialPlan, keys: StreamKeys, below: int) -> None:
         self._chosen, self._keys, self._below = chosen, keys, below
-        tails = upper_tail_integers(chosen.epsilon_per_query)
+        tails = upper_tail_integers(chosen.hits.epsilon_per_query)
         self._reach = len(tails)
         self._ascending = [*reversed(tails), *(ONE - tail for tail in tails)]
 
@@ -130,7 +129,7 @@ class _Unpruned:
                 noisy = len(active) + self._noise(window, hashed[item], holders, active)
                 if noisy < chosen.threshold:
                     continue
-                if chosen.mode == "hits" and noisy >= chosen.threshold + chosen.zone_width:
+                if chosen.mode == "hits" and noisy >= chosen.threshold + chosen.hits.zone_width:
                     found.setdefault(window, []).append(HeavyHitter(item, "above", None))
                     continue
                 zone = "between" if chosen.mode == "hits" else None
@@ -194,7 +193,7 @@ def test_the_busy_log_exercises_everything(mode: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _close(window: int, state: MonitorState, holders: int = 40, chosen: MonitorSettings | None = None):  # type: ignore[no-untyped-def]
+def _close(window: int, state: MonitorState, holders: int = 40, chosen: TrialPlan | None = None):  # type: ignore[no-untyped-def]
     """One item held by so many users, far above the threshold at noise of scale 1/8."""
     chosen = chosen or monitor_settings(epsilon_per_query=8.0)
     keys = keys_of(chosen)
@@ -266,7 +265,7 @@ def test_the_running_figure_is_a_function_of_what_was_charged_in_public() -> Non
     keys = keys_of(chosen)
     log = {5: {item: set(range(40)) for item in "abcdefgh"}}
     state = MonitorState()
-    one_item = dataclasses.replace(chosen, max_items_per_user=2)
+    one_item = changed(chosen, max_items_per_user=2)
     report, _ = HeavyHitterMonitor(one_item, keys).close_window(5, cells_of(log, keys), state)
     assert len(report.heavy_hitters) == 4, "then all holders have paid"
     assert state.hit_bound == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Sequence
 
@@ -10,18 +9,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.holder_counters import HolderCounters
 from dp_transforms.monitor.item_holders import ItemHolders, terms_of
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import changed
 
 ITEMS = ("a", "b", "c", "d")
 USERS = [1, 2, 3, 5, 8, 2**32, 2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1, *range(100, 130)]
@@ -117,9 +117,9 @@ def parts_of(seed: int, keys: StreamKeys) -> list[ItemHolders]:
     return parts
 
 
-def settings_with(mode: str) -> MonitorSettings:
+def settings_with(mode: str) -> TrialPlan:
     schedule = WindowSchedule.fixed(0, WINDOWS, 1)
-    return dataclasses.replace(monitor_settings(mode, threshold=6, hits=4), schedule=schedule)
+    return changed(monitor_settings(mode, threshold=6, hits=4), schedule=schedule)
 
 
 Outcome = tuple[list[tuple[int, WindowReport]], list[bytes], int, int]
@@ -129,7 +129,7 @@ def outcome(reports: list[tuple[int, WindowReport]], state: MonitorState) -> Out
     return reports, state.budgets.to_blobs(), state.hit_bound, state.next_window
 
 
-def one_by_one(chosen: MonitorSettings, keys: StreamKeys, parts: list[ItemHolders]) -> Outcome:
+def one_by_one(chosen: TrialPlan, keys: StreamKeys, parts: list[ItemHolders]) -> Outcome:
     """Each window on counters that were found for it alone."""
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
     for part in parts:
@@ -139,7 +139,7 @@ def one_by_one(chosen: MonitorSettings, keys: StreamKeys, parts: list[ItemHolder
     return outcome(reports, state)
 
 
-def all_at_once(chosen: MonitorSettings, keys: StreamKeys, parts: list[ItemHolders]) -> Outcome:
+def all_at_once(chosen: TrialPlan, keys: StreamKeys, parts: list[ItemHolders]) -> Outcome:
     state = MonitorState()
     return outcome(list(HeavyHitterMonitor(chosen, keys).close_windows(iter(parts), state)), state)
 

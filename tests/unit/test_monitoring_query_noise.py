@@ -65,7 +65,7 @@ def test_the_first_stage_asks_every_cell_for_its_own_window_item_and_holders() -
     chosen = monitor_settings(threshold=6)
     keys, held = chosen.stream_keys(SECRET), cells()
     oracle = _SingleNoise(chosen, keys)
-    passed = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys).may_pass(held)
+    passed = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys).may_pass(held)
     wanted = [
         not users or oracle.may_pass(window, tuple(held.table.hashes[item].tolist()), widened(keys, users))
         for window, item, users in zip(held.windows.tolist(), held.items.tolist(), groups_of(held), strict=True)
@@ -89,7 +89,7 @@ def test_the_second_stage_counts_and_digests_active_holders_alone(domain: tuple[
     budgets = UserBudgets()
     budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
     oracle = _SingleNoise(chosen, keys)
-    noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
+    noise = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys)
     counters = HolderCounters.of([held], budgets)
     queries = WindowQueries(2, held, counters, chosen, keys, noise)
     for cell, (item, holders) in enumerate(zip(held.items.tolist(), groups_of(held), strict=True)):
@@ -111,7 +111,7 @@ def test_a_charge_goes_to_each_active_holder_once_and_no_further() -> None:
     budgets = UserBudgets()
     budgets.charge(users, np.array(list(paid.values()), dtype=np.uint32))
     oracle = _SingleNoise(chosen, keys)
-    noise = SingleNoise(chosen.epsilon_per_query, chosen.threshold, keys)
+    noise = SingleNoise(chosen.hits.epsilon_per_query, chosen.threshold, keys)
     counters = HolderCounters.of([held], budgets)
     queries = WindowQueries(2, held, counters, chosen, keys, noise)
     published, kept_out = [], 0

@@ -13,10 +13,10 @@ from dp_transforms.mechanisms.randomness import StreamKeys, sum_modulo_2_128
 from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.query_noise import digests_of_groups
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.cells import cells_by_label
+from tests.helpers.trials import hits_trial
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 Cells = dict[tuple[int, str], list[int]]  # (window, item) -> users
@@ -87,10 +87,10 @@ def test_the_digest_of_nobody_is_zero(sizes: list[int]) -> None:
 def test_the_front_passes_every_cell_that_nobody_holds() -> None:
     """Whatever the threshold: it is there because its noise is known to reach it. Of held cells hardly one passes."""
     for mode in ("hits", "hits-with-counts", "kms21"):
-        chosen = MonitorSettings(
+        chosen = hits_trial(
             stream="s",
             run_id="r",
-            plan_fingerprint="p",
+            fingerprint="p",
             schedule=WindowSchedule.fixed(0, 4, 1),
             mode=mode,
             threshold=90,
@@ -98,7 +98,7 @@ def test_the_front_passes_every_cell_that_nobody_holds() -> None:
             epsilon_per_query=1.0,
             hits_per_user=1,
             max_items_per_user=1,
-            epsilon_total=1.0,
+            epsilon=1.0,
             delta=0.1,
             epsilon_after_hits=(1.0,),
             wide_epsilon_per_query=0.5,

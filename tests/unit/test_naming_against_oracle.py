@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor.empty_items import EmptyItems
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.item_sums import ItemSums, sum_messages
@@ -27,7 +28,7 @@ def published(named, chosen):
     """(window, item, level, users) of the reports."""
     return sorted(
         (window, hitter.item, hitter.level, hitter.at_least_users)
-        for window, report in named.window_reports(chosen)
+        for window, report in named.window_reports(chosen, chosen.stream)
         for hitter in report.heavy_hitters
     )
 
@@ -41,7 +42,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     by_items: dict = {shard: [] for shard in range(shards)}
     table = domain_table(domain, keys)
     if table is not None:
-        empty_items = EmptyItems(table, chosen.empty_item_tail(), keys)
+        empty_items = EmptyItems(table, query_noise(chosen, keys).empty_item_tail(), keys)
         for shard in range(shards):
             by_items[shard] += sum_messages(empty_items.without_sums(0, horizon, shard, shards), most_bytes)
     for batch in batches_of(log, batch_size):
@@ -61,7 +62,7 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
         for first, end in itertools.pairwise(bounds):
             low, high = np.searchsorted(sums.windows, [first, end])
             named = namer.name_windows(sums.select_range(slice(low, high)), known, first, end)
-            known = KnownItems.from_cells(shuffled(known.after(named, end, chosen.forget_after).to_cells(), order))
+            known = KnownItems.from_cells(shuffled(known.after(named, end, chosen.known_for).to_cells(), order))
             parts.append(NamedItems.from_bytes(named.to_bytes()))
     return NamedItems.merge(shuffled(parts, order))
 

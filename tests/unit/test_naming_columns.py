@@ -202,14 +202,14 @@ def test_reports_are_in_order_of_size_and_say_nothing_of_what_is_left():
     chosen = naming_settings()
     table, code = table_of(["b", "a", "c"])
     named = NamedItems(np.full(3, 4), np.arange(3), np.array([1, 1, 2]), np.array([3, 3, 9])[np.argsort(code)], table)
-    ((window, report),) = named.window_reports(chosen)
+    ((window, report),) = named.window_reports(chosen, chosen.stream)
     assert window == 4
     assert [hitter.item for hitter in report.heavy_hitters] == ["c", "a", "b"]
     assert (report.window_start, report.window_end) == (
         chosen.schedule.window_start_micros(4),
         chosen.schedule.window_end_micros(4),
     )
-    assert report.epsilon_spent == report.epsilon_total == chosen.epsilon_total
+    assert report.epsilon_spent == report.epsilon_total == chosen.epsilon
     assert all(hitter.zone is None and hitter.noisy_count is None for hitter in report.heavy_hitters)
     with pytest.raises(ValueError, match="damaged"):
         NamedItems.from_bytes(

@@ -18,7 +18,7 @@ from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from tests.helpers.calibrated_plans import HOURLY
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights
@@ -63,16 +63,16 @@ def counted_in_shards(log, chosen, shards):
         for _, part in sums.shard_by_item(shards)
     ]
     named = NamedItems.merge(parts)
-    counted = named.select(counted_rows(named, chosen.counts_for))
+    counted = named.select(counted_rows(named, chosen.counts.items))
     holders = ItemSums.merge(
         [
             ItemSums.from_bytes(part.to_bytes())
             for pairs in users
-            for _, part in count_holders(pairs, counted, chosen, keys).by_slab(2)
+            for _, part in count_holders(pairs, counted, chosen.counts.per_user, keys).by_slab(2)
         ]
     )
     labels = counted.table.labels.to_pylist()
-    counts = draw_counts(counted, holders, chosen, keys)
+    counts = draw_counts(counted, holders, chosen.counts.noise, keys)
     return {
         (window, labels[item]): count
         for window, item, count in zip(counted.windows.tolist(), counted.items.tolist(), counts.tolist(), strict=True)
@@ -105,7 +105,7 @@ def test_the_largest_of_a_window_are_counted_in_the_order_of_a_report():
     windows, items = np.array(rows).T
     named = NamedItems(windows, items, source.integers(1, 3, len(rows)), source.integers(0, 2, len(rows)), table)
     rows_counted = counted_rows(named, 3)
-    reports = dict(named.window_reports(chosen))
+    reports = dict(named.window_reports(chosen, chosen.stream))
     labels = table.labels.to_pylist()
     for window in range(WINDOWS):
         counted = {labels[named.items[row]] for row in rows_counted if named.windows[row] == window}
@@ -126,7 +126,7 @@ def test_the_largest_of_a_window_are_counted_in_the_order_of_a_report():
 def test_a_purse_pays_for_the_looks_and_the_counts_of_each_user_whatever_is_named(log, counts_per_user):
     chosen = chosen_settings(8, counts_per_user)
     keys = chosen.stream_keys(SECRET)
-    units = dict(zip(chosen.weights, chosen.units, strict=True))
+    units = dict(zip(chosen.looks.weights, chosen.looks.units, strict=True))
     for name in "xyz":
         own = [(user, item, (START + at) * MICROS) for user, item, at in log if user == name]
         if not own:
@@ -136,9 +136,9 @@ def test_a_purse_pays_for_the_looks_and_the_counts_of_each_user_whatever_is_name
         everything = NamedItems(
             *np.array([(w, i, 1, 0) for w in range(WINDOWS) for i in range(len(pairs.table))]).T, pairs.table
         )
-        counted = len(count_holders(pairs, everything, chosen, keys))
+        counted = len(count_holders(pairs, everything, chosen.counts.per_user, keys))
         assert counted == min(counts_per_user, len(pairs))
-        assert spent + counted * chosen.count_units <= chosen.purse
+        assert spent + counted * chosen.counts.units <= chosen.looks.purse
         assert spent > 0
 
 
@@ -152,7 +152,7 @@ def test_whom_a_user_counts_for_does_not_depend_on_others():
     counted = NamedItems(*np.array([(w, i, 1, 0) for w in range(WINDOWS) for i in range(len(table))]).T, table)
 
     def cells(pairs):
-        sums = count_holders(pairs, counted, chosen, keys)
+        sums = count_holders(pairs, counted, chosen.counts.per_user, keys)
         labels = sums.table.labels.to_pylist()
         rows = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
         return Counter({(window, labels[item]): total for window, item, total in rows})
@@ -172,26 +172,21 @@ def test_noise_of_counts_is_new_for_other_holders_and_has_the_stated_scale():
         np.zeros_like(order), order, np.full(len(order), 50), np.ones((len(order), 2), dtype=np.uint64), pairs.table
     )
     other = ItemSums(many.windows, many.items, many.sums, many.digests * np.uint64(2), pairs.table)
-    noise = draw_counts(counted, many, chosen, keys) - 50
-    assert np.mean(noise != draw_counts(counted, other, chosen, keys) - 50) > 0.5
+    noise = draw_counts(counted, many, chosen.counts.noise, keys) - 50
+    assert np.mean(noise != draw_counts(counted, other, chosen.counts.noise, keys) - 50) > 0.5
     # False alarm below 1e-8 each: 4,000 draws of standard deviation 3 / sqrt(2), with 1/12 for rounding.
     variance = 3**2 / 2 + 1 / 12
     assert abs(noise.mean()) < 6 * (variance / 4000) ** 0.5
     assert abs(noise.var() / variance - 1) < 6 * (2 / 4000) ** 0.5
-    nobody = draw_counts(counted, ItemSums.none(), chosen, keys)
+    nobody = draw_counts(counted, ItemSums.none(), chosen.counts.noise, keys)
     assert nobody.min() == 0
     assert nobody.max() > 3
 
 
-def test_settings_refuse_counts_that_leave_nothing_for_looks():
-    with pytest.raises(ValueError, match="must leave enough of the purse"):
-        naming_settings(WINDOWS, counts_for=2, counts_per_user=10)
-
-
 def test_near_most_looks_users_lose_the_looks_that_counts_cost():
     """The numbers of docs/guarantee.md, "Proposition (counts)", and docs/choose_a_budget.md."""
-    chosen = settings_of(ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, counts_for=10))
-    assert 0.19 < chosen.counts_per_user * chosen.count_units / chosen.purse < 0.2
+    chosen = settings_of(Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, counts_for=10))
+    assert 0.19 < chosen.counts.per_user * chosen.counts.units / chosen.looks.purse < 0.2
     looks = choose_replay(np.array([1, 2405, 2406, 2407, 3000, 10**6]), chosen).looks
     assert looks.tolist() == [1, 2405, 2406, 2406, 2406, 2406]
-    assert chosen.most_looks == 3000
+    assert chosen.looks.most_looks == 3000

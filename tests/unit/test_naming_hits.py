@@ -17,6 +17,7 @@ from dp_transforms.mechanisms.release_rule import HitOrAbove
 from dp_transforms.monitor.counted_messages import holder_messages
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of, terms_of, weights_of
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
@@ -54,7 +55,7 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
     keys, order, horizon = chosen.stream_keys(SECRET), order or random.Random(0), chosen.schedule.horizon
     by_items: dict = {shard: [] for shard in range(shards)}
     if domain:
-        empty_items = EmptyItems(domain_table(domain, keys), chosen.empty_item_tail(), keys)
+        empty_items = EmptyItems(domain_table(domain, keys), query_noise(chosen, keys).empty_item_tail(), keys)
         for shard in range(shards):
             by_items[shard].append(empty_items.without_holders(0, horizon, shard, shards).to_bytes())
     purses: dict = {shard: Purses(chosen, keys) for shard in range(shards)}
@@ -76,7 +77,7 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
         for first, end in itertools.pairwise(bounds):
             low, high = np.searchsorted(cells.windows, [first, end])
             found = finder.find(cells.select_range(slice(low, high)), passed, first, end)
-            passed = KnownItems.from_cells(shuffled(passed.after(found, end, chosen.forget_after).to_cells(), order))
+            passed = KnownItems.from_cells(shuffled(passed.after(found, end, chosen.known_for).to_cells(), order))
             candidates += holder_messages(found, most_bytes)
     merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in candidates] or [ItemHolders.none()])
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
@@ -205,17 +206,19 @@ def test_a_replay_takes_the_list_with_the_larger_weight_and_never_overdraws():
     pairs = np.arange(1, 100)
     looks, weights, pays_hits = choose_replay(pairs, chosen)
     units = (
-        dict(zip(chosen.weights, chosen.units, strict=True)),
-        dict(zip(chosen.hit_weights, chosen.hit_look_units, strict=True)),
+        dict(zip(chosen.looks.weights, chosen.looks.units, strict=True)),
+        dict(zip(chosen.hits.weights, chosen.hits.look_units, strict=True)),
     )
     columns = (column.tolist() for column in (pairs, looks, weights, pays_hits))
     for number, count, weight, on_hits_list in zip(*columns, strict=True):
-        assert count == min(number, chosen.most_looks)
-        left = chosen.purse - on_hits_list * chosen.hits_per_user * chosen.hit_units
+        assert count == min(number, chosen.looks.most_looks)
+        left = chosen.looks.purse - on_hits_list * chosen.hits_per_user * chosen.hits.units
         assert count * units[on_hits_list][weight] <= left
         best = [
             max((w for w, cost in listed.items() if count * cost <= purse), default=0)
-            for listed, purse in zip(units, (chosen.purse, chosen.purse - 3 * chosen.hit_units), strict=True)
+            for listed, purse in zip(
+                units, (chosen.looks.purse, chosen.looks.purse - 3 * chosen.hits.units), strict=True
+            )
         ]
         assert (weight, on_hits_list) == (max(best), best[1] > best[0])
     assert not pays_hits[0]
@@ -230,8 +233,8 @@ def test_looks_and_hits_of_a_stream_never_cost_more_than_a_purse(seed):
     keys, order = chosen.stream_keys(SECRET), random.Random(seed)
     table = ItemTable.of_labels(pa.array([f"i{number}" for number in range(40)], pa.string()), keys.hash_items)[0]
     units = (
-        dict(zip(chosen.weights, chosen.units, strict=True)),
-        dict(zip(chosen.hit_weights, chosen.hit_look_units, strict=True)),
+        dict(zip(chosen.looks.weights, chosen.looks.units, strict=True)),
+        dict(zip(chosen.hits.weights, chosen.hits.look_units, strict=True)),
     )
     spent, joined, store = Counter(), {}, Purses(chosen, keys)
     for window in range(60):
@@ -247,12 +250,12 @@ def test_looks_and_hits_of_a_stream_never_cost_more_than_a_purse(seed):
             assert not (user in joined and weight and not pays), "once on the hits list, always there"
             if pays and user not in joined:
                 joined[user] = window
-                spent[user] += chosen.hits_per_user * chosen.hit_units
+                spent[user] += chosen.hits_per_user * chosen.hits.units
             spent[user] += units[pays][weight] if weight else 0
         if window % 7 == 0:
             cells = store.rewritten_cells() * 2
             store = Purses(chosen, keys, shuffled(cells, order))
-    assert 0.9 * chosen.purse < max(spent.values()) <= chosen.purse
+    assert 0.9 * chosen.looks.purse < max(spent.values()) <= chosen.looks.purse
     assert 5 < len(joined) < 50
     left = {
         user: (left, on_list)
@@ -260,7 +263,7 @@ def test_looks_and_hits_of_a_stream_never_cost_more_than_a_purse(seed):
         for entries in [PurseEntries.from_cell(cell)]
         for user, left, on_list in zip(entries.users, entries.left, entries.pays_hits, strict=True)
     }
-    assert left == {user: (chosen.purse - spent[user], user in joined) for user in spent if spent[user]}
+    assert left == {user: (chosen.looks.purse - spent[user], user in joined) for user in spent if spent[user]}
 
 
 def test_purses_of_a_run_with_hits_are_not_those_of_a_run_without():
@@ -331,30 +334,6 @@ def test_cells_of_other_windows_and_cells_without_holders_are_refused():
     empty = ItemHolders.without_holders(cells.windows, cells.items, cells.table)
     with pytest.raises(ValueError, match="known domain"):
         finder.find(empty, KnownItems.none(), 0, 40)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hits_per_user": 0}, "cannot be given where hits_per_user is 0"),
-        ({"hits_per_user": 10**6}, "hits_per_user"),
-        ({"hit_units": 0}, "hit_units"),
-        ({"hits_from": 0}, "hits_from"),
-        ({"hit_weights": ()}, "one length"),
-        ({"hit_weights": (1,)}, "one length"),
-        ({"hit_look_units": (3, 2, 1)}, "must rise"),
-        ({"weights": (1, 2, 3, 4, 5)}, "the last of hit_weights"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(with_hits(naming_settings(WINDOWS)), **changes)
-
-
-def test_a_list_that_pays_for_too_many_looks_is_refused():
-    chosen = with_hits(naming_settings(WINDOWS))
-    with pytest.raises(ValueError, match="at most 5 looks"):
-        dataclasses.replace(chosen, hit_look_units=(chosen.units[0] // 2, *chosen.hit_look_units[1:]))
 
 
 def test_a_look_has_two_levels_and_the_first_one_is_a_hit():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 
 import numpy as np
@@ -15,6 +14,7 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import changed
 
 
 def sums_of(cells, keys):
@@ -41,7 +41,7 @@ def test_levels_and_sizes_of_sums_far_above_the_noise():
     assert 1 + (10_000 - 236 - 1000) // 600 <= new <= 1 + (10_000 + 236 - 1000) // 600
     assert 1 + (10_000 - 236 - 300) // 600 <= known <= 1 + (10_000 + 236 - 300) // 600
     assert abs(huge - 5 * 10**11 / 600) < 3
-    largest = chosen.weights[-1]
+    largest = chosen.looks.weights[-1]
     for level, threshold, users in zip(
         (new, known, huge), (1000, 300, 1000), named.at_least_users.tolist(), strict=True
     ):
@@ -50,9 +50,9 @@ def test_levels_and_sizes_of_sums_far_above_the_noise():
 
 def test_a_size_of_fewer_than_5_users_is_not_stated():
     chosen = naming_settings(1, threshold=1000, known_threshold=300, spacing=600)
-    largest = chosen.weights[-1]
+    largest = chosen.looks.weights[-1]
     for likely_noise, size in ((50_000, 0), (1000 - 4 * largest, 0), (999 - 4 * largest, 5)):
-        chosen = dataclasses.replace(chosen, likely_noise=likely_noise)
+        chosen = changed(chosen, likely_noise=likely_noise)
         assert names_of([(0, "a", 1300)], chosen).at_least_users.tolist() == [size]
 
 
@@ -72,7 +72,7 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
     assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
     first = namer.name_windows(sums.select_range(slice(0, 3)), KnownItems.none(), 0, 2)
-    known = KnownItems.none().after(first, 2, chosen.forget_after)
+    known = KnownItems.none().after(first, 2, chosen.known_for)
     assert known.table.labels.to_pylist() == ["low", "high", "other"]
     again = KnownItems.from_cells(known.to_cells()[::-1])
     second = namer.name_windows(sums.select_range(slice(3, 5)), again, 2, 3)
@@ -94,28 +94,6 @@ def test_cells_of_other_windows_are_refused(window):
 def test_a_cell_without_a_sum_is_refused_in_an_open_domain():
     with pytest.raises(ValueError, match="the domain is open"):
         names_of([(0, "a", 0)], naming_settings(6))
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ({"weights": ()}, "one length"),
-        ({"weights": (3, 4)}, "one length"),
-        ({"weights": (5, 4, 3)}, "weights must rise"),
-        ({"weights": (0, 4, 5)}, "the first of weights"),
-        ({"units": (10, 10, 20)}, "units must rise"),
-        ({"purse": 29}, "purse"),
-        ({"known_threshold": 0}, "known_threshold"),
-        ({"known_threshold": 91}, "known_threshold"),
-        ({"forget_after": -1}, "forget_after"),
-        ({"spacing": 0}, "spacing"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(fault, message):
-    fitting = dataclasses.replace(naming_settings(), weights=(3, 4, 5), units=(10, 20, 30), purse=30)
-    assert fitting.most_looks == 3
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(fitting, **fault)
 
 
 def test_known_items_over_very_many_windows_take_linear_time():

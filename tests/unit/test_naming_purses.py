@@ -19,13 +19,14 @@ from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_runs import naming_settings, units_of
 from tests.helpers.pace_oracle import Wallet, stream_weights
 from tests.helpers.small_runs import SECRET, batch_of
+from tests.helpers.trials import changed
 
 HOUR, DAY = 3600, 24 * 3600
 
 
-def settings_for(windows, slide_seconds=HOUR, most_looks=8, sliding=1, **changed):
+def settings_for(windows, slide_seconds=HOUR, most_looks=8, sliding=1, **numbers):
     schedule = WindowSchedule(START, START + windows * slide_seconds, sliding * slide_seconds, slide_seconds)
-    return dataclasses.replace(naming_settings(most_looks=most_looks), schedule=schedule, **changed)
+    return changed(naming_settings(most_looks=most_looks), schedule=schedule, **numbers)
 
 
 def event(user, item, window, chosen):
@@ -60,7 +61,7 @@ class Store:
     def left(self, users):
         entries = PurseEntries.join([PurseEntries.from_cell(cell) for cell in self.cells])
         stored = dict(zip(entries.users.tolist(), entries.left.tolist(), strict=True))
-        return [stored.get(user, self.chosen.purse) for user in users]
+        return [stored.get(user, self.chosen.looks.purse) for user in users]
 
 
 def weights_of(log, chosen, source=None):
@@ -124,7 +125,7 @@ wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_LOOKS), st.just(MOST_LO
 )
 def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares):
     """The oracle's integers have no limit. Looks beyond what 32 bits hold change nothing: the share is 0 either way."""
-    chosen = dataclasses.replace(naming_settings(most_looks=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
+    chosen = changed(naming_settings(most_looks=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
     window = min(horizon - 1, int(shares[0] * horizon))
     first = int(shares[1] * window)
     columns = (np.array([value], dtype=np.int64) for value in (looks, left, looks_before, first))
@@ -166,8 +167,8 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
             spent[int(windows[window].users[user])] += units
     assert sum(len(pairs.users) for pairs in windows.values()) == 100_000
     assert deaths > 200
-    assert max(spent.values()) <= chosen.purse
-    assert min(spent.values()) > chosen.purse - chosen.units[0], "all of them are empty at last"
+    assert max(spent.values()) <= chosen.looks.purse
+    assert min(spent.values()) > chosen.looks.purse - chosen.looks.units[0], "all of them are empty at last"
     left = PurseEntries.join([PurseEntries.from_cell(cell) for cell in stored[1]])
     assert left.left.min() >= 0
 
@@ -211,8 +212,10 @@ def test_an_empty_purse_pays_for_nothing_and_a_nearly_empty_one_for_what_it_can(
     found, store = weights_of(log, chosen)
     per_window = collections.Counter(window for window, _, _ in found)
     assert per_window == {0: 6, 1: 2}, "eight looks, and no more"
-    assert set(found.values()) == {chosen.weights[0]}
-    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.purse - 8 * chosen.units[0]]
+    assert set(found.values()) == {chosen.looks.weights[0]}
+    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [
+        chosen.looks.purse - 8 * chosen.looks.units[0]
+    ]
     assert found == expected_weights(log, chosen)
 
 
@@ -221,8 +224,8 @@ def test_in_the_last_window_nothing_is_kept_for_later():
     log = [event("u", "i", 2, chosen), event("v", "i", 1, chosen), event("v", "j", 2, chosen)]
     found, _ = weights_of(log, chosen)
     users = hashes_of(["u", "v"], chosen.stream_keys(SECRET))
-    assert found[2, "i", users["u"]] == chosen.weights[-1]
-    assert found[1, "i", users["v"]] < found[2, "j", users["v"]] <= chosen.weights[-1]
+    assert found[2, "i", users["u"]] == chosen.looks.weights[-1]
+    assert found[1, "i", users["v"]] < found[2, "j", users["v"]] <= chosen.looks.weights[-1]
     assert found == expected_weights(log, chosen)
 
 
@@ -234,7 +237,7 @@ def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key
         keys = chosen.stream_keys(secret)
         (pairs,) = pairs_by_window(log, chosen, keys).values()
         weights = Purses(chosen, keys).spend(pairs, 0)
-        assert sorted(weights.tolist()) == [0] * 92 + [chosen.weights[0]] * 8
+        assert sorted(weights.tolist()) == [0] * 92 + [chosen.looks.weights[0]] * 8
         kept.append(set(pairs.table.labels.take(pairs.items[weights > 0]).to_pylist()))
     assert kept[0] != kept[1], "the same eight with probability 1 / binomial(100, 8) < 1e-11"
 
@@ -243,9 +246,9 @@ def test_each_of_the_sliding_windows_of_an_event_is_paid():
     chosen = settings_for(6, HOUR, most_looks=8, sliding=3)
     found, store = weights_of([event("u", "i", 2, chosen)], chosen)
     assert sorted(window for window, _, _ in found) == [2, 3, 4]
-    assert set(found.values()) <= set(chosen.weights)
+    assert set(found.values()) <= set(chosen.looks.weights)
     spent = sum(units_of(chosen, found.values()))
-    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.purse - spent]
+    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.looks.purse - spent]
 
 
 def entries(*rows):
@@ -289,7 +292,7 @@ def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     after = PurseEntries.join([PurseEntries.from_cell(cell) for cell in again.rewritten_cells()])
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
-    assert (after.left < chosen.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
+    assert (after.left < chosen.looks.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"
 
 
 def test_cells_are_rewritten_when_they_are_many_or_mostly_old():
@@ -334,4 +337,4 @@ def test_what_cannot_be_paid_or_read_is_an_error():
         with pytest.raises(ValueError, match="damaged"):
             Purses(chosen, keys, damaged.to_cells())
     with pytest.raises(ValueError, match="at most 4,294,967,295 looks"):
-        Purses(dataclasses.replace(chosen, purse=2**40, weights=(1,), units=(1,)), keys)
+        Purses(changed(chosen, weights=(1,), units=(1,)), keys)

@@ -56,26 +56,26 @@ def test_a_user_spends_its_purse_evenly_and_never_more(looks):
     chosen = naming_settings(most_looks=5)
     weights = weights_of({7: [(window, "a") for window in range(looks)]}, chosen, 7)
     assert set(weights.values()) == {short_price_list(5).replay_weight(looks)}
-    assert sum(units_of(chosen, weights.values())) <= chosen.purse
+    assert sum(units_of(chosen, weights.values())) <= chosen.looks.purse
 
 
 @pytest.mark.parametrize("pairs", [6, 7, 20])
 def test_of_more_pairs_than_a_purse_pays_so_many_count_as_it_pays(pairs):
     chosen = naming_settings(30, most_looks=5)
     weights = weights_of({7: [(window, "a") for window in range(pairs)]}, chosen, 7)
-    assert [*weights.values()] == [chosen.weights[0]] * 5
-    assert 5 * chosen.units[0] <= chosen.purse < 6 * chosen.units[0]
+    assert [*weights.values()] == [chosen.looks.weights[0]] * 5
+    assert 5 * chosen.looks.units[0] <= chosen.looks.purse < 6 * chosen.looks.units[0]
 
 
 def test_weights_are_those_of_the_price_list():
     """The largest that can be paid, found by going through all of them."""
     prices = short_price_list(40)
     chosen = naming_settings(most_looks=40)
-    assert chosen.most_looks == prices.most_looks
-    amounts = [0, 1, *(unit + more for unit in prices.units for more in (-1, 0, 1)), chosen.purse]
+    assert chosen.looks.most_looks == prices.most_looks
+    amounts = [0, 1, *(unit + more for unit in prices.units for more in (-1, 0, 1)), chosen.looks.purse]
     priced = [(0, 0), *zip(prices.weights, prices.units, strict=True)]
     expected = [max(pair for pair in priced if pair[1] <= amount) for amount in amounts]
-    weights, units = chosen.looks_list.largest(np.array(amounts))
+    weights, units = chosen.looks.listed.largest(np.array(amounts))
     assert list(zip(weights.tolist(), units.tolist(), strict=True)) == expected
 
 

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms import HeavyHitter, ReleasePlan, WindowReport, WindowSchedule, read_report
+from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule, read_report
 from dp_transforms.html_tables import html_table
 from dp_transforms.reports import ReportHeader, write_report_file
 
@@ -60,7 +60,7 @@ def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> N
     report = report_of(0, [label])
     one = Table(report._repr_html_())
     path = tmp_path / "report.jsonl"
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
     whole = Table(read_report(path)._repr_html_())
     assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br"}
@@ -74,7 +74,7 @@ def test_a_report_shows_its_last_windows_and_largest_items(tmp_path: pathlib.Pat
     labels = [f"item-{number}" for number in range(11)]
     reports = [report_of(window, labels[: 1 + window % 11]) for window in range(30)]
     path = tmp_path / "report.avro"
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), reports)
     report = read_report(path)
     assert list(report.windows) == reports
@@ -88,7 +88,7 @@ def test_a_report_shows_its_last_windows_and_largest_items(tmp_path: pathlib.Pat
 
 @pytest.mark.parametrize("mode", ["looks", "hits"])
 def test_a_plan_shows_what_it_promises_and_declares(mode: str) -> None:
-    plan = ReleasePlan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode=mode)
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode=mode)
     table = Table(plan._repr_html_())
     assert table.caption == plan.guarantee
     facts = dict(zip(table.cells[::2], table.cells[1::2], strict=True))

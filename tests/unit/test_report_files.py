@@ -21,7 +21,7 @@ from dp_transforms.monitor.window_report import (
     HeavyHitter,
     WindowReport,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import (
     HEADER_KEY,
     ReportFileError,
@@ -66,7 +66,7 @@ def test_the_header_of_a_plan_carries_its_guarantee_and_all_of_its_fields():
     plan = small_plan()
     header = ReportHeader.of_plan(plan, run_id="run-1", stream="news")
     assert (header.run_id, header.stream, header.guarantee) == ("run-1", "news", plan.guarantee)
-    assert ReleasePlan.from_json(json.dumps(header.plan)) == plan
+    assert Plan.from_json(json.dumps(header.plan)) == plan
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

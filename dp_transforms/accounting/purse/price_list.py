@@ -53,10 +53,9 @@ from dp_transforms.accounting.purse.look_prices import (
 from dp_transforms.accounting.purse.price_bounds import Published, price_bounds, within
 from dp_transforms.checks import check_positive, check_range, check_whole, is_number, shown
 from dp_transforms.mechanisms.exponential_power import COUNT_SHAPE, MAX_SCALE, ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PricedWeights
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
 
 MOST_WORK = 1_000_000_000  # integers: some ten seconds. The default plan has 65 million
-PURSE_UNITS = 10**12  # a full purse
 MOST_LOOKS = 10**7
 _EACH = 32  # up to so many looks each number has its own weight, beyond it weights rise by the ratio
 _RATIO = 1.02  # of amounts; weights go with their root or less, so that rounding down costs at most about 1 %
@@ -121,7 +120,7 @@ def check_price_work(noise: ExponentialPower, order: float, weights: Sequence[in
     if work > MOST_WORK:
         raise ValueError(
             f"weights, scale, order and spacing make {work:.2g} steps to check the prices, more than {MOST_WORK:.2g}. "
-            "No plan of ReleasePlan.calibrate takes so many: write one with `shh plan --output`."
+            "No plan of Plan.calibrate takes so many: write one with `shh plan --output`."
         )
 
 

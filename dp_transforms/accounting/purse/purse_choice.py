@@ -13,17 +13,11 @@ from collections.abc import Sequence
 from dp_transforms.accounting.composition import check_delta, check_epsilon
 from dp_transforms.accounting.purse.look_prices import MAX_ORDER
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import (
-    MOST_LOOKS,
-    PURSE_UNITS,
-    PriceList,
-    hits_from,
-    make_price_list,
-    order_budget,
-)
+from dp_transforms.accounting.purse.price_list import MOST_LOOKS, PriceList, hits_from, make_price_list, order_budget
 from dp_transforms.accounting.purse.purse_search import SHAPES, Terms, best_terms, scale_for
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 
 DEFAULT_USUAL_LOOKS = (1, 1000)
 DEFAULT_MOST_LOOKS = 3000

@@ -28,7 +28,7 @@ from dp_transforms.logs.streams.partition_progress import (
 from dp_transforms.logs.streams.stream_source import PartitionReader
 from dp_transforms.monitor.counted_messages import ENDS, Key, Message, pair_messages
 from dp_transforms.monitor.domain_table import DomainTable
-from dp_transforms.monitor.stream_settings import StreamSettings
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.user_pairs import IdKeys, pairs_of_events
 
 MAX_RECORDS = 50_000
@@ -64,7 +64,7 @@ class PartitionPoller:
 
     def __init__(
         self,
-        settings: StreamSettings,
+        run: PlannedRun,
         keys: IdKeys,
         clock: StreamClock,
         shards: int,
@@ -75,31 +75,29 @@ class PartitionPoller:
         max_records: int = MAX_RECORDS,
         taken: TakenWindows | None = None,
     ) -> None:
-        self._settings = settings
+        self._schedule = run.plan.schedule
         self._keys = keys
         self._clock = clock
         self._shards = shards
         self._domain = domain
         self._confirm = confirm
         self._max_records = max_records
-        self._taken = taken or TakenWindows(0, settings.schedule.horizon)
-        self._run = _digest_of_run(settings, keys, clock, source, self._taken)
+        self._taken = taken or TakenWindows(0, run.plan.schedule.horizon)
+        self._run_digest = _digest_of_run(run, keys, clock, source, self._taken)
 
     def start(self) -> PartitionProgress:
-        progress = PartitionProgress(self._settings.schedule, self._clock, self._shards, self._taken)
-        progress.run = self._run
+        progress = PartitionProgress(self._schedule, self._clock, self._shards, self._taken)
+        progress.run = self._run_digest
         return progress
 
     def restore(self, data: bytes) -> PartitionProgress:
         """Raises StreamError for the state of a run with another plan, clock, key, source or number of shards. With
         another key or user field, no user would be recognized, and each would have a new budget."""
         try:
-            progress = PartitionProgress.from_bytes(
-                data, self._settings.schedule, self._clock, self._shards, self._taken
-            )
+            progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards, self._taken)
         except ValueError as error:
             raise StreamError(str(error)) from None
-        if progress.run != self._run:
+        if progress.run != self._run_digest:
             raise StreamError(
                 "the stored state belongs to a run with another plan, clock, stream, run id, part or noise key, or with"
                 " other fields, formats or schemas of its records. Use the same ones, or start a new run."
@@ -181,10 +179,10 @@ class PartitionPoller:
             is_known = self._domain.contains(self._keys.hash_items(batch.item.dictionary))[
                 batch.item.indices.to_numpy()
             ]
-            is_inside = self._settings.schedule.first_window(batch.time_micros) >= 0
+            is_inside = self._schedule.first_window(batch.time_micros) >= 0
             step.counts["events_outside_domain"] += int((is_inside & ~is_known).sum())
             batch, first_open = batch.where(is_known), first_open[is_known]
-        schedule = self._settings.schedule
+        schedule = self._schedule
         for window, shard, pairs in pairs_of_events(
             batch,
             schedule,
@@ -217,10 +215,10 @@ def _in_parts(rows: RejectedEvents) -> Iterator[RejectedEvents]:
         yield rows._replace(positions=rows.positions[start : start + _MOST_POSITIONS])
 
 
-def _digest_of_run(settings: StreamSettings, keys: IdKeys, clock: StreamClock, source: str, taken: TakenWindows) -> str:
+def _digest_of_run(run: PlannedRun, keys: IdKeys, clock: StreamClock, source: str, taken: TakenWindows) -> str:
     """Of the key, it holds only the keyed hash of a fixed text. A run that is taken in parts has one for each part."""
     key_check = keys.hash_users(pa.array(["the noise key of this run"])).tobytes().hex()
-    parts = [settings.run_id, settings.stream, settings.plan_fingerprint, dataclasses.asdict(clock), key_check, source]
+    parts = [run.run_id, run.stream, run.plan.fingerprint, dataclasses.asdict(clock), key_check, source]
     if taken.hands_over:
         parts.append(str(tuple(taken)))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

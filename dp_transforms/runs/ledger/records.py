@@ -22,7 +22,7 @@ from dp_transforms.plan.lifetime_cost import (
     from_delta_units,
     from_epsilon_units,
 )
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 
 USER = "user"
@@ -127,7 +127,7 @@ class PartRequest:
             raise ValueError(f"the unit of privacy must be {USER!r}, got {shown(self.unit)}.")
 
     @classmethod
-    def of_plan(cls, plan: ReleasePlan, *, population: str, stream: str, **fields: Any) -> PartRequest:
+    def of_plan(cls, plan: Plan, *, population: str, stream: str, **fields: Any) -> PartRequest:
         """The request with all that the plan says. fields: the others; without windows, all of the plan's."""
         schedule = plan.schedule
         ends = [format_utc(second * MICROS_PER_SECOND) for second in (schedule.start_seconds, schedule.end_seconds)]

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from dp_transforms.checks import exact
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
-from dp_transforms.plan.looks_plan import LooksPlan
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 
 _MOST_EPSILON = 700.0  # e to a larger one is no float
@@ -34,10 +33,10 @@ class Budget(NamedTuple):
     windows: int
 
 
-def budget_of(plan: ReleasePlan | None, reports: Iterable[WindowReport]) -> Budget | None:
+def budget_of(plan: Plan | None, reports: Iterable[WindowReport]) -> Budget | None:
     """Of the plan; without one the largest that a report states; None if nothing states any."""
     if plan is not None:
-        earlier = plan.activity_epsilon if isinstance(plan, LooksPlan) else 0.0
+        earlier = 0.0 if plan.looks is None else plan.looks.activity_epsilon or 0.0
         return Budget(plan.epsilon + earlier, plan.delta, plan.schedule.horizon)
     stated = [(report.epsilon_total, report.delta) for report in reports]
     if not stated:
@@ -84,11 +83,11 @@ def up(value: float) -> str:
     return f"{float(rounded):,.3g}" if value < 1000 else f"{float(rounded):.3g}"
 
 
-def may_be_done(plan: ReleasePlan | None) -> list[str]:
-    if isinstance(plan, LooksPlan):
+def may_be_done(plan: Plan | None) -> list[str]:
+    if plan is not None and plan.looks is not None:
         sizes = (
             "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
-            f" has a probability of at most {one_in(plan.size_error)}."
+            f" has a probability of at most {one_in(plan.looks.size_error)}."
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
@@ -100,7 +99,7 @@ def may_be_done(plan: ReleasePlan | None) -> list[str]:
     ]
 
 
-def must_not_be_concluded(plan: ReleasePlan | None) -> list[str]:
+def must_not_be_concluded(plan: Plan | None) -> list[str]:
     found = [
         "That few users had an item that is not in the report: it may have missed the threshold by little.",
         "That nothing happened in a window without items: the report does not tell whether there were any events.",
@@ -113,14 +112,14 @@ def must_not_be_concluded(plan: ReleasePlan | None) -> list[str]:
             "That more users had the item with the larger size: at least so many is a bound, not an estimate. Its users"
             " may only be less active, so that each adds more."
         )
-    if mode in (None, "hits-with-counts", "hits") or (isinstance(plan, LooksPlan) and plan.hits_per_user):
+    if mode in (None, "hits-with-counts", "hits") or (plan is not None and plan.hits is not None):
         found.append(
             "That an item lost its users where its size falls: some of them may be used up, and no longer count."
         )
     return found
 
 
-def not_covered(budget: Budget | None, plan: ReleasePlan | None) -> list[str]:
+def not_covered(budget: Budget | None, plan: Plan | None) -> list[str]:
     """What the guarantee does not say, each with the numbers of the run where there are any."""
     found = [
         "Other runs and reports about the same people: their epsilons and deltas add up (shh ledger keeps that"
@@ -138,7 +137,7 @@ def not_covered(budget: Budget | None, plan: ReleasePlan | None) -> list[str]:
         "Choices that were made by looking at the same log: the budget, the range, the windows and the thresholds must"
         " have been fixed beforehand.",
     ]
-    if plan is not None and plan.domain_size:
+    if plan is not None and plan.domain is not None:
         found.append(
             f"The list of {plan.domain_size:,} items that was declared as known: it must be public, and must not be"
             " made from the log."
@@ -169,9 +168,7 @@ class Finding(NamedTuple):
     sentence: str
 
 
-def check_against_plan(
-    header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None
-) -> list[Finding]:
+def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None) -> list[Finding]:
     """All findings; a plan that cannot be read is one, and nothing else can be looked at then."""
     readable = Finding(
         plan is not None, "The plan in the report can be read, and passes all checks of this version of shh."
@@ -207,9 +204,9 @@ def check_against_plan(
     ]
 
 
-def _is_of_mode(entry: HeavyHitter, plan: ReleasePlan) -> bool:
-    if isinstance(plan, LooksPlan):
-        return entry.level is not None and (entry.noisy_count is None or plan.counts_for > 0)
+def _is_of_mode(entry: HeavyHitter, plan: Plan) -> bool:
+    if plan.looks is not None:
+        return entry.level is not None and (entry.noisy_count is None or plan.counts is not None)
     if entry.level is not None:
         return False
     if plan.mode == "hits":

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.views.report_table import shown_text
@@ -173,16 +173,16 @@ class ReportColumns:
         return found
 
 
-def plan_of(header: ReportHeader) -> ReleasePlan | None:
+def plan_of(header: ReportHeader) -> Plan | None:
     """The plan in a header, with all of its checks; None where this version cannot read it."""
     try:
-        return ReleasePlan.from_json(json.dumps(header.plan))
+        return Plan.from_json(json.dumps(header.plan))
     except (ValueError, RecursionError, OverflowError, TypeError):
         return None
 
 
 def report_columns(
-    reports: Iterable[WindowReport], plan: ReleasePlan | None, titles: Mapping[str, str] | None = None
+    reports: Iterable[WindowReport], plan: Plan | None, titles: Mapping[str, str] | None = None
 ) -> ReportColumns:
     """The columns of these windows, which may come in any order. Raises UserError if they hold too many sizes.
 
@@ -231,7 +231,7 @@ def _millis(micros: int) -> float:
     return micros / 1000 if micros % 1000 else micros // 1000
 
 
-def _windows(rows: Sequence[WindowReport], plan: ReleasePlan | None) -> tuple[Windows, list[int]]:
+def _windows(rows: Sequence[WindowReport], plan: Plan | None) -> tuple[Windows, list[int]]:
     """The windows, and the number of that of each report."""
     spans = [(report.window_start, report.window_end) for report in rows]
     if not spans:
@@ -316,9 +316,9 @@ def _round_bounds(strengths: Sequence[int]) -> list[int]:
     return [bounds[round(place * (len(bounds) - 1) / (_MOST_CLASSES - 1))] for place in range(_MOST_CLASSES)]
 
 
-def _tolerance(plan: ReleasePlan | None) -> int:
+def _tolerance(plan: Plan | None) -> int:
     """Of noisy counts: their noise has a scale that the plan tells. Other sizes are compared as they are."""
-    scale = getattr(plan, "noise_scale", 0) if plan is not None and plan.mode == "hits-with-counts" else 0
+    scale = plan.charged_hits.noise.scale if plan is not None and plan.mode == "hits-with-counts" else 0
     return math.ceil(_NOISES * 2 * scale)  # Laplace: a difference has a standard deviation of 2 scales
 
 

@@ -15,9 +15,8 @@ import numpy as np
 from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.looks_plan import LooksPlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
-from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.html_text import FOLDER, asset, data_block, defined, document, escaped, listed, table
@@ -88,7 +87,7 @@ def page_scripts() -> list[tuple[str, str]]:
 
 
 def page_parts(
-    header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None, columns: ReportColumns
+    header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns
 ) -> dict[str, str]:
     """What fills the template, as HTML, whether the page is a file or is served."""
     versions = json.loads((FOLDER / "library" / "package.json").read_text())["dependencies"]
@@ -148,7 +147,7 @@ def extent_of(columns: ReportColumns) -> Extent:
     return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
 
 
-def summary(header: ReportHeader, plan: ReleasePlan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
     declared = "" if plan is None else f" has {counted(plan.schedule.horizon, 'window')}"
     run = f"Run {shown_text(header.run_id)}{declared}."
@@ -164,7 +163,7 @@ def named_in_words(items: int, windows: int) -> str:
     return f"{named} in {counted(windows, 'window')}"
 
 
-def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: ReleasePlan | None) -> str:
+def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None) -> str:
     budget = budget_of(plan, reports)
     promised = listed(in_three_sentences(budget), "ol") if budget else "<p>The report does not state a budget.</p>"
     parts = [
@@ -187,16 +186,16 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section aria-labelledby="{name}"><h2 id="{name}">{escaped(title)}</h2>{content}</section>'
 
 
-def unseen_table(plan: ReleasePlan) -> str:
+def unseen_table(plan: Plan) -> str:
     """From how many users on an item is found, by how active they are."""
     found = found_from(plan, LOOKS)
-    if not isinstance(plan, LooksPlan):
+    if plan.looks is None:
         return ""
     head = ["pairs (window, item) of each of its users in the whole run", "a new item", "an item named lately"]
     rows = [
         [f"{looks:,}", *(f"{row[looks]:,} users" for row in found.values())]
         for looks in LOOKS
-        if looks <= plan.most_looks
+        if looks <= plan.looks.most_looks
     ]
     return table(
         f"An item with fewer users in a window than this may be missing; with so many it is found with {FOUND:.0%}.",
@@ -205,7 +204,7 @@ def unseen_table(plan: ReleasePlan) -> str:
     )
 
 
-def _unseen(plan: ReleasePlan | None) -> str:
+def _unseen(plan: Plan | None) -> str:
     if plan is None:
         return (
             "<p>This version of shh cannot read the plan of the report, so it cannot tell from how many users on an"
@@ -218,7 +217,7 @@ def sentence_case(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _plan(header: ReportHeader, plan: ReleasePlan | None) -> str:
+def _plan(header: ReportHeader, plan: Plan | None) -> str:
     lines = [("stream", shown_text(header.stream)), ("run", shown_text(header.run_id))]
     if plan is not None:
         schedule = plan.schedule
@@ -245,7 +244,7 @@ def _lengths(schedule: WindowSchedule) -> str:
     return f"{size}, one every {slide}"
 
 
-def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
+def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     """What an approval is about, name by name."""
     schedule = plan.schedule
     budget = budget_of(plan, ())
@@ -261,18 +260,19 @@ def plan_facts(plan: ReleasePlan) -> list[tuple[str, str]]:
         ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
-    if earlier := getattr(plan, "activity_epsilon", 0.0):
+    if plan.looks is not None and (earlier := plan.looks.activity_epsilon):
         facts.insert(
             1, ("epsilon before", f"{exact(earlier)} for the histogram of activity that the plan is made from")
         )
-    if plan.domain_size:
-        facts.append(("known items", f"{plan.domain_size:,}, a public list; SHA-256 {plan.domain_fingerprint[:16]}…"))
-    if size_error := getattr(plan, "size_error", 0.0):
-        facts.append(("stated sizes", f"one or more is too large with a probability of at most {one_in(size_error)}"))
+    if plan.domain is not None:
+        facts.append(("known items", f"{plan.domain.size:,}, a public list; SHA-256 {plan.domain.fingerprint[:16]}…"))
+    if plan.looks is not None:
+        error = one_in(plan.looks.size_error)
+        facts.append(("stated sizes", f"one or more is too large with a probability of at most {error}"))
     return [*facts, ("fingerprint", plan.fingerprint)]
 
 
-def fact_sheet(plan: ReleasePlan) -> str:
+def fact_sheet(plan: Plan) -> str:
     """The sheet as HTML: a function of the plan alone."""
     budget = budget_of(plan, ())
     assert budget is not None

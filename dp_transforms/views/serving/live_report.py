@@ -17,7 +17,7 @@ from typing import Any
 
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
 from dp_transforms.views.page.report_columns import (
@@ -68,7 +68,7 @@ class LiveReport(Followed):
     """
 
     _header: ReportHeader
-    _plan: ReleasePlan | None
+    _plan: Plan | None
     _ended: RunEnded | None
     _goes_on: bool
     _reports: collections.deque[WindowReport]

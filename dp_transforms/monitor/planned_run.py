@@ -1,0 +1,41 @@
+"""A run of a plan: what workers get."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.plan.plan import Plan
+
+
+def fresh_run_id() -> str:
+    """A name that no run had before. Draw it when a pipeline is built: noise is a function of the key and this name,
+    so two runs of one name over different data would show what differs."""
+    return uuid.uuid4().hex
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One stream of one run of a plan; contains no secret."""
+
+    plan: Plan
+    stream: str
+    run_id: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, Plan):
+            raise ValueError(f"plan must be a Plan, got a {type(self.plan).__name__}. Use Plan.calibrate(...).")
+        # What takes accounting is computed here, once, and travels with the plan: workers only look it up.
+        _ = self.plan.fingerprint, self.plan.hits_from
+        _ = self.plan.epsilon_after_hits if self.plan.looks is None else self.plan.likely_noise
+
+    def stream_keys(self, secret: bytes) -> StreamKeys:
+        """All keyed functions of the run."""
+        return StreamKeys(
+            secret,
+            run_id=self.run_id,
+            plan_fingerprint=self.plan.fingerprint,
+            stream=self.stream,
+            threshold=self.plan.threshold,
+        )

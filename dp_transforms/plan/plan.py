@@ -1,0 +1,378 @@
+"""The plan of a run: a privacy budget turned into the plain numbers that the mechanisms run on.
+
+Guarantee: a run that follows a plan is (epsilon, delta)-DP for adding or removing one user with all of its events, over
+the whole declared schedule; with a known domain, provided the list of items is public and was not made from the log. A
+plan that breaks the first part cannot be built: construction checks it again. Every rounding goes toward more noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, Unpack, cast
+
+from dp_transforms.accounting.activity import guarantee_with_activity
+from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
+from dp_transforms.accounting.purse.price_list import PriceList, hits_from
+from dp_transforms.accounting.release_modes import RELEASE_MODES
+from dp_transforms.checks import exact, is_whole, shown
+from dp_transforms.html_tables import html_table
+from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
+from dp_transforms.plan.looks_calibration import LooksChoices, calibrate_looks
+from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
+from dp_transforms.plan.records import Budget, Counts, Domain, Hits, Known, KnownDomain, Looks, PaidHits, Shares
+from dp_transforms.plan.stored import (
+    Record,
+    as_fields,
+    as_float,
+    fingerprint_of,
+    parse,
+    read_record,
+    schema_of,
+    text_of,
+)
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+
+FORMAT_VERSION = 4
+DEFAULT_MODE = "looks"
+MODES = (*RELEASE_MODES, "looks")
+DEFAULT_MAX_USERS = 10**8
+DEFAULT_MAX_ITEMS = 10**9
+
+
+class Choices(HitsChoices, LooksChoices, total=False):
+    """What `Plan.calibrate` takes beside the budget; each mode has its own."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(Record):
+    """One calibrated run: what is promised, and the numbers that keep the promise. Build it with `calibrate`.
+
+    epsilon, delta: the guarantee for one user over the whole schedule.
+    schedule: the declared windows; its horizon is the number of windows that may be published.
+    domain: of a plan with a known domain.
+    max_users, max_items: declared bounds on distinct ids, for hash collisions; never measured. Stated sizes are wrong
+        more often than they say if there are more users.
+    threshold: noisy sums or counts of at least this are reported; in mode `hits` the lower edge of the charged zone.
+    looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
+    counts: where the largest named items have a count beside their name. known: where named items are followed; in a
+        known domain all items are known, and have the threshold.
+    shares: how delta was split.
+    """
+
+    epsilon: float
+    delta: float
+    schedule: WindowSchedule
+    domain: Domain | None = None
+    max_users: int
+    max_items: int
+    threshold: int
+    looks: Looks | None = None
+    hits: PaidHits | Hits | None = None
+    counts: Counts | None = None
+    known: Known | None = None
+    shares: Shares
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_plan(self)
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        epsilon: float,
+        delta: float,
+        schedule: WindowSchedule,
+        mode: str | None = None,
+        domain: KnownDomain | None = None,
+        max_users: int = DEFAULT_MAX_USERS,
+        max_items: int = DEFAULT_MAX_ITEMS,
+        **choices: Unpack[Choices],
+    ) -> Plan:
+        """The plan that finds most for this budget.
+
+        mode: one of `MODES`, by default looks. domain: the public list of all items, an `ItemDomain`; None for an open
+        one. choices: in looks those of `LooksChoices`, in the other modes those of `HitsChoices`; None stands for the
+        default of the mode.
+
+        Raises ValueError for an argument of another mode, and if the budget is too small for any noise that can
+        be sampled.
+        """
+        mode = DEFAULT_MODE if mode is None else mode
+        given = {name: value for name, value in choices.items() if value is not None}
+        for name in given.keys() - choices_of(mode):
+            others = ", ".join(other for other in MODES if name in choices_of(other))
+            if not others:
+                raise TypeError(f"Plan.calibrate() got an unexpected keyword argument {name!r}")
+            raise ValueError(f"{name} cannot be used with mode {mode!r}: it belongs to {others}. Leave it out.")
+        epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
+        check_budget(epsilon, delta, schedule)
+        check_declared_ids(max_users, max_items)
+        if domain is not None and not isinstance(domain, KnownDomain):
+            raise ValueError(f"domain must be an ItemDomain, got a {type(domain).__name__}. Use ItemDomain.read(path).")
+        known_domain = None if domain is None else Domain(domain.size, domain.fingerprint)
+        budget = Budget(epsilon, delta, schedule, known_domain, max_users, max_items)
+        known = cast(Any, given)  # each is one of the mode
+        found = calibrate_looks(budget, **known) if mode == "looks" else calibrate_hits(mode, budget, **known)
+        return cls(**budget._asdict(), **found)
+
+    def again(self, mode: str | None = None, **choices: Unpack[Choices]) -> Plan | None:
+        """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices.
+
+        Names as in `calibrate`. None if the budget is too small for it.
+        """
+        try:
+            return Plan.calibrate(
+                epsilon=self.epsilon,
+                delta=self.delta,
+                schedule=self.schedule,
+                mode=mode or self.mode,
+                domain=self.domain,
+                max_users=self.max_users,
+                max_items=self.max_items,
+                **choices,
+            )
+        except ValueError:
+            return None
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Its records
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """One of `MODES`."""
+        return "looks" if self.looks is not None else self.charged_hits.mode
+
+    @property
+    def paid_looks(self) -> Looks:
+        """`looks`. Raises ValueError for a plan without them."""
+        if self.looks is None:
+            raise ValueError(f"a plan of mode {self.mode} has no looks. Make one of mode looks.")
+        return self.looks
+
+    @property
+    def charged_hits(self) -> Hits:
+        """`hits` where users are charged for hits alone. Raises ValueError for another plan."""
+        if not isinstance(self.hits, Hits):
+            raise ValueError("a plan of mode looks charges no hits. Make one of another mode.")
+        return self.hits
+
+    @property
+    def paid_hits(self) -> PaidHits | None:
+        """`hits` where users pay for hits beside looks."""
+        return self.hits if isinstance(self.hits, PaidHits) else None
+
+    @property
+    def hits_per_user(self) -> int:
+        """After so many hits a user who pays for them no longer counts; 0 where nobody does."""
+        return 0 if self.hits is None else self.hits.per_user
+
+    @property
+    def domain_size(self) -> int:
+        """How many items a known domain has; 0 in an open domain."""
+        return 0 if self.domain is None else self.domain.size
+
+    @property
+    def pays_at_the_end(self) -> bool:
+        """Whether users pay for something only when all windows are answered: such a run has one part."""
+        return self.counts is not None
+
+    @property
+    def known_threshold(self) -> int:
+        """Noisy sums of at least this name a known item."""
+        return self.threshold if self.known is None else self.known.threshold
+
+    @property
+    def delta_open(self) -> float:
+        """The share of delta for items with one holder alone; 0 in a known domain."""
+        return self.shares.open or 0.0
+
+    @property
+    def known_for(self) -> int:
+        """For so many windows an item is known after it was named, in a known domain for all; 0: no item ever is."""
+        if self.known is not None:
+            return self.known.forget_after
+        return self.schedule.horizon if self.looks is not None and self.domain is not None else 0
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # What follows from them
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def guarantee(self) -> str:
+        """What the plan promises, in one sentence, and for a known domain on which condition; and what the plan and the
+        run promise together, if the plan is from the same users."""
+        condition = ", provided the list of items is public and was not made from the log" if self.domain else ""
+        activity = 0.0 if self.looks is None else self.looks.activity_epsilon or 0.0
+        return (
+            f"Everything published is ({exact(self.epsilon)}, {exact(self.delta)})-differentially private for adding or"
+            f" removing one user with all of its events, over the whole run of {self.schedule.horizon:,} windows"
+            f"{condition}." + guarantee_with_activity(self.epsilon, self.delta, activity)
+        )
+
+    @property
+    def queries_per_user(self) -> int:
+        """The most (window, item) counts that one user is part of: max_items_per_user times the horizon."""
+        return self.charged_hits.max_items_per_user * self.schedule.horizon
+
+    @property
+    def known_error(self) -> float:
+        """The probability with which noise alone names a known item in a window, rounded up."""
+        noise = self.charged_hits.noise if self.looks is None else self.looks.noise
+        return noise.upper_tail(self.known_threshold)
+
+    @property
+    def expected_false_reports(self) -> float:
+        """How many items of a known domain that nobody holds the run publishes on average; rounded up.
+
+        0 in an open domain, where noise names a known item that nobody holds with `known_error` in each window.
+        """
+        return self.domain_size * self.schedule.horizon * self.known_error if self.domain else 0.0
+
+    @functools.cached_property
+    def hit_prices(self) -> PriceList | None:
+        """The hits list, with every price computed again when this is first read; None where nobody has it."""
+        return None if self.paid_hits is None else self.paid_hits.prices(self.paid_looks)
+
+    @functools.cached_property
+    def hits_from(self) -> int:
+        """Users with fewer looks are better off on the looks list. In a stream a user joins the other with its look of
+        this number; 0 where there is no other."""
+        return 0 if self.hit_prices is None else hits_from(self.paid_looks.prices, self.hit_prices)
+
+    @functools.cached_property
+    def likely_noise(self) -> int:
+        """What a stated size allows the noise of one sum to be, with at most `max_users` users in the run.
+
+        So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
+        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, 9.6).
+        """
+        looks = self.paid_looks
+        followed = 2 * self.known_for * self.max_users * looks.most_looks
+        most_unheld = self.domain_size * self.schedule.horizon or followed
+        return smallest_size_margin(
+            looks.prices, looks.size_error, self.max_users, most_unheld, hit_prices=self.hit_prices
+        )
+
+    @functools.cached_property
+    def epsilon_after_hits(self) -> tuple[float, ...]:
+        """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
+
+        float[per_user], not decreasing, at most epsilon. But for kms21 it comes from the game accountant, whichever
+        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md section 7.
+        """
+        hits = self.charged_hits
+        return hits.rules.epsilon_after_hits(hits.noise, hits.per_user, self.epsilon, self.shares.paid)
+
+    def smallest_detectable(self, probability: float = 0.95) -> int:
+        """The smallest number of users from which an item is reported in a window with at least this probability.
+
+        In mode looks of a new item whose holders have the fewest of the usual looks; in others if none is excluded.
+        """
+        if self.looks is not None:
+            return self.found_from(self.looks.usual_looks[0], probability)
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie strictly between 0 and 1, got {probability!r}.")
+        # The largest with such a tail.
+        margin = self.charged_hits.noise.smallest_margin(math.nextafter(probability, 0)) - 1
+        return max(1, self.threshold - margin)
+
+    def found_from(
+        self, looks: int, probability: float = 0.95, *, known: bool = False, without_counts: bool = False
+    ) -> int:
+        """From how many users on an item is named in a window with this probability, if each has so many looks.
+
+        looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
+        pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
+        if users did not pay for counts. With hits: while none of the users is excluded.
+        """
+        threshold = self.known_threshold if known else self.threshold
+        counts = None if without_counts else self.counts
+        reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units
+        prices = self.paid_looks.prices
+        return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # As JSON
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
+        return fingerprint_of(self._fields())
+
+    def to_json(self) -> str:
+        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back.
+
+        One line a field, also of the records in it. A list has one line.
+        """
+        return text_of({**self._fields(), "fingerprint": self.fingerprint})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
+
+        A file is hostile input: an error shows one line and little. The fingerprint finds changes that were made by
+        accident, in an editor or on the way. It is not a signature: anybody can compute it again, and so change
+        anything that the other checks let pass.
+        """
+        fields = parse(text)
+        version = fields.get("format_version")
+        if not is_whole(version) or version != FORMAT_VERSION:
+            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
+        if fields.pop("fingerprint", None) != fingerprint_of(fields):
+            raise ValueError(
+                "the plan was changed after `shh plan` wrote it: the fingerprint is wrong. Write one with `shh plan"
+                " --output`."
+            )
+        del fields["format_version"]
+        return read_record(cls, fields, "the plan")
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON schema of `to_json`, made from the records."""
+        schema = schema_of(cls)
+        stored = {"format_version": {"const": FORMAT_VERSION}, "fingerprint": {"type": "string"}}
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            **schema,
+            "properties": {**schema["properties"], **stored},
+            "required": [*schema["required"], *stored],
+        }
+
+    def _fields(self) -> dict[str, Any]:
+        return {"format_version": FORMAT_VERSION, **as_fields(self)}
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what the plan promises, and its numbers. Lists have many; the JSON has them all."""
+        schedule = self.schedule
+        declared = [
+            ("mode", self.mode),
+            ("start", format_utc(schedule.start_seconds * MICROS_PER_SECOND)),
+            ("end", format_utc(schedule.end_seconds * MICROS_PER_SECOND)),
+            ("window", f"{schedule.window_seconds:,} s"),
+            ("slide", f"{schedule.slide_seconds:,} s"),
+        ]
+        fields = {name: value for name, value in as_fields(self).items() if name != "schedule"}
+        return html_table(self.guarantee, (), [*declared, *_flat(fields)])
+
+
+def choices_of(mode: str) -> frozenset[str]:
+    """The arguments of `Plan.calibrate` that a mode takes beside the budget. Raises ValueError for another name."""
+    if not isinstance(mode, str) or mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}.")
+    return frozenset((LooksChoices if mode == "looks" else HitsChoices).__annotations__)
+
+
+def _flat(fields: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """Every number with the name of its record; no lists."""
+    found: list[tuple[str, Any]] = []
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            found += _flat(value, f"{name}: ")
+        elif not isinstance(value, tuple):
+            found.append((before + name, value))
+    return found

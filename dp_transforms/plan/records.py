@@ -1,0 +1,322 @@
+"""The records of a plan: each is one choice with all its numbers, and a choice that was not made has no record.
+
+A record checks by itself what it can tell alone, when it is built or read; `plan_checks` checks what records must be to
+each other, and so that the plan keeps its promise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.accounting.purse.price_list import PriceList, count_noise
+from dp_transforms.accounting.purse.purse_choice import SMALLEST_KNOWN_ERROR, check_usual_looks
+from dp_transforms.accounting.purse.purse_search import LARGEST_SCALE
+from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode, mode_of
+from dp_transforms.checks import check_range, check_whole, shown
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
+from dp_transforms.plan.stored import Record
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+MOST_HITS = 10_000  # an accountant pass over more takes minutes
+
+
+@runtime_checkable
+class KnownDomain(Protocol):
+    """What a plan needs of an `ItemDomain`: the number of its items, and the hash of the list."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain(Record):
+    """A known domain, the public list of all items: how many there are, and the hex SHA-256 of the list."""
+
+    size: int
+    fingerprint: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("size", self.size, 1)
+        if not re.fullmatch("[0-9a-f]{64}", self.fingerprint):
+            raise ValueError("the fingerprint of a known domain must be its hex SHA-256.")
+
+
+class Budget(NamedTuple):
+    """What every plan is calibrated for; already checked. Names as in `Plan`."""
+
+    epsilon: float
+    delta: float
+    schedule: WindowSchedule
+    domain: Domain | None
+    max_users: int
+    max_items: int
+
+    @property
+    def domain_size(self) -> int:
+        return 0 if self.domain is None else self.domain.size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shares(Record):
+    """How delta was split.
+
+    paid: for what users pay for, looks or charged results. open: for items with one holder alone; none in a known
+    domain. sampling: for the distance of the sampled noise from its law. hash: for collisions of keyed hashes.
+    """
+
+    paid: float
+    open: float | None = None
+    sampling: float
+    hash: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WideNoise(Record):
+    """The second noise of mode `kms21`: ``W + min(V, cap)`` is added to a count, W of scale 1 / epsilon_per_query."""
+
+    epsilon_per_query: float
+    cap: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hits(Record):
+    """Users are charged for hits: modes `hits`, `hits-with-counts` and `kms21`.
+
+    per_user: charged results after which a user is excluded.
+    max_items_per_user: distinct items of a user that count in one window (L).
+    accountant: the proof that the noise comes from: ``game``, ``exact_tail`` or ``closed_form``; in kms21
+        ``threshold_monitor``.
+    epsilon_per_query: the discrete Laplace noise of one count, V in kms21, has scale 1 / epsilon_per_query.
+    wide: in kms21 alone.
+    """
+
+    mode: str
+    per_user: int
+    max_items_per_user: int
+    accountant: str
+    epsilon_per_query: float
+    wide: WideNoise | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_hits(self.per_user)
+        check_whole("max_items_per_user", self.max_items_per_user, 1)
+        check_accountant(self.mode, self.accountant)
+        if self.wide is not None and self.mode != "kms21":
+            raise ValueError(f"wide must be left out in mode {self.mode!r}: it belongs to kms21.")
+        self.rules.check(self.noise)
+
+    @property
+    def rules(self) -> ReleaseMode:
+        """The mode as an accountant sees it."""
+        return mode_of(self.mode)
+
+    @functools.cached_property
+    def noise(self) -> NoiseParameters:
+        """The noise of one count."""
+        if self.wide is None:
+            return NoiseParameters(self.epsilon_per_query)
+        return NoiseParameters(
+            self.epsilon_per_query, wide_epsilon_per_query=self.wide.epsilon_per_query, noise_cap=self.wide.cap
+        )
+
+    @functools.cached_property
+    def zone_width(self) -> int:
+        """Integers in the charged zone ``threshold .. threshold + zone_width - 1``; 0 except in mode `hits`."""
+        return self.rules.zone_width(self.noise)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Looks(Record):
+    """Users pay for looks out of a purse: mode `looks`. A *look* is a pair (window, item) in which a user counts.
+
+    usual_looks: the noise was chosen for users with between so many looks in the run; the guarantee is for all.
+    shape, scale: the noise of one sum, an `ExponentialPower`.
+    order, budget: the Renyi order, and the divergence of this order that a full purse stands for.
+    weights, units: what a user may add to an item, rising, and what a look with each costs of a purse.
+        The looks list: its users pay nothing for hits.
+    spacing: distance of the boundaries of levels; level k is reached at threshold + (k - 1) spacing. With hits there
+        are two levels.
+    size_error: the probability that any size that the run states is larger than the number of users.
+    activity_epsilon: what a noisy histogram of the same users' activity took beforehand, in addition to epsilon.
+        Histogram and run together are (epsilon + activity_epsilon, delta)-DP (`accounting.activity`).
+
+    Noise, thresholds and weights are in integers of one grid; they mean something only relative to each other.
+    """
+
+    usual_looks: tuple[int, int]
+    shape: float
+    scale: int
+    order: float
+    budget: float
+    weights: tuple[int, ...]
+    units: tuple[int, ...]
+    spacing: int
+    size_error: float
+    activity_epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_price_list("weights", self.weights, "units", self.units)
+        if self.usual_looks != check_usual_looks(self.usual_looks, self.most_looks):
+            raise ValueError(f"usual_looks must rise, got {shown(self.usual_looks)}.")
+        check_whole("scale", self.scale, 1, LARGEST_SCALE)
+        check_whole("spacing", self.spacing, 1)
+        check_range("size_error", self.size_error, SMALLEST_KNOWN_ERROR, 0.5)
+        if self.activity_epsilon == 0:
+            raise ValueError("activity_epsilon must be left out where there was no histogram.")
+
+    @functools.cached_property
+    def noise(self) -> ExponentialPower:
+        """The law of the noise of one sum."""
+        return ExponentialPower(self.shape, self.scale)
+
+    @property
+    def purse(self) -> int:
+        """Units of a full purse."""
+        return PURSE_UNITS
+
+    @property
+    def most_looks(self) -> int:
+        """A purse pays for at most so many looks; a user's further ones do not count."""
+        return PURSE_UNITS // self.units[0]
+
+    @functools.cached_property
+    def prices(self) -> PriceList:
+        """The looks list, with every price computed again when this is first read."""
+        return PriceList(self.noise, self.order, self.budget, self.weights, self.units, spacing=self.spacing)
+
+    @functools.cached_property
+    def listed(self) -> PricedWeights:
+        """The looks list as workers look weights up."""
+        return PricedWeights.of(self.weights, self.units)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaidHits(Record):
+    """Users may pay for hits beside looks, out of one purse: a name at level 1 is a *hit*, a larger sum is level 2.
+
+    There is a second list for users who pay less for looks, and besides for up to per_user hits; these are taken out of
+    their purses beforehand, and after them they no longer count.
+
+    units: what each of these hits costs.
+    weights, look_units: the hits list, as weights and units of `Looks` are the looks list.
+    """
+
+    per_user: int
+    units: int
+    weights: tuple[int, ...]
+    look_units: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("per_user", self.per_user, 1)
+        check_whole("units", self.units, 1)
+        check_price_list("weights", self.weights, "look_units", self.look_units)
+        if self.units_of_all + self.look_units[0] > PURSE_UNITS:
+            raise ValueError("hits leave less of a purse than a look costs. Use fewer, or a smaller price.")
+
+    @property
+    def units_of_all(self) -> int:
+        """What a user pays to be on the hits list."""
+        return self.per_user * self.units
+
+    def prices(self, looks: Looks) -> PriceList:
+        """The hits list, with every price computed again."""
+        return PriceList(
+            looks.noise,
+            looks.order,
+            looks.budget,
+            self.weights,
+            self.look_units,
+            hit_units=self.units,
+            hits=self.per_user,
+            spacing=looks.spacing,
+        )
+
+    @functools.cached_property
+    def listed(self) -> PricedWeights:
+        """The hits list as workers look weights up, for what is left when the hits are paid."""
+        return PricedWeights.of(self.weights, self.look_units)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counts(Record):
+    """The largest named items of each window are published with a count, which users pay for beside looks.
+
+    items: so many of a window. Replays alone.
+    per_user: at most so many counted pairs of a user count. units: what each costs of a purse.
+    scale: the Gaussian noise of a count has a standard deviation of this over sqrt(2).
+    """
+
+    items: int
+    per_user: int
+    units: int
+    scale: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            check_whole(field.name, getattr(self, field.name), 1)
+
+    def units_of_pairs(self, looks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """What users with so many pairs in the run pay for counts, whatever is named. looks, result: int64[n]."""
+        return np.minimum(looks, self.per_user) * self.units
+
+    @functools.cached_property
+    def noise(self) -> ExponentialPower:
+        """The law of the noise of one count."""
+        return count_noise(self.scale)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Known(Record):
+    """Items that were named are followed: noisy sums of at least `threshold` name them again.
+
+    forget_after: until they were not named for so many windows.
+    """
+
+    threshold: int
+    forget_after: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("threshold", self.threshold, 1)
+        check_whole("forget_after", self.forget_after, 1)
+
+
+def check_hits(hits: int) -> None:
+    """Raises ValueError unless the accountants can follow this many hits per user."""
+    check_whole("hits_per_user", hits, 1)
+    if hits > MOST_HITS:
+        raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
+
+
+def check_accountant(mode: str, accountant: str) -> None:
+    accountants = mode_of(mode).accountants
+    if not isinstance(accountant, str) or accountant not in accountants:
+        raise ValueError(
+            f"accountant must be one of {', '.join(accountants)} for mode {mode!r}, got {shown(accountant)}."
+        )
+
+
+def check_price_list(weights_name: str, weights: tuple[int, ...], units_name: str, units: tuple[int, ...]) -> None:
+    if not weights or len(weights) != len(units):
+        raise ValueError(f"{weights_name} and {units_name} must have one length, got {len(weights)} and {len(units)}.")
+    for name, values in ((weights_name, weights), (units_name, units)):
+        if any(low >= high for low, high in itertools.pairwise(values)):
+            raise ValueError(f"{name} must rise.")
+    if units[-1] > PURSE_UNITS:
+        raise ValueError(f"the largest weight must cost at most a purse, {PURSE_UNITS} units.")

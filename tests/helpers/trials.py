@@ -1,0 +1,134 @@
+"""Runs of plans made by hand, whose numbers promise nothing: flat numbers in, a `TrialPlan` out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import Counts, Domain, Hits, Known, Looks, PaidHits, Shares, WideNoise
+
+_SHARES = Shares(paid=1e-9, open=1e-9, sampling=1e-30, hash=1e-30)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Zoned(Hits):
+    """With any noise and zone."""
+
+    zone_width: int = 0
+
+    def __post_init__(self) -> None:
+        """No check."""
+
+
+def trial_of(plan: Plan, *, stream: str = "events", run_id: str = "run-1") -> TrialPlan:
+    """A run of a plan, which can be `changed`."""
+    return TrialPlan.of(PlannedRun(plan=plan, stream=stream, run_id=run_id))
+
+
+def hits_trial(
+    *,
+    mode: str,
+    hits_per_user: int,
+    max_items_per_user: int,
+    epsilon_per_query: float,
+    zone_width: int = 0,
+    wide_epsilon_per_query: float = 0.0,
+    noise_cap: int = 0,
+    **others: Any,
+) -> TrialPlan:
+    """Users are charged for hits. Names as in `Hits`; others: of `_trial`."""
+    is_kms21 = mode == "kms21"
+    hits = _Zoned(
+        mode=mode,
+        per_user=hits_per_user,
+        max_items_per_user=max_items_per_user,
+        accountant="threshold_monitor" if is_kms21 else "game",
+        epsilon_per_query=epsilon_per_query,
+        wide=WideNoise(epsilon_per_query=wide_epsilon_per_query, cap=noise_cap) if is_kms21 else None,
+        zone_width=zone_width,
+    )
+    return _trial(hits=hits, **others)
+
+
+def looks_trial(
+    *,
+    weights: tuple[int, ...],
+    units: tuple[int, ...],
+    noise: ExponentialPower,
+    spacing: int,
+    threshold: int,
+    known_threshold: int,
+    forget_after: int = 0,
+    domain_size: int = 0,
+    hits_per_user: int = 0,
+    hit_units: int = 0,
+    hit_weights: tuple[int, ...] = (),
+    hit_look_units: tuple[int, ...] = (),
+    counts_for: int = 0,
+    counts_per_user: int = 0,
+    count_units: int = 0,
+    count_scale: int = 0,
+    **others: Any,
+) -> TrialPlan:
+    """Users pay for looks. In a known domain the known threshold is that of all items. others: of `_trial`."""
+    looks = Looks(
+        usual_looks=(1, 1),
+        shape=noise.shape,
+        scale=noise.scale,
+        order=2.0,
+        budget=1.0,
+        weights=weights,
+        units=units,
+        spacing=spacing,
+        size_error=0.01,
+    )
+    counts = {"items": counts_for, "per_user": counts_per_user, "units": count_units, "scale": count_scale}
+    paid = {"per_user": hits_per_user, "units": hit_units, "weights": hit_weights, "look_units": hit_look_units}
+    is_followed = forget_after > 0 and not domain_size
+    return _trial(
+        looks=looks,
+        hits=PaidHits(**paid) if hits_per_user else None,
+        counts=Counts(**counts) if counts_for else None,
+        known=Known(threshold=known_threshold, forget_after=forget_after) if is_followed else None,
+        threshold=known_threshold if domain_size else threshold,
+        domain_size=domain_size,
+        **others,
+    )
+
+
+def _trial(*, epsilon: float = 9.0, delta: float = 1e-3, domain_size: int = 0, **others: Any) -> TrialPlan:
+    names = {"stream": "events", "run_id": "run-1", "fingerprint": "plan"}
+    bounds = {"max_users": 1000, "max_items": 1000, "shares": _SHARES}
+    domain = Domain(domain_size, "0" * 64) if domain_size else None
+    return TrialPlan(epsilon=epsilon, delta=delta, domain=domain, **{**names, **bounds, **others})
+
+
+def changed(trial: TrialPlan, **numbers: Any) -> TrialPlan:
+    """With other numbers, by the names of `hits_trial` or `looks_trial`."""
+    make = hits_trial if trial.looks is None else looks_trial
+    return make(**{**_flat(trial), **numbers})
+
+
+def _flat(trial: TrialPlan) -> dict[str, Any]:
+    records = {"looks", "hits", "counts", "known", "domain"}
+    flat = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial) if field.name not in records}
+    flat |= {"domain_size": trial.domain_size, "hits_per_user": trial.hits_per_user}
+    if trial.looks is None:
+        hits = trial.charged_hits
+        of_noise = {name: getattr(hits.noise, name) for name in ("wide_epsilon_per_query", "noise_cap")}
+        names = ("mode", "max_items_per_user", "epsilon_per_query", "zone_width")
+        return flat | of_noise | {name: getattr(hits, name) for name in names}
+    flat |= {name: getattr(trial.looks, name) for name in ("weights", "units", "noise", "spacing")}
+    flat |= {"known_threshold": trial.known_threshold, "forget_after": trial.known_for}
+    if trial.paid_hits is not None:
+        hit = trial.paid_hits
+        flat |= {"hit_units": hit.units, "hit_weights": hit.weights, "hit_look_units": hit.look_units}
+    if trial.counts is not None:
+        count = trial.counts
+        flat |= {"counts_for": count.items, "counts_per_user": count.per_user}
+        flat |= {"count_units": count.units, "count_scale": count.scale}
+    return flat

@@ -1,0 +1,305 @@
+"""Plans as files: the round trip, the schema, and every change that is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dp_transforms.plan.plan import FORMAT_VERSION, Plan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from tests.helpers.calibrated_plans import (
+    COUNTS,
+    DOMAIN,
+    IN_DOMAIN,
+    KMS21,
+    LABELS,
+    START,
+    calibrated_plan,
+    looks_plan,
+    short_looks_plan,
+)
+from tests.helpers.plan_files import changed_plan, with_changes
+from tests.helpers.plan_schema import FILE
+
+LOOKS = short_looks_plan()
+LOOKS_IN_DOMAIN = short_looks_plan(domain=DOMAIN)
+WITH_HITS = looks_plan(most_looks=200, usual_looks=(50, 200), hits_per_user=2)
+WITH_COUNTS = short_looks_plan(counts_for=3)
+PLANS = {
+    "hits": LABELS,
+    "hits with counts": COUNTS,
+    "kms21": KMS21,
+    "hits in a domain": IN_DOMAIN,
+    "another accountant": calibrated_plan(accountant="exact_tail"),
+    "a higher threshold": calibrated_plan(threshold=600),
+    "looks": LOOKS,
+    "looks in a domain": LOOKS_IN_DOMAIN,
+    "items that are not followed": short_looks_plan(known_items=False),
+    "looks and hits": WITH_HITS,
+    "looks and counts": WITH_COUNTS,
+}
+_Change = dict[str, Any] | Callable[[Any], dict[str, Any]]
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
+    again = Plan.from_json(plan.to_json())
+    assert again == plan == pickle.loads(pickle.dumps(plan))  # noqa: S301
+    assert (again.fingerprint, hash(again)) == (plan.fingerprint, hash(plan))
+    fields = json.loads(plan.to_json())
+    assert (fields["format_version"], fields["fingerprint"]) == (FORMAT_VERSION, plan.fingerprint)
+    assert set(fields) <= {field.name for field in dataclasses.fields(Plan)} | {"format_version", "fingerprint"}
+    assert len(plan.to_json().splitlines()) < 60, "a price list has two lines"
+    other_way = json.dumps({**dict(reversed(fields.items())), "epsilon": 2}, separators=(",", ":"))
+    assert Plan.from_json(other_way) == plan, "2 is 2.0, in any order"
+
+
+def test_each_plan_has_a_fingerprint_of_its_own() -> None:
+    assert len({plan.fingerprint for plan in PLANS.values()}) == len(PLANS)
+    assert calibrated_plan(epsilon=2).fingerprint == LABELS.fingerprint
+    LABELS.epsilon_after_hits  # noqa: B018 - a cached value is not part of the plan
+    assert Plan.from_json(LABELS.to_json()) == LABELS
+
+
+def test_the_schema_is_that_of_the_records() -> None:
+    """`python -m tests.helpers.plan_schema` writes it."""
+    assert json.loads(FILE.read_text()) == Plan.json_schema()
+
+
+def _fits(value: Any, schema: dict[str, Any]) -> bool:
+    if "anyOf" in schema:
+        return any(_fits(value, each) for each in schema["anyOf"])
+    if "const" in schema:
+        return bool(value == schema["const"])
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float)}
+    if not isinstance(value, kinds[schema["type"]]):
+        return False
+    if schema["type"] == "array":
+        return all(_fits(each, schema["items"]) for each in value)
+    if schema["type"] != "object":
+        return True
+    known = schema["properties"]
+    return set(schema["required"]) <= value.keys() <= known.keys() and all(_fits(value[n], known[n]) for n in value)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_stored_plans_fit_the_schema(plan: Plan) -> None:
+    fields = json.loads(plan.to_json())
+    assert _fits(fields, Plan.json_schema())
+    assert not _fits({**fields, "surprise": 1}, Plan.json_schema())
+    assert not _fits({**fields, "threshold": "1"}, Plan.json_schema())
+    assert not _fits({name: value for name, value in fields.items() if name != "shares"}, Plan.json_schema())
+
+
+REFUSED: list[tuple[Plan, _Change, str]] = [
+    # Of every plan
+    (LABELS, {"epsilon": -1.0}, "epsilon must be > 0"),
+    (LABELS, {"epsilon": "2"}, "epsilon must be a number"),
+    (LABELS, {"epsilon": 10**400}, "epsilon must be"),
+    (LABELS, {"delta": math.inf}, "the plan contains NaN or an infinity"),
+    (LABELS, {"delta": 9e-10}, "shares of delta must add up"),
+    (LABELS, {"format_version": FORMAT_VERSION - 1}, f"format_version {FORMAT_VERSION}"),
+    (LABELS, {"surprise": 1}, "the plan has missing or unknown fields: surprise"),
+    (LABELS, {"hits.surprise": 1}, "hits has missing or unknown fields: surprise"),
+    (LABELS, {"schedule": {"start_seconds": 0}}, "schedule has missing or unknown fields"),
+    (LABELS, {"schedule": 5}, "schedule must be an object"),
+    (LABELS, {"schedule": None}, "missing or unknown fields: schedule"),
+    (LABELS, {"threshold": 490.5}, "threshold must be a whole number"),
+    (LABELS, {"threshold": 10**400}, "threshold must be at most"),
+    (LABELS, {"max_users": 10**400}, "max_users must be at most"),
+    (LABELS, {"shares.open": LABELS.delta_open * 1.5}, "shares of delta must add up"),
+    (LABELS, {"shares.open": -1e-10}, "the share open must lie strictly"),
+    (LABELS, {"shares.open": 0.0}, "the share open must lie strictly"),
+    (LABELS, {"shares.open": None}, "the share open of delta must be there in an open domain"),
+    (LABELS, {"shares.hash": LABELS.shares.hash / 2}, "the share hash must be >="),
+    (LABELS, {"shares.sampling": 1e-40}, "the share sampling must be >="),
+    (LABELS, {"max_users": 10**9}, "the share hash must be >="),
+    (LABELS, {"domain": {"size": 10, "fingerprint": "ab" * 32}}, "the share open of delta must be there in an open"),
+    (LABELS, {"domain": {"size": 10, "fingerprint": "x" * 64}}, "must be its hex SHA-256"),
+    (LABELS, {"domain": {"size": 10}}, "domain has missing or unknown fields: fingerprint"),
+    # Users are charged for hits
+    (LABELS, {"hits": None}, "a plan must have looks, hits, or both"),
+    (LABELS, {"epsilon": 1.9}, "too little noise"),
+    (LABELS, {"hits.per_user": 4}, "too little noise"),
+    (LABELS, {"hits.per_user": True}, "per_user must be a whole number"),
+    (LABELS, {"hits.accountant": "closed_form"}, "too little noise"),
+    (LABELS, {"hits.accountant": 5}, "accountant must be a str"),
+    (LABELS, {"hits.epsilon_per_query": LABELS.charged_hits.epsilon_per_query * 1.01}, "too little noise"),
+    (LABELS, {"hits.epsilon_per_query": math.nan}, "the plan contains NaN or an infinity"),
+    (LABELS, {"hits.mode": "histogram"}, "mode must be one of"),
+    (LABELS, {"hits.mode": ["hits"]}, "mode must be a str"),
+    (LABELS, {"hits.wide": {"epsilon_per_query": 1e-3, "cap": 5}}, "it belongs to kms21"),
+    (LABELS, {"hits.mode": "kms21", "hits.accountant": "threshold_monitor"}, "cap must be"),
+    (LABELS, {"hits.max_items_per_user": 4}, "threshold must be >="),
+    (LABELS, {"threshold": 489}, "threshold must be >= 490"),
+    (LABELS, {"counts": {"items": 1, "per_user": 1, "units": 1, "scale": 1}}, "counts and known must be left out"),
+    (LABELS, {"known": {"threshold": 1, "forget_after": 1}}, "counts and known must be left out"),
+    (KMS21, {"epsilon": 1.9}, "too little noise"),
+    (KMS21, {"hits.per_user": 21}, "too little noise"),
+    (KMS21, {"hits.wide.epsilon_per_query": KMS21.charged_hits.noise.wide_epsilon_per_query * 1.01}, "must be at most"),
+    (KMS21, {"hits.wide.epsilon_per_query": -1.0}, "wide_epsilon must be finite"),
+    (KMS21, {"hits.wide.cap": KMS21.charged_hits.noise.noise_cap - 1000}, "must be at most"),
+    (KMS21, {"hits.wide.cap": 0}, "cap must be"),
+    (KMS21, {"hits.wide.cap": 10**400}, "cap must be at most"),
+    (KMS21, {"hits.wide": None}, "cap must be"),
+    (KMS21, {"hits.mode": "hits", "hits.accountant": "game"}, "it belongs to kms21"),
+    (KMS21, {"hits.accountant": "game"}, "accountant must be one of threshold_monitor"),
+    (KMS21, {"threshold": KMS21.threshold - 1}, f"threshold must be >= {KMS21.threshold}"),
+    (IN_DOMAIN, {"domain": None}, "the share open of delta must be there in an open domain"),
+    (IN_DOMAIN, {"domain.size": 0}, "size must be a whole number >= 1"),
+    (IN_DOMAIN, {"domain.size": True}, "size must be a whole number"),
+    (IN_DOMAIN, {"domain.size": 2 * 10**9}, "max_items must be >="),
+    (IN_DOMAIN, {"domain.size": 10**8, "threshold": 1}, "threshold = 1 would publish"),
+    (IN_DOMAIN, {"domain.fingerprint": 5}, "fingerprint must be a str"),
+    (IN_DOMAIN, {"shares.open": 1e-11}, "left out in a known one"),
+    (IN_DOMAIN, {"shares.sampling": 1e-36}, "the share sampling must be >="),
+    (IN_DOMAIN, {"threshold": 0}, "threshold must be a whole number >= 1"),
+    # Users pay for looks
+    (LOOKS, {"epsilon": 1.9}, "budget must be at most"),
+    (LOOKS, lambda p: {"shares.paid": p.shares.paid * 0.99}, "budget must be at most"),
+    (LOOKS, lambda p: {"shares.open": p.delta_open * 0.99}, "threshold must be >="),
+    (LOOKS, lambda p: {"shares.hash": p.shares.hash / 2}, "the share hash must be >="),
+    (LOOKS, lambda p: {"max_items": 10**13}, "the share hash must be >="),
+    (LOOKS, lambda p: {"shares.sampling": 1e-40}, "the share sampling must be >="),
+    (LOOKS, lambda p: {"looks.order": p.looks.order * 1.01}, "weight .* costs|budget must be at most"),
+    (LOOKS, lambda p: {"looks.order": p.looks.order * 0.9}, "budget must be at most"),
+    (LOOKS, lambda p: {"looks.budget": p.looks.budget * 1.01}, "budget must be at most"),
+    (LOOKS, lambda p: {"looks.budget": p.looks.budget * 0.99}, "weight .* costs"),
+    (LOOKS, lambda p: {"looks.shape": 2.0}, "weight .* costs|spacing"),
+    (LOOKS, lambda p: {"looks.shape": 5.0}, "shape must lie in"),
+    (LOOKS, lambda p: {"looks.shape": "2.5"}, "shape must be a number"),
+    (LOOKS, lambda p: {"looks.scale": p.looks.scale - 100}, "weight .* costs"),
+    (LOOKS, lambda p: {"looks.scale": 10**7}, "scale must be a whole number in"),
+    (LOOKS, lambda p: {"looks.weights": [w + 50 for w in p.looks.weights]}, "weight .* costs"),
+    (LOOKS, lambda p: {"looks.units": [u - 10**9 for u in p.looks.units]}, "weight .* costs"),
+    (LOOKS, lambda p: {"looks.weights": list(reversed(p.looks.weights))}, "weights must rise"),
+    (LOOKS, lambda p: {"looks.weights": p.looks.weights[1:]}, "weights and units must have one length"),
+    (LOOKS, lambda p: {"looks.weights": [], "looks.units": []}, "weights and units must have one length"),
+    (LOOKS, lambda p: {"looks.weights": [1.5, *p.looks.weights[1:]]}, "each of weights must be a whole number"),
+    (LOOKS, lambda p: {"looks.weights": [[1], *p.looks.weights[1:]]}, "each of weights must be a whole number"),
+    (LOOKS, {"looks.weights": "123"}, "weights must be at most 1,000 whole numbers"),
+    (LOOKS, {"looks.weights": list(range(1, 1002))}, "weights must be at most 1,000 whole numbers"),
+    (LOOKS, {"looks.units": {"a": 1}}, "units must be at most 1,000 whole numbers"),
+    (LOOKS, lambda p: {"looks.units": [*p.looks.units[:-1], 10**12 + 1]}, "must cost at most a purse"),
+    (LOOKS, lambda p: {"looks.units": [1, *p.looks.units[1:]]}, "most_looks must be a whole number in 1 .. 100000"),
+    (LOOKS, lambda p: {"looks.spacing": round(4 * p.looks.noise.standard_deviation)}, "weight .* costs"),
+    (LOOKS, {"looks.spacing": 0}, "spacing must be a whole number >= 1"),
+    (LOOKS, {"looks.usual_looks": [1, 21]}, "each of usual_looks"),
+    (LOOKS, {"looks.usual_looks": [10, 1]}, "usual_looks must rise"),
+    (LOOKS, {"looks.usual_looks": 5}, "usual_looks must be a pair"),
+    (LOOKS, {"looks.size_error": 0.6}, "size_error must lie in"),
+    (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
+    (LOOKS, {"looks.activity_epsilon": 0.0}, "activity_epsilon must be left out"),
+    (LOOKS, {"threshold": LOOKS.threshold - 1}, f"threshold must be >= {LOOKS.threshold}"),
+    (LOOKS, {"looks": None, "known": None}, "a plan must have looks, hits, or both"),
+    (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "hits of a plan with looks must be paid out of the purse"),
+    (LOOKS, {"known.threshold": LOOKS.threshold + 1}, "must be at most the threshold"),
+    (LOOKS, {"known.threshold": 0}, "threshold must be a whole number >= 1"),
+    (LOOKS, {"known.threshold": 1}, "noise would name an item that nobody holds again and again"),
+    (LOOKS, {"known.forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
+    (LOOKS, {"known.forget_after": 0}, "forget_after must be a whole number >= 1"),
+    (LOOKS_IN_DOMAIN, {"known": {"threshold": 5, "forget_after": 5}}, "every item is known"),
+    (LOOKS_IN_DOMAIN, {"shares.open": 1e-10}, "left out in a known one"),
+    # and for hits
+    (WITH_HITS, {"looks": None, "known": None}, "of one without them be charged"),
+    (WITH_HITS, {"hits.per_user": 3}, "its look_units differ"),
+    (WITH_HITS, {"hits.per_user": 1}, "its look_units differ"),
+    (WITH_HITS, {"hits.per_user": 0}, "per_user must be a whole number >= 1"),
+    (WITH_HITS, {"hits.per_user": 10**4}, "hits leave less of a purse"),
+    (WITH_HITS, lambda p: {"hits.units": p.hits.units * 9 // 10}, "its look_units differ|weight .* costs"),
+    (WITH_HITS, {"hits.units": 10**12}, "hits leave less of a purse"),
+    (WITH_HITS, {"hits.units": 0}, "units must be a whole number >= 1"),
+    (WITH_HITS, lambda p: {"hits.look_units": [p.hits.look_units[0] + 10**7, *p.hits.look_units[1:]]}, "differ"),
+    (WITH_HITS, lambda p: {"hits.look_units": [*p.hits.look_units[:-1], p.hits.look_units[-1] * 9 // 10]}, "costs"),
+    (WITH_HITS, lambda p: {"hits.weights": p.looks.weights[-len(p.hits.weights) :]}, "weight .* costs"),
+    (WITH_HITS, lambda p: {"hits.weights": [*p.hits.weights[:-1], p.looks.weights[-1] + 1]}, "must be at most"),
+    (WITH_HITS, {"hits.weights": []}, "one length"),
+    (WITH_HITS, {"hits.weights": ["a"]}, "each of weights must be a whole number"),
+    (WITH_HITS, {"threshold": WITH_HITS.threshold - 1}, "threshold must be >="),
+    (WITH_HITS, {"counts": {"items": 1, "per_user": 1, "units": 1, "scale": 1}}, "Use one of the two"),
+    # and for counts
+    (WITH_COUNTS, lambda p: {"counts.units": p.counts.units - 1}, "units of counts must be at least"),
+    (WITH_COUNTS, lambda p: {"counts.scale": p.counts.scale - 1}, "units of counts must be at least"),
+    (WITH_COUNTS, {"counts.per_user": 120}, "counts must cost at most 20% of a purse"),
+    (WITH_COUNTS, {"counts.items": 0}, "items must be a whole number >= 1"),
+    (WITH_COUNTS, {"counts.per_user": 0}, "per_user must be a whole number >= 1"),
+]
+
+
+@pytest.mark.parametrize(("plan", "change", "said"), REFUSED)
+def test_a_tampered_plan_is_refused(plan: Plan, change: _Change, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        with_changes(plan, change(plan) if callable(change) else change)
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_longer_schedule_is_refused_where_users_are_charged_in_each_window() -> None:
+    """What a purse pays for does not depend on the number of windows, in an open domain."""
+    longer = WindowSchedule.fixed(START, START + 5000 * 3600, 3600)
+    with pytest.raises(ValueError, match="threshold must be >="):
+        with_changes(LABELS, {"schedule": dataclasses.asdict(longer)})
+    assert with_changes(LOOKS, {"schedule": dataclasses.asdict(longer)}) == short_looks_plan(schedule=longer)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_items": 10**8},  # each of these keeps the promise, so that no other check would find it
+        {"threshold": 491},
+        {"max_users": 10},
+        {"fingerprint": COUNTS.fingerprint},
+        {"fingerprint": None},
+    ],
+)
+def test_a_plan_that_was_changed_by_hand_is_refused(changes: dict[str, Any]) -> None:
+    if "fingerprint" not in changes:
+        assert with_changes(LABELS, changes) != LABELS
+    with pytest.raises(ValueError, match="was changed after `shh plan` wrote it: the fingerprint is wrong"):
+        Plan.from_json(json.dumps({**json.loads(LABELS.to_json()), **changes}))
+
+
+@pytest.mark.parametrize("name", ["epsilon", "delta", "fingerprint", "format_version"])
+def test_a_field_that_is_named_twice_is_refused(name: str) -> None:
+    text = LABELS.to_json()
+    value = json.dumps(json.loads(text)[name])
+    twice = text.replace(f'"{name}": {value}', f'"{name}": 7, "{name}": {value}', 1)
+    assert json.loads(twice) == json.loads(text), "the standard parser takes the last one"
+    with pytest.raises(ValueError, match=f"the plan has the field '{name}' twice"):
+        Plan.from_json(twice)
+    inner = text.replace('"slide_seconds"', '"slide_seconds": 1, "slide_seconds"')
+    with pytest.raises(ValueError, match="'slide_seconds' twice"):
+        Plan.from_json(inner)
+
+
+@pytest.mark.parametrize("name", [r"epsilon\n\u001b[31m", r"\u202e", "x" * 100_000, r"epsilon\ud800"])
+def test_what_a_hostile_plan_holds_is_shown_harmless_and_short(name: str) -> None:
+    key = json.loads(f'"{name}"')
+    hostile = [
+        *(changed_plan(LABELS, {place: 1}) for place in (key, f"schedule.{key}", f"hits.{key}")),
+        *(changed_plan(LABELS, {place: key}) for place in ("hits.mode", "hits.accountant", "threshold", "looks")),
+        LABELS.to_json().replace('"epsilon"', f'"{name}": 1, "{name}": 2, "epsilon"', 1),
+    ]
+    for text in hostile:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            Plan.from_json(text)
+        message = str(caught.value)
+        assert message.isprintable()
+        assert len(message) < 1000
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "[" * 1_000_000, "{", "[]", "null", "3", '{"format_version": 1}'])
+def test_what_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="the plan"):
+        Plan.from_json(text)
+
+
+def test_more_noise_than_needed_is_allowed() -> None:
+    weaker = with_changes(LABELS, {"hits.epsilon_per_query": 0.05, "threshold": 600})
+    assert Plan.from_json(weaker.to_json()) == weaker
+    assert weaker.charged_hits.zone_width == 40
