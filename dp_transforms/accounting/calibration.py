@@ -16,9 +16,10 @@ from dp_transforms.mechanisms.discrete_laplace_law import empty_items_total_vari
 DEFAULT_FALSE_REPORTS = 0.05
 
 
-def hash_delta(queries: int, max_users: int, max_items: int) -> float:
-    """Another user with the same 64-bit hash, or a foreign item with the 128-bit hash of one of the user's items."""
-    return (max_users + queries * max_items / 2.0**64) / 2.0**64
+def hash_delta(max_users: int, max_items: int) -> float:
+    """Another user with the same 64-bit hash, or two items of the run with the same 128-bit hash: of a user's items
+    also those that do not count, since labels are read from all of them (docs/guarantee.md, "How delta is split")."""
+    return (max_users + max_items**2 / 2.0**64) / 2.0**64
 
 
 def sampling_delta(epsilon: float, distance_of_draws: float, horizon: int, domain_size: int) -> float:

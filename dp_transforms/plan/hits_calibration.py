@@ -61,7 +61,7 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
     if threshold is not None:
         check_whole("threshold", threshold, 1)
     queries = items * horizon
-    delta_hash = hash_delta(queries, budget.max_users, budget.max_items)
+    delta_hash = hash_delta(budget.max_users, budget.max_items)
     # The worst case; still far below 1e-20.
     delta_sampling = charged_sampling_delta(
         budget.epsilon, queries, charging.widest.total_variation, horizon, domain_size

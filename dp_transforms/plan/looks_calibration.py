@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any, Unpack
 
 from dp_transforms.accounting.activity import activity_delta
-from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, sampling_delta
+from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, delta_left, hash_delta, sampling_delta
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import (
     MOST_COUNTS_PER_USER,
@@ -28,7 +28,7 @@ from dp_transforms.accounting.purse.purse_choice import (
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.plan.hits_calibration import PerUser
-from dp_transforms.plan.plan_checks import check_most_looks, looks_hash_delta
+from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares
 from dp_transforms.plan.stored import as_float
 
@@ -72,7 +72,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     """The records of the plan that finds most for users with the usual looks. given: without None."""
     forget_after, known_error = _known(budget, given)
     usual_looks, most_looks = _looks(given)
-    hash_share = looks_hash_delta(budget.max_users, budget.max_items)
+    hash_share = hash_delta(budget.max_users, budget.max_items)
     counts_for, hits_per_user = given.get("counts_for") or 0, given.get("hits_per_user")
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:

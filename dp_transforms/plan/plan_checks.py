@@ -1,7 +1,7 @@
 """Whether a plan keeps its promise: what its records must be to each other, checked when it is built or read.
 
-``delta = paid + open + sampling + hash`` (docs/guarantee.md section 3, docs/purse.md sections 2 to 4 and 7): each share
-is at least what the run needs. Each function raises ValueError.
+``delta = paid + open + sampling + hash`` (docs/guarantee.md, "How delta is split for looks" and "How delta is split
+for hits"): each share is at least what the run needs. Each function raises ValueError.
 """
 
 from __future__ import annotations
@@ -70,11 +70,6 @@ def check_most_looks(most_looks: int) -> None:
     check_whole("most_looks", most_looks, 1, MOST_LOOKS_OF_PLAN)
 
 
-def looks_hash_delta(max_users: int, max_items: int) -> float:
-    """All items of the run have different hashes, and no other user has that of x' (docs/purse.md, section 7)."""
-    return hash_delta(max_items, max_users, max_items)
-
-
 def _check_records(plan: Plan) -> None:
     """Which records go together."""
     if isinstance(plan.hits, PaidHits) != (plan.looks is not None and plan.hits is not None):
@@ -133,14 +128,14 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
         )
     queries, variation = plan.queries_per_user, hits.noise.total_variation
     needed = charged_sampling_delta(plan.epsilon, queries, variation, plan.schedule.horizon, plan.domain_size)
-    _check_share("hash", plan.shares.hash, hash_delta(queries, plan.max_users, plan.max_items))
+    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
     _check_share("sampling", plan.shares.sampling, needed)
 
 
 def _check_looks(plan: Plan, looks: Looks) -> None:
     check_most_looks(looks.most_looks)
     _check_known(plan)
-    _check_share("hash", plan.shares.hash, looks_hash_delta(plan.max_users, plan.max_items))
+    _check_share("hash", plan.shares.hash, hash_delta(plan.max_users, plan.max_items))
     variation = looks.most_looks * looks.noise.sampling_total_variation
     if plan.counts is not None:
         _check_counts(plan.counts, looks)

@@ -58,7 +58,7 @@ def looks_plan_of(
     """epsilon 10 and delta 0.1 protect nobody, but little noise is needed. A smaller delta needs a higher order."""
     known = ItemDomain.of_ids(domain) if domain else None
     delta_open = 0.0 if known else delta / 2
-    delta_hash = hash_delta(most_ids, most_ids, most_ids)
+    delta_hash = hash_delta(most_ids, most_ids)
     draws = most_looks + (counts_per_user if counts_for else 0)
     sampling = sampling_delta(
         epsilon, draws * _NOISE.sampling_total_variation, schedule.horizon, known.size if known else 0

@@ -63,8 +63,8 @@ def test_the_noise_of_a_plan_is_the_largest_of_six_digits() -> None:
 
 
 def test_the_share_of_hashes_by_hand() -> None:
-    assert hash_delta(240, 10**6, 10**5) == pytest.approx((10**6 + 240 * 10**5 / 2**64) / 2**64, rel=1e-15, abs=0)
-    assert hash_delta(10**9, 1, 2**60) == pytest.approx((1 + 10**9 / 16) / 2**64, rel=1e-15, abs=0)
+    assert hash_delta(10**6, 10**5) == pytest.approx((10**6 + 10**10 / 2**64) / 2**64, rel=1e-15, abs=0)
+    assert hash_delta(1, 2**34) == pytest.approx((1 + 2**4) / 2**64, rel=1e-15, abs=0)
 
 
 def solver(asked_for: list[float]) -> Callable[[float], NoiseParameters]:
