@@ -26,12 +26,11 @@ from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.monitor_settings import MonitorSettings
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import settings_of_plan
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import AtOnceStep
+from dp_transforms.stages.stage import AtOnceStep, Sharding
 from dp_transforms.stages.windows import candidates_in_order
 from dp_transforms.workers.step import Step
 

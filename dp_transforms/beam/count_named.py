@@ -10,14 +10,13 @@ from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitor.item_pairs import ItemPairs
-from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
 from dp_transforms.monitor.naming_settings import NamingSettings
-from dp_transforms.monitor.sharding import Sharding
+from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.stages.stage import Key
+from dp_transforms.stages.stage import Key, Sharding
 
 _NAMED, _HOLDERS = "named", "holders"
 
@@ -77,7 +76,7 @@ class CountHoldersDoFn(KeyedDoFn):
         counted = NamedItems.merge([NamedItems.from_bytes(blob) for blob in largest])
         holders = count_holders(pairs, counted, self._settings, self._keys)
         for slab, part in holders.by_slab(self._windows_per_slab):
-            for packed in sum_messages(part):
+            for packed in part.messages():
                 yield (slab, 0), packed
 
 

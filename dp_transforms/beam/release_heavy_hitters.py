@@ -23,17 +23,15 @@ from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.run_settings import fresh_run_id, settings_of_plan
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun, Settings
+from dp_transforms.stages.stage import DomainOfRun, Settings, Sharding
 from dp_transforms.workers import ProcessPool
 
 

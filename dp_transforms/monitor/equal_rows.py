@@ -21,6 +21,19 @@ def group_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes)
 
 
+def are_ascending(*columns: npt.NDArray) -> bool:
+    """Whether the rows of these columns (of one length, any number) are distinct, and in order by the first column,
+    then by the next ones."""
+    if not columns or len(columns[0]) < 2:
+        return True
+    is_later = np.zeros(len(columns[0]) - 1, dtype=np.bool_)
+    is_same = ~is_later
+    for column in columns:
+        is_later |= is_same & (column[1:] > column[:-1])
+        is_same &= column[1:] == column[:-1]
+    return bool(is_later.all())
+
+
 def sort_rows(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The rows ascending, and where each was; equal ones keep their order. rows: int64[n], at least 0."""
     return sort_with_codes(rows, np.arange(len(rows)))
@@ -123,3 +136,10 @@ def group_slices(*columns: npt.NDArray) -> list[slice]:
     """The groups of equal rows as slices, in order."""
     bounds = [*group_starts(*columns).tolist(), len(columns[0])]
     return [slice(low, high) for low, high in itertools.pairwise(bounds)]
+
+
+def ranks_in_groups(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
+    """The number of each row within its group of equal rows (of sorted columns), from 0. Returns int64[n]."""
+    starts = group_starts(*columns)
+    rows = len(columns[0])
+    return np.arange(rows) - np.repeat(starts, np.diff(np.append(starts, rows)))

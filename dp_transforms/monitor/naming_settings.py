@@ -14,7 +14,7 @@ from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PricedWeights
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.mechanisms.release_rule import HitOrAbove
-from dp_transforms.monitor.look_noise import LookNoise
+from dp_transforms.monitor.query_noise import LookNoise
 from dp_transforms.monitor.stream_settings import StreamSettings
 
 Whole = npt.NDArray[np.int64]

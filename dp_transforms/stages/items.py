@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
@@ -39,7 +39,7 @@ class _DrawingWork(StageWork):
         parts = list(columns)
         if self._empty_items is not None:
             parts.append(self._empty_items.without_holders(span.first, span.end, span.shard, span.shards))
-        return ItemHolders.merge(parts) if parts else ItemHolders.none()
+        return ItemHolders.merge(parts)
 
 
 class FindCandidates(_DrawingWork):

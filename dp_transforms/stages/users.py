@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.contributions import bound_contributions
-from dp_transforms.monitor.equal_rows import group_slices, group_starts
+from dp_transforms.monitor.columns import used
+from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
-from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID, PURSE_STATE_BYTES
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs, bound_contributions
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
-from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind
 from dp_transforms.stages.stage import Span, StageWork
@@ -87,10 +86,9 @@ def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int6
     """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
     the cost is that of the pairs, however many windows they lie in."""
     order = np.argsort(pairs.windows, kind="stable")
-    codes = pairs.user_codes()
     for found in group_slices(pairs.windows[order]):
         rows = order[found]
-        starts = group_starts(codes[rows])
-        splits = np.append(starts, len(rows))
+        users, codes = used(len(pairs.users), pairs.codes[rows])
         windows, items = pairs.windows[rows], pairs.items[rows]
-        yield int(windows[0]), rows, UserPairs(pairs.users[codes[rows[starts]]], splits, windows, items, pairs.table)
+        of_window = pairs.users if users is None else pairs.users[users]
+        yield int(windows[0]), rows, UserPairs(of_window, codes, windows, items, pairs.table)

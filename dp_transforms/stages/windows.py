@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_settings import are_followed
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS
-from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell, known_of_cells
 from dp_transforms.stages.stage import Reported, Span, StageWork
@@ -52,7 +52,7 @@ class MonitorWindows(StageWork):
             blobs = part.all_hits()  # none at all where nothing is carried
         else:
             holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
-            blobs = budget_blobs(*part.hits(np.unique(np.concatenate(holders))))
+            blobs = part.hits(np.unique(np.concatenate(holders))).to_cells()
         known = part.known(Kind.KNOWN) if self._are_followed else KnownItems.none()
         return MonitorState(part.first, part.hit_bound, UserBudgets(blobs), known)
 

@@ -14,9 +14,8 @@ import pytest
 
 from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, discrete_laplace
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys, sum_modulo_2_128
-from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs, bound_contributions
 from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,
@@ -168,7 +167,7 @@ def _pairs(keys: StreamKeys, windows: int) -> UserPairs:
     rows = windows * ITEMS
     return UserPairs(
         users,
-        np.arange(len(users) + 1) * rows,
+        np.repeat(np.arange(len(users)), rows),
         np.tile(np.repeat(np.arange(windows), ITEMS), len(users)),
         np.tile(np.arange(ITEMS), len(users) * windows),
         table,

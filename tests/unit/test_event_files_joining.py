@@ -32,11 +32,10 @@ from dp_transforms.logs.discovery import join_blocks
 from dp_transforms.logs.id_columns import empty_batch
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_pairs import ItemPairs
-from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
+from dp_transforms.stages.stage import Sharding
 from tests.helpers.event_files_oracle import read_chunks, write_avro, write_csv, write_json, write_parquet
 from tests.helpers.small_runs import SECRET
 
