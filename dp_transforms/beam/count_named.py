@@ -57,7 +57,7 @@ class CountNamed(beam.PTransform):
 
 def _largest(group: tuple[Key, Iterable[bytes]], most: int) -> Iterator[bytes]:
     _, blobs = group
-    named = NamedItems.merge([NamedItems.from_bytes(blob) for blob in blobs])
+    named = NamedItems.of_messages(blobs)
     yield named.select(counted_rows(named, most)).to_bytes()
 
 
@@ -72,8 +72,8 @@ class CountHoldersDoFn(KeyedDoFn):
 
     def process(self, group: tuple[Key, Iterable[bytes]], largest: Sequence[bytes]) -> Iterator[tuple[Key, bytes]]:
         _, blobs = group
-        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
-        counted = NamedItems.merge([NamedItems.from_bytes(blob) for blob in largest])
+        pairs = ItemPairs.of_messages(blobs)
+        counted = NamedItems.of_messages(largest)
         holders = count_holders(pairs, counted, self._settings, self._keys)
         for slab, part in holders.by_slab(self._windows_per_slab):
             for packed in part.messages():
@@ -87,8 +87,8 @@ class ReleaseCountedDoFn(KeyedDoFn):
 
     def process(self, group: tuple[Key, dict[str, Iterable[bytes]]]) -> Iterator[TimestampedValue]:
         _, parts = group
-        named = NamedItems.merge([NamedItems.from_bytes(blob) for blob in parts[_NAMED]])
-        holders = ItemSums.merge([ItemSums.from_bytes(blob) for blob in parts[_HOLDERS]])
+        named = NamedItems.of_messages(parts[_NAMED])
+        holders = ItemSums.of_messages(parts[_HOLDERS])
         rows = counted_rows(named, self._settings.counts_for)
         counts = np.full(len(named), NOT_COUNTED)
         counts[rows] = draw_counts(named.select(rows), holders, self._settings, self._keys)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -262,6 +262,11 @@ class Columns:
         check_unpacked(not found or len(found) == len(parts))
         return found or None
 
+    @classmethod
+    def of_messages(cls, messages: Iterable[Packed]) -> Self:
+        """What several messages hold together, in any order."""
+        return cls.merge([cls.from_bytes(message) for message in messages])
+
     def messages(self, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
         """Packed parts, each with at least one row, as large as engines accept. `merge` joins them again. None for no
         rows."""
@@ -378,7 +383,10 @@ def used(size: int, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.in
     is_used[positions] = True
     if is_used.all():
         return None, positions
-    return np.flatnonzero(is_used), (np.cumsum(is_used) - 1)[positions]
+    found = np.flatnonzero(is_used)
+    places = np.empty(size, dtype=np.int64)
+    places[found] = np.arange(len(found))
+    return found, places[positions]
 
 
 def _without_unused(schema: Mapping[str, Column], columns: dict[str, Any]) -> dict[str, Any]:

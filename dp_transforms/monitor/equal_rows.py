@@ -26,11 +26,11 @@ def are_ascending(*columns: npt.NDArray) -> bool:
     then by the next ones."""
     if not columns or len(columns[0]) < 2:
         return True
-    is_later = np.zeros(len(columns[0]) - 1, dtype=np.bool_)
-    is_same = ~is_later
-    for column in columns:
-        is_later |= is_same & (column[1:] > column[:-1])
-        is_same &= column[1:] == column[:-1]
+    *earlier, last = columns
+    is_later = last[1:] > last[:-1]
+    for column in reversed(earlier):
+        is_later &= column[1:] == column[:-1]
+        is_later |= column[1:] > column[:-1]
     return bool(is_later.all())
 
 
@@ -143,3 +143,15 @@ def ranks_in_groups(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     starts = group_starts(*columns)
     rows = len(columns[0])
     return np.arange(rows) - np.repeat(starts, np.diff(np.append(starts, rows)))
+
+
+def places_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Where those of `asked` are that are held. Both ascending and distinct. Looks up the fewer in the more."""
+    if not len(held) or not len(asked):
+        return np.zeros(0, dtype=np.int64)
+    if len(asked) <= len(held):
+        at = np.minimum(np.searchsorted(held, asked), len(held) - 1)
+        found: npt.NDArray[np.int64] = at[held[at] == asked]
+        return found
+    at = np.minimum(np.searchsorted(asked, held), len(asked) - 1)
+    return np.flatnonzero(asked[at] == held)

@@ -130,7 +130,7 @@ class ItemHolders(Cells):
 
     def select(self, rows: Rows) -> ItemHolders:
         """These cells (ascending positions, a slice, or bool[c]), with a table of their items alone."""
-        cells = np.arange(len(self))[rows]
+        cells = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
         of_holders, splits = self.rows_of(cells)
         items, places = used(len(self.table), self.items[cells])
         table = self.table if items is None else self.table.take(items)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import LEAST, MOST, ByUser, Column
+from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.item_holders import terms_of, weights_of
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.pace import Pace
@@ -30,7 +31,6 @@ Whole = npt.NDArray[np.int64]
 ENTRY_BYTES = 24
 _USERS_PER_CELL = 400_000  # a cell stays under 10 MB
 _SPARE_CELLS = 64
-_NEVER = 2**32 - 1  # above the number of every window
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -160,24 +160,16 @@ class Purses:
 
     def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
         """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""
+        stored = (*self._stored, *self._changed)
+        found = PurseEntries.merge([entries.select(places_of(entries.users, users)) for entries in stored])
+        at = np.searchsorted(users, found.users)
         left = np.full(len(users), self._purse, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
-        first_windows = np.full(len(users), _NEVER, dtype=np.uint32)
+        first_windows = np.full(len(users), window, dtype=np.uint32)
         pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None
-        for entries in (*self._stored, *self._changed):
-            if not len(entries):
-                continue
-            low = int(np.searchsorted(users, entries.users[0]))
-            high = int(np.searchsorted(users, entries.users[-1], side="right"))
-            at = np.searchsorted(entries.users, users[low:high])
-            found = entries.users[at] == users[low:high]
-            rows, at = low + np.flatnonzero(found), at[found]
-            left[rows] = np.minimum(left[rows], entries.left[at])
-            looks[rows] = np.maximum(looks[rows], entries.looks[at])
-            first_windows[rows] = np.minimum(first_windows[rows], entries.first_windows[at])
-            if pays_hits is not None and entries.pays_hits is not None:
-                pays_hits[rows] = np.maximum(pays_hits[rows], entries.pays_hits[at])
-        first_windows[first_windows == _NEVER] = window
+        left[at], looks[at], first_windows[at] = found.left, found.looks, found.first_windows
+        if pays_hits is not None and found.pays_hits is not None:
+            pays_hits[at] = found.pays_hits
         return PurseEntries(users, left, looks, first_windows, pays_hits)
 
     def _append(self, entries: PurseEntries) -> None:

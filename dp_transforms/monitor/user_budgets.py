@@ -43,7 +43,7 @@ class UserBudgets:
     """
 
     def __init__(self, blobs: Iterable[Packed] = (), *, are_noted: bool = False) -> None:
-        stored = Hits.merge([Hits.from_bytes(blob) for blob in blobs])
+        stored = Hits.of_messages(blobs)
         self._users, self._hits = stored.users, stored.hits.copy()
         self._charged = np.zeros(0, dtype=np.uint64) if are_noted else None
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.packed_arrays import check_unpacked
 from dp_transforms.monitor.purses import PurseEntries
@@ -54,7 +55,7 @@ class RunPart:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
         asked = _by_bucket(users)
         return PurseEntries.merge(
-            [held.select(_rows_of(held.users, asked[bucket])) for bucket, held in self._purses(asked)]
+            [held.select(places_of(held.users, asked[bucket])) for bucket, held in self._purses(asked)]
         )
 
     def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
@@ -70,7 +71,7 @@ class RunPart:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
         asked, found = _by_bucket(users), []
         for bucket, _, hits in self._hits(asked):
-            found.append(hits.select(_rows_of(hits.users, asked[bucket])))
+            found.append(hits.select(places_of(hits.users, asked[bucket])))
         return Hits.merge(found)
 
     @property
@@ -141,15 +142,3 @@ _OPENED = _Opened()
 def _by_bucket(users: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.uint64]]:
     buckets = users % np.uint64(BUCKETS)
     return {int(bucket): users[buckets == bucket] for bucket in np.unique(buckets)}
-
-
-def _rows_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Where those of `asked` are that are held. Both ascending and distinct. Looks up the fewer in the more."""
-    if not len(held) or not len(asked):
-        return np.zeros(0, dtype=np.int64)
-    if len(asked) <= len(held):
-        at = np.minimum(np.searchsorted(held, asked), len(held) - 1)
-        found: npt.NDArray[np.int64] = at[held[at] == asked]
-        return found
-    at = np.minimum(np.searchsorted(asked, held), len(asked) - 1)
-    return np.flatnonzero(asked[at] == held)

@@ -74,13 +74,13 @@ def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> lis
     if kind in (Kind.KNOWN, Kind.PASSED):
         return known_of_cells(cells, named_from).to_cells()
     table: Any = _TABLES[kind]
-    joined: list[bytes] = table.merge([table.from_bytes(cell) for cell in cells]).to_cells()
+    joined: list[bytes] = table.of_messages(cells).to_cells()
     return joined
 
 
 def known_of_cells(cells: Iterable[Cell], named_from: int) -> KnownItems:
     """The items of these cells, in whatever order and however often they come, but for those that are forgotten."""
-    return KnownItems.merge([KnownItems.from_bytes(cell) for cell in cells]).since(named_from)
+    return KnownItems.of_messages(cells).since(named_from)
 
 
 def hit_bound_cell(bound: int) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable, HashesItems
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
@@ -85,11 +86,13 @@ class StageWork(abc.ABC):
     A state is a set of *cells*, packed entries by `Kind`, of which a later one counts (`runs.state_cells`): in whatever
     order and however often an engine gives them back, the state is the same.
 
+    TAKES: what is sent to it.
     takes_turns: whether windows must come in order; a stage without a state takes them as they come.
     keeps_state: whether anything is carried from window to window.
     acts_alone: whether a window to which nothing comes must be advanced through, too.
     """
 
+    TAKES: ClassVar[type[Columns]]
     takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
 
@@ -98,9 +101,9 @@ class StageWork(abc.ABC):
         self.keys = keys
         self.acts_alone = domain is not None
 
-    @abc.abstractmethod
     def columns(self, blobs: Sequence[bytes]) -> Any:
-        """What came, unpacked. blobs: in any order."""
+        """What came, unpacked, as one table of `TAKES`. blobs: in any order."""
+        return self.TAKES.of_messages(blobs)
 
     @abc.abstractmethod
     def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,7 @@ class BoundUsers(StageWork):
     """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits alone."""
 
     takes_turns = keeps_state = False
-
-    def columns(self, blobs: Sequence[bytes]) -> UserPairs:
-        return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+    TAKES = UserPairs
 
     def advance(self, state: None, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemHolders:
         return ItemHolders.of_pairs(bound_contributions(columns, self.settings.max_items_per_user, self.keys))
@@ -38,9 +36,7 @@ class WeighReplay(StageWork):
     purse evenly on all its pairs of the run, also on later ones (`monitor.replay_weights`)."""
 
     takes_turns = keeps_state = False
-
-    def columns(self, blobs: Sequence[bytes]) -> ItemPairs:
-        return ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
+    TAKES = ItemPairs
 
     def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
         in_run = columns.counts
@@ -53,8 +49,7 @@ class SpendPurses(StageWork):
     """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
     own pace (`monitor.pace`). The state is what each user has left."""
 
-    def columns(self, blobs: Sequence[bytes]) -> UserPairs:
-        return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+    TAKES = UserPairs
 
     def load(self, part: RunPart, columns: UserPairs | None, span: Span) -> Purses:
         of_shard = part.purses_of_shard(span.shard, span.shards) if columns is None else part.purses(columns.users)

@@ -133,9 +133,7 @@ class ReleaseNames(StageWork):
     """`NamedItems` -> reports, where users pay for looks alone: what is named is published."""
 
     keeps_state = False
-
-    def columns(self, blobs: Sequence[bytes]) -> NamedItems:
-        return NamedItems.merge([NamedItems.from_bytes(blob) for blob in blobs])
+    TAKES = NamedItems
 
     def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
         return columns.window_reports(self.settings)

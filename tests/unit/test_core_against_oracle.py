@@ -63,23 +63,20 @@ def run_core(
         ):
             by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
     for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
-        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
+        pairs = UserPairs.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
     pending: dict = {}
     for (slab, _), blobs in shuffled(by_items.items(), order):
-        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(blobs, order)])
+        cells = ItemHolders.of_messages(shuffled(blobs, order))
         candidates = find_candidates(cells, chosen, keys)
         if len(candidates):
             pending.setdefault(slab, []).append(candidates.to_bytes())
 
     monitor = HeavyHitterMonitor(chosen, keys)
     state, reports = MonitorState(), []
-    parts = [
-        ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
-        for slab in sorted(pending)
-    ]
+    parts = [ItemHolders.of_messages(shuffled(pending[slab], order)) for slab in sorted(pending)]
     if rows_at_once is not None:
         with mock.patch.object(heavy_hitter_monitor, "_ROWS_AT_ONCE", rows_at_once):
             return [report for _, report in monitor.close_windows(parts, state)]

@@ -246,8 +246,7 @@ def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path: pathlib.Path, by_
             patch.setattr(discovery, "JOINED_ROWS", 1)
             single = pack([JoinedChunks((chunk,)) for chunk in chunks], by_item=by_item, schedule=schedule)
         merged = [
-            {shard: kind.merge([kind.from_bytes(blob) for blob in blobs]).to_bytes() for shard, blobs in each.items()}
-            for each in (joined, single)
+            {shard: kind.of_messages(blobs).to_bytes() for shard, blobs in each.items()} for each in (joined, single)
         ]
         assert merged[0] == merged[1]
         assert len(merged[0]) == (4 if by_item else 4 * -(-schedule.horizon // 3))

@@ -50,12 +50,12 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
         for shard, pairs in item_pairs_of_events(batch, chosen.schedule, keys, shards):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
-        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
+        pairs = ItemPairs.of_messages(shuffled(blobs, order))
         for shard, sums in weigh_replay(pairs, chosen, keys).shard_by_item(shards):
             by_items[shard] += sums.messages(most_bytes)
     namer, parts = ItemNamer(chosen, keys), []
     for blobs in by_items.values():
-        sums = ItemSums.merge([ItemSums.from_bytes(blob) for blob in shuffled(blobs, order)])
+        sums = ItemSums.of_messages(shuffled(blobs, order))
         known = KnownItems.none()
         bounds = [0, *sorted({cut for cut in cuts if 0 < cut < horizon}), horizon]
         for first, end in itertools.pairwise(bounds):

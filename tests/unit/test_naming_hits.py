@@ -82,7 +82,7 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
                 ]
             )
             candidates += found.messages(most_bytes)
-    merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in candidates])
+    merged = ItemHolders.of_messages(candidates)
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
     for first, end in itertools.pairwise(range(horizon + 1) if stream else bounds):
         low, high = np.searchsorted(merged.windows, [first, end])
@@ -95,7 +95,7 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
             reports += [report for _, report in closed]
         if end in bounds:
             cells_after = state.known.to_cells()
-            known = KnownItems.merge([KnownItems.from_bytes(cell) for cell in shuffled(cells_after, order)])
+            known = KnownItems.of_messages(shuffled(cells_after, order))
             state = MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_blobs()), known)
     return reports, state.budgets
 

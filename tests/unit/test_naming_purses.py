@@ -58,7 +58,7 @@ class Store:
         return weights
 
     def left(self, users):
-        entries = PurseEntries.merge([PurseEntries.from_bytes(cell) for cell in self.cells])
+        entries = PurseEntries.of_messages(self.cells)
         stored = dict(zip(entries.users.tolist(), entries.left.tolist(), strict=True))
         return [stored.get(user, self.chosen.purse) for user in users]
 
@@ -168,7 +168,7 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
     assert deaths > 200
     assert max(spent.values()) <= chosen.purse
     assert min(spent.values()) > chosen.purse - chosen.units[0], "all of them are empty at last"
-    left = PurseEntries.merge([PurseEntries.from_bytes(cell) for cell in stored[1]])
+    left = PurseEntries.of_messages(stored[1])
     assert left.left.min() >= 0
 
 
@@ -240,7 +240,7 @@ def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     assert Purses(chosen, keys, cells).rewritten_cells() == cells
     again = Purses(chosen, keys, cells)
     assert (again.spend(dataclasses.replace(crowd, windows=np.full(1_000_000, 2)), 2) > 0).all()
-    after = PurseEntries.merge([PurseEntries.from_bytes(cell) for cell in again.rewritten_cells()])
+    after = PurseEntries.of_messages(again.rewritten_cells())
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
     assert (after.left < chosen.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"

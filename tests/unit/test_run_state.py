@@ -257,7 +257,7 @@ def test_purses_join_to_the_least_that_is_left_in_any_order(parts, hits, source)
     joined = join_cells(Kind.PURSES, cells)
     source.shuffle(cells)
     assert join_cells(Kind.PURSES, [*cells, *cells[:3]]) == joined
-    found = PurseEntries.merge([PurseEntries.from_bytes(cell) for cell in joined])
+    found = PurseEntries.of_messages(joined)
     assert dict(zip(found.users.tolist(), found.left.tolist(), strict=True)) == least
 
 
@@ -288,7 +288,7 @@ def test_known_items_join_to_their_latest_window_and_old_ones_are_forgotten(part
             latest[f"i{item}"] = max(window, latest.get(f"i{item}", 0))
     joined = join_cells(Kind.KNOWN, cells, named_from=named_from)
     assert join_cells(Kind.KNOWN, [*reversed(cells), *joined], named_from=named_from) == joined
-    found = KnownItems.merge([KnownItems.from_bytes(cell) for cell in joined])
+    found = KnownItems.of_messages(joined)
     labels = dict(zip(found.table.labels.to_pylist(), found.last_named.tolist(), strict=True))
     assert labels == {item: window for item, window in latest.items() if window >= named_from}
 
