@@ -183,8 +183,19 @@ class Columns:
     SCHEMA: ClassVar[Mapping[str, Column]]
     ORDER: ClassVar[tuple[str, ...]] = ()
 
+    # Of the schema, found once: there may be thousands of small tables.
+    _row_columns: ClassVar[tuple[str, ...]]
+    _into: ClassVar[tuple[tuple[str, str], ...]]
+    _kinds: ClassVar[tuple[Kind, ...]]  # without the optional column
+
+    def __init_subclass__(cls) -> None:
+        schema = getattr(cls, "SCHEMA", {})
+        cls._row_columns = tuple(name for name, column in schema.items() if column.of == "row")
+        cls._into = tuple((name, column.into) for name, column in schema.items() if column.into is not None)
+        cls._kinds = tuple(kind for column in schema.values() if not column.is_optional for kind in column.kinds)
+
     def __len__(self) -> int:
-        name = next(name for name, column in self.SCHEMA.items() if column.of == "row")
+        name = self._row_columns[0]
         return self.SCHEMA[name].count(getattr(self, name))
 
     @classmethod
@@ -201,15 +212,10 @@ class Columns:
         """Inverse of `to_bytes`. Raises ValueError for bytes that are not a table of this schema: columns of another
         type or length, positions of nothing, windows outside of every run, rows that are not in order, or labels that
         are not text."""
-        schema = dict(cls.SCHEMA)
-        kinds = [kind for column in schema.values() if not column.is_optional for kind in column.kinds]
-        has_more = count_of_packed(data) > len(kinds)
-        for name, column in cls.SCHEMA.items():
-            if column.is_optional and has_more:
-                kinds += column.kinds
-            elif column.is_optional:
-                del schema[name]
-        arrays = iter(unpack_arrays(data, *kinds))
+        has_more = count_of_packed(data) > len(cls._kinds)
+        schema = {name: column for name, column in cls.SCHEMA.items() if has_more or not column.is_optional}
+        more = [kind for column in schema.values() if column.is_optional for kind in column.kinds]
+        arrays = iter(unpack_arrays(data, *cls._kinds, *more))
         columns = {
             name: column.unpack(*itertools.islice(arrays, len(column.kinds)), size=len(data))
             for name, column in schema.items()
@@ -226,9 +232,14 @@ class Columns:
     def select(self, rows: Rows) -> Self:
         """These rows (ascending positions, a slice, or bool[n]), and of all else what they name alone."""
         columns = self._columns()
-        for name in columns.keys() & self._names("row"):
-            columns[name] = taken(columns[name], rows)
-        return type(self)(**_without_unused(self.SCHEMA, columns))
+        for name in self._row_columns:
+            if name in columns:
+                columns[name] = taken(columns[name], rows)
+        for name, into in self._into:  # only those things into which a position leads
+            things, columns[name] = used(len(columns[into]), columns[name])
+            if things is not None:
+                columns[into] = taken(columns[into], things)
+        return type(self)(**columns)
 
     @classmethod
     def merge(cls, parts: Sequence[Self]) -> Self:
@@ -244,7 +255,7 @@ class Columns:
         keys, order = sort_rows(keys) if keys.dtype == np.int64 else _sorted_hashes(keys)
         starts = group_starts(keys)
         columns = columns_of(keys[starts])
-        for name in cls._names("row"):
+        for name in cls._row_columns:
             if name not in columns and (of_parts := cls._of_parts(name, parts)) is not None:
                 columns[name] = cls.SCHEMA[name].join(taken(np.concatenate(of_parts), order), starts)
         return cls(**columns)
@@ -291,10 +302,6 @@ class Columns:
     def _columns(self) -> dict[str, Any]:
         return {name: values for name in self.SCHEMA if (values := getattr(self, name)) is not None}
 
-    @classmethod
-    def _names(cls, of: str) -> list[str]:
-        return [name for name, column in cls.SCHEMA.items() if column.of == of]
-
 
 class ByUser(Columns):
     """A table of users. users: uint64[u], distinct keyed hashes, ascending."""
@@ -317,7 +324,7 @@ class Cells(Columns):
     windows: npt.NDArray[np.int64]
     items: npt.NDArray[np.int64]
     table: ItemTable
-    ORDER = ("windows", "items")
+    ORDER: ClassVar[tuple[str, ...]] = ("windows", "items")
 
     @property
     def hashes(self) -> npt.NDArray[np.uint64]:
@@ -387,16 +394,6 @@ def used(size: int, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.in
     places = np.empty(size, dtype=np.int64)
     places[found] = np.arange(len(found))
     return found, places[positions]
-
-
-def _without_unused(schema: Mapping[str, Column], columns: dict[str, Any]) -> dict[str, Any]:
-    """With only those things into which a position leads."""
-    for name, column in schema.items():
-        if column.into is not None:
-            things, columns[name] = used(len(columns[column.into]), columns[name])
-            if things is not None:
-                columns[column.into] = taken(columns[column.into], things)
-    return columns
 
 
 def _check_lengths(schema: Mapping[str, Column], columns: Mapping[str, Any]) -> None:

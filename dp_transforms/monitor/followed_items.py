@@ -110,7 +110,7 @@ def follow(
     def draw_nobody(items_of_draws: Whole, windows: Whole) -> Bits:
         return nobody_passes(windows, items.hashes.take(items_of_draws, axis=0))
 
-    parts = list(_rounds(held.joined(earlier), has_sum, end, forget_after, draw_nobody))
+    parts = list(rounds(held.joined(earlier), has_sum, end, forget_after, draw_nobody))
     columns = zip(*((*part.columns(), was_known) for part, was_known in parts), strict=True)
     *named, was_known = (np.concatenate(column) for column in columns)
     order = np.lexsort((named[0], named[1]))
@@ -118,7 +118,7 @@ def follow(
     return Passes(*(column[order] for column in named)), was_known[order], items
 
 
-def _rounds(
+def rounds(
     passes: Passes, has_sum: tuple[Whole, Whole], end: int, forget_after: int, draw_nobody: DrawNobody
 ) -> Iterator[tuple[Passes, Bits]]:
     """The named passes of the items that each round leaves as they are; at least one part."""

@@ -29,7 +29,6 @@ from dp_transforms.monitor.pairs import UserPairs, keep_by_hash
 Whole = npt.NDArray[np.int64]
 
 ENTRY_BYTES = 24
-_USERS_PER_CELL = 400_000  # a cell stays under 10 MB
 _SPARE_CELLS = 64
 
 
@@ -59,7 +58,7 @@ class PurseEntries(ByUser):
         "first_windows": Column(WORDS, join=LEAST),
         "pays_hits": Column(BYTES, join=MOST, is_optional=True),
     }
-    ROWS_OF_CELL = _USERS_PER_CELL
+    ROWS_OF_CELL = 400_000
 
     def check(self) -> None:
         check_unpacked(bool((self.left >= 0).all()))
@@ -155,8 +154,9 @@ class Purses:
 
         entries_when_rewritten: how many entries there were after the last time.
         """
-        is_large = self.entries > 2 * entries_when_rewritten + _USERS_PER_CELL
-        return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // _USERS_PER_CELL))
+        of_cell = PurseEntries.ROWS_OF_CELL
+        is_large = self.entries > 2 * entries_when_rewritten + of_cell
+        return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // of_cell))
 
     def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
         """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""

@@ -240,7 +240,7 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
     patch.setattr(purses, "_SPARE_CELLS", 1)
-    patch.setattr(purses, "_USERS_PER_CELL", 5)
+    patch.setattr(purses.PurseEntries, "ROWS_OF_CELL", 5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -209,8 +209,9 @@ def test_an_item_that_nobody_holds_has_the_law_of_the_noise() -> None:
 def test_enumeration_finds_known_items_that_are_looked_at_only_while_held(monkeypatch: pytest.MonkeyPatch) -> None:
     original = item_namer.follow
 
-    def follow(held, has_sum, end, forget_after, draw_nobody):  # type: ignore[no-untyped-def]
-        return original(held, has_sum, end, forget_after, lambda items, windows: np.zeros(len(items), dtype=np.bool_))
+    def follow(*args, **functions):  # type: ignore[no-untyped-def]
+        functions["nobody_passes"] = lambda windows, hashes: np.zeros(len(windows), dtype=np.bool_)
+        return original(*args, **functions)
 
     windows, held = scenarios()["the item is known, and then x' is alone"]
     monkeypatch.setattr(item_namer, "follow", follow)

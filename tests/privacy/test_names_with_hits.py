@@ -13,7 +13,7 @@ import pytest
 
 from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor import look_candidates
+from dp_transforms.monitor import followed_items, look_candidates
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.naming_settings import NamingSettings
 from dp_transforms.monitor.window_queries import WindowQueries
@@ -227,8 +227,9 @@ def test_enumeration_finds_hits_that_are_not_paid_for(monkeypatch: pytest.Monkey
 def test_enumeration_finds_known_items_that_are_looked_at_only_while_held(monkeypatch: pytest.MonkeyPatch) -> None:
     original = look_candidates.follow
 
-    def follow(held, has_sum, end, forget_after, draw_nobody):  # type: ignore[no-untyped-def]
-        return original(held, has_sum, end, forget_after, lambda items, windows: np.zeros(len(items), dtype=np.bool_))
+    def follow(*args, **functions):  # type: ignore[no-untyped-def]
+        functions["nobody_passes"] = lambda windows, hashes: np.zeros(len(windows), dtype=np.bool_)
+        return original(*args, **functions)
 
     windows, held = 2, {TARGET: [(1, "a")], **others([(0, "a")], 30)}
     settings = settings_of(windows, 30, 5)  # in the first window the item is named for certain, but for 1e-4
@@ -241,14 +242,13 @@ def test_enumeration_finds_known_items_that_are_drawn_for_again_where_they_are_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An item that x' holds would have two draws, and without x' it has one."""
-    original = look_candidates.follow
+    original = followed_items.rounds
 
-    def follow(held, has_sum, end, forget_after, draw_nobody):  # type: ignore[no-untyped-def]
-        nothing = has_sum[0][:0], has_sum[1][:0]
-        return original(held, nothing, end, forget_after, draw_nobody)
+    def rounds(held, has_sum, *rest):  # type: ignore[no-untyped-def]
+        return original(held, (has_sum[0][:0], has_sum[1][:0]), *rest)
 
     windows, held = 2, {TARGET: [(1, "a")], **others([(0, "a")], 30)}
     settings = settings_of(windows, 30, 5)
     assert excess_of(held, settings, twice=True) <= 0
-    monkeypatch.setattr(look_candidates, "follow", follow)
+    monkeypatch.setattr(followed_items, "rounds", rounds)
     assert excess_of(held, settings, twice=True) > 0.01

@@ -288,8 +288,9 @@ def _assert_found(audit: SampledAudit, test: str) -> None:
 def test_known_items_that_are_looked_at_only_while_held_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     original = item_namer.follow
 
-    def follow(held: Any, has_sum: Any, end: int, forget_after: int, draw_nobody: Any) -> Any:
-        return original(held, has_sum, end, forget_after, lambda items, windows: np.zeros(len(items), dtype=np.bool_))
+    def follow(*args: Any, **functions: Any) -> Any:
+        functions["nobody_passes"] = lambda windows, hashes: np.zeros(len(windows), dtype=np.bool_)
+        return original(*args, **functions)
 
     monkeypatch.setattr(item_namer, "follow", follow)
     _assert_found(_sample(), "known items")
@@ -373,8 +374,8 @@ def test_items_that_are_known_for_too_short_or_too_long_are_found(
 ) -> None:
     original = item_namer.follow
 
-    def follow(held: Any, has_sum: Any, end: int, after: int, draw_nobody: Any) -> Any:
-        return original(held, has_sum, end, forget_after if after else 0, draw_nobody)
+    def follow(cells: Any, known: Any, first: int, end: int, after: int, **functions: Any) -> Any:
+        return original(cells, known, first, end, forget_after if after else 0, **functions)
 
     monkeypatch.setattr(item_namer, "follow", follow)
     _assert_found(_sample(), "known items")
