@@ -22,8 +22,8 @@ from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.monitor.purses import Purses
-from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.plan.plan import Plan
 from tests.helpers.trials import trial_of
 
@@ -106,9 +106,8 @@ class OrderedStream:
             return np.zeros(0, dtype=np.int64)
         codes, positions = self._code[users], self._position[items]
         order = np.argsort(codes * len(self._table) + positions)
-        pairs = UserPairs.from_sorted_codes(
-            self._hashes, codes[order], np.full(len(order), window), positions[order], self._table
-        )
+        pairs = UserPairs(self._hashes, codes[order], np.full(len(order), window), positions[order], self._table)
+        pairs = pairs.select(slice(None))
         in_order = self._purses.spend(pairs, window)
         self._sums.append(ItemSums.of_weights(pairs, in_order, self._keys))
         weights = np.empty(len(order), dtype=np.int64)

@@ -22,7 +22,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_state import write_gathered
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import BUCKETS, Kind, pack_cell, purse_cells
+from dp_transforms.runs.state_cells import BUCKETS, Kind, cells_by_bucket, pack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.stores.local_files import create_new
@@ -80,7 +80,7 @@ def _write(path: pathlib.Path, users: int) -> None:
         for bucket in range(BUCKETS):
             drawn = np.frombuffer(secrets.token_bytes(8 * (users // BUCKETS)), dtype=np.uint64)
             of_bucket = np.unique(drawn - drawn % np.uint64(BUCKETS) + np.uint64(bucket))
-            for number, cell in purse_cells(_entries(of_bucket, 10**8)):
+            for number, cell in cells_by_bucket(_entries(of_bucket, 10**8)):
                 yield Kind.PURSES, number, cell
 
     write_state(path, _header(path), cells(), _KEY)
@@ -92,7 +92,7 @@ def _entries(users: np.ndarray, left: int) -> PurseEntries:
 
 
 def _load(path: pathlib.Path, users: int) -> None:
-    loaded = [PurseEntries.from_cell(cell) for cell in StateFile(path).cells_of(Kind.PURSES)]
+    loaded = [PurseEntries.from_bytes(cell) for cell in StateFile(path).cells_of(Kind.PURSES)]
     assert sum(map(len, loaded)) > 0.99 * users
 
 
@@ -101,7 +101,9 @@ def _active(path: pathlib.Path, shard: int) -> np.ndarray:
     state = StateFile(path)
     found = []
     for bucket in range(shard, BUCKETS, _SHARDS):
-        found += [PurseEntries.from_cell(cell).users[::_ACTIVE_SHARE] for cell in state.cells_of(Kind.PURSES, [bucket])]
+        found += [
+            PurseEntries.from_bytes(cell).users[::_ACTIVE_SHARE] for cell in state.cells_of(Kind.PURSES, [bucket])
+        ]
     return np.sort(np.concatenate(found))
 
 
@@ -120,7 +122,7 @@ def _write_night(path: pathlib.Path, users: int) -> None:
     changed = []
     for shard in range(_SHARDS):
         entries = _entries(_active(path, shard), 10**7)
-        changed += [pack_cell(Kind.PURSES, bucket, cell) for bucket, cell in purse_cells(entries)]
+        changed += [pack_cell(Kind.PURSES, bucket, cell) for bucket, cell in cells_by_bucket(entries)]
     header = _header(path).with_intent(PartRecord(1, 2, "2" * 64, str(path)))
     draft, noise_key = path.with_name("after"), path.with_name("noise.key")
     with create_new(noise_key, 0o600) as file:

@@ -18,14 +18,13 @@ import pyarrow as pa
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.pairs import bound_contributions, pairs_of_events
+from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
-from dp_transforms.runs.state_cells import hits_of_cell
 from tests.helpers.trials import trial_of
 
 _SECRET = bytes(range(32))
@@ -47,7 +46,7 @@ def measure(mode: str, holders: int) -> dict[str, float]:
         started = time.process_time()
         list(monitor.close_windows(map(ItemHolders.from_bytes, blobs), state))
         best = min(best, time.process_time() - started)
-        charged = sum(int(hits_of_cell(blob)[1].sum()) for blob in state.budgets.to_blobs())
+        charged = sum(int(Hits.from_bytes(blob).hits.sum()) for blob in state.budgets.to_blobs())
     return {"held": _WINDOWS * _ITEMS * holders, "charged": charged, "bytes": sum(map(len, blobs)), "seconds": best}
 
 

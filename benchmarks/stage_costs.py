@@ -24,12 +24,11 @@ from dp_transforms.logs import EventFields, find_log_chunks, read_joined, read_l
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import AtOnceStep
+from dp_transforms.stages.stage import AtOnceStep, Sharding
 from dp_transforms.stages.windows import candidates_in_order
 from dp_transforms.workers.step import Step
 from tests.helpers.trials import trial_of

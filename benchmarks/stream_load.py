@@ -36,7 +36,7 @@ from dp_transforms.engines.engine_process import EngineError, engine_file, java
 from dp_transforms.engines.flink import JOB_SERVER_JAR, WorkerPool
 from dp_transforms.engines.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 from dp_transforms.engines.kafka_server import KAFKA_LIBRARIES, KafkaServer
-from dp_transforms.monitor.user_budgets import budget_blobs
+from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from dp_transforms.views.line_plot import line_plot_svg
@@ -331,7 +331,7 @@ def _ratio(late: dict[str, float], early: dict[str, float], name: str) -> float:
 
 def _bytes_per_charged_user() -> float:
     users = np.arange(_CHARGED_USERS, dtype=np.uint64)
-    blobs = budget_blobs(users, np.ones(_CHARGED_USERS, dtype=np.uint32))
+    blobs = Hits(users, np.ones(_CHARGED_USERS, dtype=np.uint32)).to_cells()
     return sum(map(len, blobs)) / _CHARGED_USERS
 
 

@@ -22,8 +22,8 @@ from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.monitor.purses import Purses
-from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.trials import looks_trial
 
@@ -120,8 +120,8 @@ def _pairs(users: npt.NDArray[np.uint64], table: ItemTable, window: int) -> User
     """Neighbouring items for each user, from a place that its hash decides."""
     first = ((users >> np.uint64(20)) % np.uint64(_ITEMS - _ITEMS_PER_USER)).astype(np.int64)
     items = (first[:, None] + np.arange(_ITEMS_PER_USER)).reshape(-1)
-    splits = np.arange(len(users) + 1) * _ITEMS_PER_USER
-    return UserPairs(users, splits, np.full(len(items), window), items, table)
+    codes = np.repeat(np.arange(len(users)), _ITEMS_PER_USER)
+    return UserPairs(users, codes, np.full(len(items), window), items, table)
 
 
 def _state_bytes(shards: list[_Shard]) -> int:

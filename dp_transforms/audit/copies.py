@@ -23,28 +23,27 @@ from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
 from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
-from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind, join_cells, known_cells, pack_cell, purse_cells, unpack_cell
+from dp_transforms.runs.state_cells import Kind, cells_by_bucket, join_cells, pack_cell, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
 
@@ -158,13 +157,13 @@ def _rows(scene: Scene, copies: int, with_user: bool) -> Rows:
 
 def user_pairs_of(rows: Rows, keys: StreamKeys) -> UserPairs:
     table, items = _items_of(rows, keys)
-    return UserPairs.from_sorted_codes(*_sorted(rows, items, (items, rows.windows, rows.users)), table)
+    return UserPairs(*_sorted(rows, items, (items, rows.windows, rows.users)), table).select(slice(None))
 
 
 def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
     """The same pairs, as counts need them."""
     table, items = _items_of(rows, keys)
-    return ItemPairs.of_sorted_rows(*_sorted(rows, items, (rows.users, items, rows.windows)), table)
+    return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:
@@ -274,9 +273,7 @@ def monitor_windows(
 def paid_windows(pairs: UserPairs, carried: Carried, horizon: int) -> Iterator[tuple[int, UserPairs, Whole]]:
     """Each window of a stream with its pairs, and how each of these counts, as in `ItemHolders.terms`."""
     for window in range(horizon):
-        rows = pairs.windows == window
-        of_window = (pairs.windows[rows], pairs.items[rows], pairs.table)
-        here = UserPairs.from_sorted_codes(pairs.users, pairs.user_codes()[rows], *of_window)
+        here = pairs.select(pairs.windows == window)
         carried.over_to(window, here.users)
         yield window, here, carried.purses.spend_on_lists(here, window) if len(here) else pairs.windows[:0]
 
@@ -321,9 +318,9 @@ class Carried:
         packed = [
             pack_cell(Kind.PURSES, *of_bucket)
             for cell in self._kept
-            for of_bucket in purse_cells(PurseEntries.from_cell(cell))
+            for of_bucket in cells_by_bucket(PurseEntries.from_bytes(cell))
         ]
-        packed += [pack_cell(Kind.KNOWN, *of_bucket) for of_bucket in known_cells(self.known)]
+        packed += [pack_cell(Kind.KNOWN, *of_bucket) for of_bucket in cells_by_bucket(self.known)]
         cells: dict[tuple[Kind, int], list[memoryview]] = {}
         for kind, bucket, cell in map(unpack_cell, packed):
             cells.setdefault((kind, bucket), []).append(cell)

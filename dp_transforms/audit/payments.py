@@ -148,7 +148,7 @@ class _RealCode:
         found: Weights = {}
         for _, pairs, terms in paid_windows(user_pairs_of(rows, self._keys), carried, _WINDOWS):
             numbers = numbers_of(pairs.table, pairs.items)
-            found |= _weights(Rows(pairs.users[pairs.user_codes()], pairs.windows, numbers), terms)
+            found |= _weights(Rows(pairs.users[pairs.codes], pairs.windows, numbers), terms)
         return found, carried.is_refused
 
     def counts(self, rows: Rows) -> Cells:

@@ -10,15 +10,14 @@ from apache_beam.transforms.window import TimestampedValue
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import KeyedDoFn
-from dp_transforms.monitor.item_pairs import ItemPairs
-from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NOT_COUNTED, NamedItems
+from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.records import Counts
-from dp_transforms.stages.stage import Key
+from dp_transforms.stages.stage import Key, Sharding
 
 _NAMED, _HOLDERS = "named", "holders"
 
@@ -59,7 +58,7 @@ class CountNamed(beam.PTransform):
 
 def _largest(group: tuple[Key, Iterable[bytes]], most: int) -> Iterator[bytes]:
     _, blobs = group
-    named = NamedItems.merge([NamedItems.from_bytes(blob) for blob in blobs])
+    named = NamedItems.of_messages(blobs)
     yield named.select(counted_rows(named, most)).to_bytes()
 
 
@@ -73,11 +72,11 @@ class CountHoldersDoFn(KeyedDoFn):
 
     def process(self, group: tuple[Key, Iterable[bytes]], largest: Sequence[bytes]) -> Iterator[tuple[Key, bytes]]:
         _, blobs = group
-        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
-        counted = NamedItems.merge([NamedItems.from_bytes(blob) for blob in largest])
+        pairs = ItemPairs.of_messages(blobs)
+        counted = NamedItems.of_messages(largest)
         holders = count_holders(pairs, counted, self._counts.per_user, self._keys)
         for slab, part in holders.by_slab(self._windows_per_slab):
-            for packed in sum_messages(part):
+            for packed in part.messages():
                 yield (slab, 0), packed
 
 
@@ -90,8 +89,8 @@ class ReleaseCountedDoFn(KeyedDoFn):
 
     def process(self, group: tuple[Key, dict[str, Iterable[bytes]]]) -> Iterator[TimestampedValue]:
         _, parts = group
-        named = NamedItems.merge([NamedItems.from_bytes(blob) for blob in parts[_NAMED]])
-        holders = ItemSums.merge([ItemSums.from_bytes(blob) for blob in parts[_HOLDERS]])
+        named = NamedItems.of_messages(parts[_NAMED])
+        holders = ItemSums.of_messages(parts[_HOLDERS])
         rows = counted_rows(named, self._counts.items)
         counts = np.full(len(named), NOT_COUNTED)
         counts[rows] = draw_counts(named.select(rows), holders, self._counts.noise, self._keys)

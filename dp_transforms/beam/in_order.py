@@ -29,11 +29,10 @@ from dp_transforms.beam.set_up_workers import Counters, operator_counter, operat
 from dp_transforms.beam.write_state import STATE, state_messages
 from dp_transforms.monitor.counted_messages import ENDS, Group, Key, Sent, ending_messages, messages_of
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket, pack_cell, unpack_cell
-from dp_transforms.stages.stage import Span, Stage, packed_by_cell
+from dp_transforms.stages.stage import Sharding, Span, Stage, packed_by_cell
 
 ADVANCED, ENDED, REPORTS = "advanced", "ended", "reports"
 _CELLS_BEFORE_REWRITING, _BYTES_BEFORE_REWRITING = 64, 10_000_000

@@ -17,10 +17,10 @@ from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.stage import Sharding
 
 
 class StreamOutput(NamedTuple):

@@ -41,10 +41,10 @@ from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPo
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
 from dp_transforms.monitor.counted_messages import Key, Sent
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
+from dp_transforms.monitor.pairs import IdKeys
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.user_pairs import IdKeys
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.runs.run_part import RunPart
 

@@ -23,16 +23,14 @@ from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.domain_table import DomainFile
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import DomainFile, ItemDomain
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
 from dp_transforms.stages.release_stages import Cuts, stages_of
-from dp_transforms.stages.stage import DomainOfRun
+from dp_transforms.stages.stage import DomainOfRun, Sharding
 from dp_transforms.workers import ProcessPool
 
 

@@ -14,10 +14,9 @@ from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, Relea
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import Key, Sent
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
-from dp_transforms.stages.stage import AtOnceStep
+from dp_transforms.stages.stage import AtOnceStep, Sharding
 from dp_transforms.stages.windows import MonitorWindows
 
 

@@ -26,9 +26,8 @@ from apache_beam.runners.runner import PipelineResult
 from apache_beam.utils.shared import Shared
 
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.monitor.domain_table import DomainTable, HashesItems, which_keys
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, ItemDomain
+from dp_transforms.monitor.item_domain import MOST_DOMAIN_BYTES, DomainTable, HashesItems, ItemDomain, which_keys
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan

@@ -17,7 +17,7 @@ from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkO
 from dp_transforms.engines.this_machine import cores, free_memory_bytes
 from dp_transforms.errors import UserError
 from dp_transforms.logs import LogChunk, estimate_log, find_log_chunks, most_label_bytes, spread_chunks
-from dp_transforms.monitor.domain_table import DomainFile
+from dp_transforms.monitor.item_domain import DomainFile
 from dp_transforms.plan.plan import DEFAULT_MODE
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import read_key_file

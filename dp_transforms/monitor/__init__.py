@@ -3,23 +3,21 @@
 planned_run            a run of a plan: what workers get
 operator_counts        what is counted for the operator
 event_ids              what an id is
-item_domain            the items of a run, where they are known and public
+item_domain            the items of a run, where they are known and public; in a worker by keyed hash
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
+columns                tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
-user_pairs             which items each user holds in each window, by user: from events, merged
+pairs                  which items each user holds in each window, by user or by item: from events; which of them count
 activity               how many pairs each user of a log has, and their histogram with noise, for the plan of a run
-contributions          at most L items per user and window, chosen uniformly
 item_holders           the same pairs by window and item: cells: an item in a window, with its holders
 counted_messages       messages gathered by counting: how a receiver knows that all have come
-query_noise            the noise of one count in each mode
-domain_table           the items of a known domain, by keyed hash
+query_noise            the noise of one count or sum in each mode, in two stages
 empty_items            the items of a known domain that are published although nobody holds them
 hit_rules              what the sequential stage needs of a plan whose users pay for hits
 candidates             the parallel front: which items pass the first stage of their draw
-user_budgets           hits paid by each user that was ever charged
-holder_counters        the counters of the holders of some candidates, found once for many windows
+user_budgets           hits paid by each user that was ever charged, and by the holders of some candidates
 known_items            what was named lately, where named items are followed
 window_queries         the queries of one window, all together, with the answers that they have one by one
 heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
@@ -27,14 +25,12 @@ window_report          the released types
 
 Where users pay for looks (mode `looks`):
 
-kept_pairs        which pairs of a user count where its purse cannot pay for all
 item_sums         what the users of each item add to it in each window
 replay_weights    the weights of a replay, from all pairs of each user
 pace, purses      the weights of a stream, from each user's own pace, and what it has left
-named_items       what was named, and what is published of it; named_messages: on its way there
+named_items       what was named, and what is published of it
 look_draws        the keyed noise of sums
 followed_items    known items, followed down to their lower threshold
-look_noise        the same in two stages, where users pay for hits too
 look_candidates   names with hits: what the sequential monitor has to look at
 item_namer        the thresholds: from sums to named items
 """

@@ -11,11 +11,9 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.noise_table import discrete_laplace
 from dp_transforms.mechanisms.randomness import IdHasher, Words, derive_key
-from dp_transforms.monitor.equal_rows import group_starts
+from dp_transforms.monitor.equal_rows import group_starts, sort_distinct
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.plan.window_schedule import WindowSchedule
-
-_SORT_KEY_LIMIT = 2**62
 
 
 class ActivityCounter:
@@ -46,10 +44,12 @@ class ActivityCounter:
             return
         users, user_of_code = _distinct(self._hash_users(batch.user.dictionary))
         items, item_of_code = np.unique(self._hash_items(batch.item.dictionary)[:, 0], return_inverse=True)
-        user, item, window = _distinct_rows(
-            user_of_code[batch.user.indices.to_numpy()[inside]],
-            item_of_code[batch.item.indices.to_numpy()[inside]],
-            windows[inside],
+        user, item, window = sort_distinct(
+            (
+                user_of_code[batch.user.indices.to_numpy()[inside]],
+                item_of_code[batch.item.indices.to_numpy()[inside]],
+                windows[inside],
+            ),
             (len(users), len(items), self._schedule.horizon),
         )
         self._users.append(users)
@@ -66,7 +66,7 @@ class ActivityCounter:
         )
         items, item = np.unique(np.concatenate([rows[1] for rows in self._rows]), return_inverse=True)
         window = np.concatenate([rows[2] for rows in self._rows])
-        user, item, window = _distinct_rows(user, item, window, (len(users), len(items), self._schedule.horizon))
+        user, item, window = sort_distinct((user, item, window), (len(users), len(items), self._schedule.horizon))
         # An event counts in its first window and in those that follow; two events of one item overlap there.
         counted = np.full(len(user), self._schedule.windows_per_event, dtype=np.int64)
         again = (user[1:] == user[:-1]) & (item[1:] == item[:-1])
@@ -82,28 +82,6 @@ def _distinct(hashes: Words) -> tuple[Words, npt.NDArray[np.int64]]:
     codes = np.empty(len(hashes), dtype=np.int64)
     codes[order] = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(hashes))))
     return ordered[starts], codes
-
-
-def _distinct_rows(
-    user: npt.NDArray[np.int64],
-    item: npt.NDArray[np.int64],
-    window: npt.NDArray[np.int64],
-    ranges: tuple[int, int, int],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Distinct rows, by user, item and window. ranges: how many values each column can take."""
-    bits = [(size - 1).bit_length() for size in ranges]
-    if 1 << sum(bits) > _SORT_KEY_LIMIT:
-        order = np.lexsort((window, item, user))
-        user, item, window = user[order], item[order], window[order]
-        kept = group_starts(user, item, window)
-        return user[kept], item[kept], window[kept]
-    # One integer for a row: ten times faster to sort than three columns.
-    rows = (((user << bits[1]) | item) << bits[2]) | window
-    rows.sort()
-    rows = rows[group_starts(rows)]
-    window = rows & ((1 << bits[2]) - 1)
-    rows >>= bits[2]
-    return rows >> bits[1], rows & ((1 << bits[1]) - 1), window
 
 
 def noisy_histogram(counts: npt.NDArray[np.int64], epsilon: float, uniforms: Words) -> npt.NDArray[np.int64]:

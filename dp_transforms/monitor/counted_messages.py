@@ -12,11 +12,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.user_pairs import UserPairs
-
 MOST_MESSAGE_BYTES = 8_000_000
 # In the place of what a window holds: a part of a run ends before this window. No packed content is so short.
 ENDS = b"ends"
@@ -79,49 +74,6 @@ class GatheredCount:
 
     def to_bytes(self) -> bytes:
         return self._FIELDS.pack(self.received, self.expected, self.senders)
-
-
-def pair_messages(pairs: UserPairs, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
-    """Packed parts of ``pairs``, each with at least one row. `UserPairs.merge` joins them again. None for no pairs."""
-    if not len(pairs):
-        return
-    data = pairs.to_bytes()
-    if len(data) <= most_bytes or len(pairs) == 1:
-        yield data
-        return
-    codes, middle = pairs.user_codes(), len(pairs) // 2
-    for rows in (slice(0, middle), slice(middle, len(pairs))):
-        windows, items = pairs.windows[rows], pairs.items[rows]
-        yield from pair_messages(
-            UserPairs.from_sorted_codes(pairs.users, codes[rows], windows, items, pairs.table), most_bytes
-        )
-
-
-def holder_messages(cells: ItemHolders, most_bytes: int = MOST_MESSAGE_BYTES) -> Iterator[bytes]:
-    """Packed parts of ``cells``. `ItemHolders.merge` joins them again. None for no cells.
-
-    A cell with very many holders is cut too, so two parts may hold the same cell.
-    """
-    if not len(cells):
-        return
-    data = cells.to_bytes()
-    if len(data) <= most_bytes or (len(cells) == 1 and len(cells.holders) <= 1):
-        yield data
-        return
-    if len(cells) > 1:
-        middle = len(cells) // 2
-        parts = [cells.select(np.arange(middle)), cells.select(np.arange(middle, len(cells)))]
-    else:
-        middle = len(cells.holders) // 2
-        parts = [_with_holders(cells, slice(0, middle)), _with_holders(cells, slice(middle, len(cells.holders)))]
-    for part in parts:
-        yield from holder_messages(part, most_bytes)
-
-
-def _with_holders(cell: ItemHolders, rows: slice) -> ItemHolders:
-    """One cell with these of its holders."""
-    holders, terms = cell.holders[rows], None if cell.terms is None else cell.terms[rows]
-    return ItemHolders(cell.windows, cell.items, np.array([0, len(holders)]), holders, cell.table, terms)
 
 
 def batches_of_blobs(blobs: Iterable[bytes], most_bytes: int = MOST_MESSAGE_BYTES) -> list[list[bytes]]:

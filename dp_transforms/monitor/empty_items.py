@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.noise_table import Inversion
 from dp_transforms.mechanisms.randomness import BlockFunction, StreamKeys
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_sums import ItemSums
 
@@ -44,13 +44,13 @@ class EmptyItems:
     def without_holders(self, first: int, end: int, shard: int = 0, shards: int = 1) -> ItemHolders:
         """Those of the windows ``first .. end - 1`` in one shard of items."""
         windows, items = self._of_shard(first, end, shard, shards)
-        return ItemHolders.without_holders(windows, items, self._items).select(np.arange(len(items)))
+        return ItemHolders.without_holders(windows, items, self._items).select(slice(None))
 
     def without_sums(self, first: int, end: int, shard: int = 0, shards: int = 1) -> ItemSums:
         """The same as cells with sum 0 and digest 0."""
         windows, items = self._of_shard(first, end, shard, shards)
         digests = np.zeros((len(items), 2), dtype=np.uint64)
-        return ItemSums(windows, items, np.zeros_like(items), digests, self._items).select(np.arange(len(items)))
+        return ItemSums(windows, items, np.zeros_like(items), digests, self._items).select(slice(None))
 
     def _of_shard(
         self, first: int, end: int, shard: int, shards: int

@@ -21,6 +21,19 @@ def group_starts(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     return np.flatnonzero(changes)
 
 
+def are_ascending(*columns: npt.NDArray) -> bool:
+    """Whether the rows of these columns (of one length, any number) are distinct, and in order by the first column,
+    then by the next ones."""
+    if not columns or len(columns[0]) < 2:
+        return True
+    *earlier, last = columns
+    is_later = last[1:] > last[:-1]
+    for column in reversed(earlier):
+        is_later &= column[1:] == column[:-1]
+        is_later |= column[1:] > column[:-1]
+    return bool(is_later.all())
+
+
 def sort_rows(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The rows ascending, and where each was; equal ones keep their order. rows: int64[n], at least 0."""
     return sort_with_codes(rows, np.arange(len(rows)))
@@ -123,3 +136,22 @@ def group_slices(*columns: npt.NDArray) -> list[slice]:
     """The groups of equal rows as slices, in order."""
     bounds = [*group_starts(*columns).tolist(), len(columns[0])]
     return [slice(low, high) for low, high in itertools.pairwise(bounds)]
+
+
+def ranks_in_groups(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
+    """The number of each row within its group of equal rows (of sorted columns), from 0. Returns int64[n]."""
+    starts = group_starts(*columns)
+    rows = len(columns[0])
+    return np.arange(rows) - np.repeat(starts, np.diff(np.append(starts, rows)))
+
+
+def places_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Where those of `asked` are that are held. Both ascending and distinct. Looks up the fewer in the more."""
+    if not len(held) or not len(asked):
+        return np.zeros(0, dtype=np.int64)
+    if len(asked) <= len(held):
+        at = np.minimum(np.searchsorted(held, asked), len(held) - 1)
+        found: npt.NDArray[np.int64] = at[held[at] == asked]
+        return found
+    at = np.minimum(np.searchsorted(asked, held), len(asked) - 1)
+    return np.flatnonzero(asked[at] == held)

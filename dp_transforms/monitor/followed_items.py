@@ -20,7 +20,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.randomness import Words
+from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_starts
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
 
 Whole = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
@@ -76,21 +80,45 @@ DrawNobody = Callable[[Whole, Whole], Bits]  # of items and windows: whether noi
 
 
 def follow(
-    held: Passes, has_sum: tuple[Whole, Whole], end: int, forget_after: int, draw_nobody: DrawNobody
-) -> tuple[Passes, Bits]:
-    """All named passes of the windows before ``end``, by window, then item; and whether each was of a known item.
+    cells: Cells,
+    known: KnownItems,
+    first: int,
+    end: int,
+    forget_after: int,
+    *,
+    names_anew: Bits,
+    reaches: Callable[[Whole], Bits],
+    nobody_passes: Callable[[Whole, Words], Bits],
+) -> tuple[Passes, Bits, ItemTable]:
+    """All named passes of the windows ``first .. end - 1``, by window, then item; whether each was of a known item; and
+    the table of their items.
 
-    held: of cells with a sum above 0, and of earlier namings. has_sum: items and windows, int64[m] each, by item, then
-    window, of all cells with a sum above 0: nothing is drawn for them here.
+    cells: all with a sum above 0 in these windows: nothing is drawn for them here. known: before window ``first``.
+    names_anew: bool[c], of cells. reaches: of rows of cells, whether they reach the known threshold. nobody_passes: of
+    windows and hashes of items, whether noise alone reaches it.
     """
-    parts = list(_rounds(held, has_sum, end, forget_after, draw_nobody))
+    items, (of_cells, of_known) = ItemTable.merge([cells.table, known.table])
+    is_followed = np.zeros(len(items), dtype=np.bool_)
+    is_followed[of_cells[cells.items[names_anew]]] = is_followed[of_known] = True
+    rows = np.flatnonzero(is_followed[of_cells[cells.items]])
+    rows = rows[np.argsort(of_cells[cells.items[rows]], kind="stable")]  # by item, then window
+    has_sum = of_cells[cells.items[rows]], cells.windows[rows]
+    held = Passes(*has_sum, names_anew[rows], rows, has_sum[1]).take(reaches(rows))
+    no_rows, is_known = np.full(len(known), NO_ROW), np.ones(len(known), dtype=np.bool_)
+    earlier = Passes(of_known, known.last_named, is_known, no_rows, np.full(len(known), first - 1))
+
+    def draw_nobody(items_of_draws: Whole, windows: Whole) -> Bits:
+        return nobody_passes(windows, items.hashes.take(items_of_draws, axis=0))
+
+    parts = list(rounds(held.joined(earlier), has_sum, end, forget_after, draw_nobody))
     columns = zip(*((*part.columns(), was_known) for part, was_known in parts), strict=True)
     *named, was_known = (np.concatenate(column) for column in columns)
     order = np.lexsort((named[0], named[1]))
-    return Passes(*(column[order] for column in named)), was_known[order]
+    order = order[named[1][order] >= first]
+    return Passes(*(column[order] for column in named)), was_known[order], items
 
 
-def _rounds(
+def rounds(
     passes: Passes, has_sum: tuple[Whole, Whole], end: int, forget_after: int, draw_nobody: DrawNobody
 ) -> Iterator[tuple[Passes, Bits]]:
     """The named passes of the items that each round leaves as they are; at least one part."""

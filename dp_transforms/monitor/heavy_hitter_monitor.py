@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.hit_rules import epsilon_spent, most_hits, query_noise, release_rule
-from dp_transforms.monitor.holder_counters import Charges, HolderCounters
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.user_budgets import Hits, HolderCounters, UserBudgets
 from dp_transforms.monitor.window_queries import WindowQueries
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
@@ -57,7 +56,7 @@ class HeavyHitterMonitor:
 
     def close_window(
         self, window: int, candidates: ItemHolders, state: MonitorState
-    ) -> tuple[WindowReport | None, Charges]:
+    ) -> tuple[WindowReport | None, Hits]:
         """Tests the candidates of a window in keyed-hash order and updates the state; no report if none is heavy.
 
         Raises ValueError for a window out of order or outside the horizon: the theorem needs both.

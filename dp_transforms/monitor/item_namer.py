@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import stated_users
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.followed_items import NO_ROW, Passes, follow
+from dp_transforms.mechanisms.randomness import StreamKeys, Words
+from dp_transforms.monitor.followed_items import NO_ROW, follow
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
@@ -72,27 +72,16 @@ class ItemNamer:
         names_anew = table.passes(uniforms, plan.threshold - sums.sums)
         if not len(known) and not names_anew.any():
             return NamedItems.none()
-        items, (of_sums, of_known) = ItemTable.merge([sums.table, known.table])
-        is_followed = np.zeros(len(items), dtype=np.bool_)
-        is_followed[of_sums[sums.items[names_anew]]] = is_followed[of_known] = True
-        cells = np.flatnonzero(is_followed[of_sums[sums.items]])
-        cells = cells[np.argsort(of_sums[sums.items[cells]], kind="stable")]  # by item, then window
-        item, window = of_sums[sums.items[cells]], sums.windows[cells]
-        reached = table.passes(uniforms[cells], plan.known_threshold - sums.sums[cells])
-        held = Passes(item, window, names_anew[cells], cells, window).take(reached)
-        is_known = np.ones(len(known), dtype=np.bool_)
-        earlier = Passes(
-            of_known, known.last_named, is_known, np.full(len(known), NO_ROW), np.full(len(known), first - 1)
+        named, was_known, items = follow(
+            sums,
+            known,
+            first,
+            end,
+            plan.known_for,
+            names_anew=names_anew,
+            reaches=lambda cells: table.passes(uniforms[cells], plan.known_threshold - sums.sums[cells]),
+            nobody_passes=self._nobody_passes,
         )
-
-        def draw_nobody(items_of_draws: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
-            drawn = self._draws.of_nobody(windows, items.hashes.take(items_of_draws, axis=0))
-            return table.passes(drawn, np.full(len(windows), plan.known_threshold))
-
-        with_seeds = held.joined(earlier)
-        named, was_known = follow(with_seeds, (item, window), end, plan.known_for, draw_nobody)
-        is_here = named.windows >= first
-        named, was_known = named.take(is_here), was_known[is_here]
         noisy_sums = np.empty(len(named), dtype=np.int64)
         has_sum = named.rows != NO_ROW
         rows, nobody = named.rows[has_sum], named.take(~has_sum)
@@ -100,6 +89,10 @@ class ItemNamer:
         noisy_sums[~has_sum] = table.sample(self._draws.of_nobody(nobody.windows, items.hashes[nobody.items]))
         thresholds = np.where(was_known, plan.known_threshold, plan.threshold)
         return self._named(named.windows, named.items, noisy_sums, thresholds, items)
+
+    def _nobody_passes(self, windows: Whole, hashes: Words) -> npt.NDArray[np.bool_]:
+        drawn = self._draws.of_nobody(windows, hashes)
+        return self._draws.table.passes(drawn, np.full(len(windows), self._plan.known_threshold))
 
     def _named(
         self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable
@@ -109,5 +102,4 @@ class ItemNamer:
         levels = 1 + (noisy_sums - thresholds) // looks.spacing
         boundaries = thresholds + (levels - 1) * looks.spacing
         at_least_users = stated_users(boundaries, self._plan.likely_noise, looks.weights[-1])
-        used, items = np.unique(items, return_inverse=True)
-        return NamedItems(windows, items.reshape(-1), levels, at_least_users, table.take(used))
+        return NamedItems(windows, items, levels, at_least_users, table).select(slice(None))

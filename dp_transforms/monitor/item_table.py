@@ -60,8 +60,8 @@ class ItemTable:
             found.append(self.parts[part].take(pa.array(self.places[order[items]] - begins[part])))
         return pa.concat_arrays(found).take(pa.array(np.argsort(order)))
 
-    def take(self, items: npt.NDArray[np.integer]) -> ItemTable:
-        """The sub-table of these (ascending) positions."""
+    def take(self, items: npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice) -> ItemTable:
+        """The sub-table of these positions (ascending ones, a slice, or bool[k])."""
         return ItemTable(self.hashes[items], self.parts, self.places[items])
 
     @classmethod

@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.equal_rows import group_starts
-from dp_transforms.monitor.item_pairs import ItemPairs
+from dp_transforms.monitor.equal_rows import ranks_in_groups
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.kept_pairs import keep_by_hash
 from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import ItemPairs, keep_by_hash
 
 Whole = npt.NDArray[np.int64]
 
@@ -36,9 +35,7 @@ def counted_rows(named: NamedItems, most: int) -> Whole:
     places = np.empty(len(named.table), dtype=np.int64)
     places[pc.sort_indices(named.table.labels).to_numpy()] = np.arange(len(named.table))
     order = np.lexsort((places[named.items], -named.at_least_users, -named.levels, named.windows))
-    starts = group_starts(named.windows)
-    rank = np.arange(len(named)) - np.repeat(starts, np.diff(np.append(starts, len(named))))
-    return np.sort(order[rank < most])
+    return np.sort(order[ranks_in_groups(named.windows) < most])
 
 
 def count_holders(pairs: ItemPairs, counted: NamedItems, per_user: int, keys: StreamKeys) -> ItemSums:

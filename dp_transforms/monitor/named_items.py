@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.monitor.columns import Cells, Column, Items, Narrow, Windows
 from dp_transforms.monitor.equal_rows import group_slices
-from dp_transforms.monitor.item_table import TABLE_KINDS, ItemTable
-from dp_transforms.monitor.packed_arrays import WHOLE, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.packed_arrays import NARROW, WHOLE
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 
@@ -18,7 +20,7 @@ NOT_COUNTED = -1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NamedItems:
+class NamedItems(Cells):
     """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on.
@@ -31,45 +33,15 @@ class NamedItems:
     at_least_users: npt.NDArray[np.int64]
     table: ItemTable
 
-    def __len__(self) -> int:
-        return len(self.windows)
+    SCHEMA: ClassVar = {
+        "windows": Windows(),
+        "items": Narrow(NARROW, into="table"),
+        "levels": Column(WHOLE),
+        "at_least_users": Column(WHOLE),
+        "table": Items(),
+    }
 
-    @classmethod
-    def none(cls) -> NamedItems:
-        nothing = np.zeros(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing, nothing, ItemTable.none())
-
-    @classmethod
-    def merge(cls, parts: Sequence[NamedItems]) -> NamedItems:
-        """The union of parts with different cells, such as those of several shards of items."""
-        if not parts:
-            return cls.none()
-        if len(parts) == 1:
-            return parts[0]
-        table, item_maps = ItemTable.merge([part.table for part in parts])
-        windows = np.concatenate([part.windows for part in parts])
-        items = np.concatenate([item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)])
-        order = np.lexsort((items, windows))
-        levels = np.concatenate([part.levels for part in parts])
-        users = np.concatenate([part.at_least_users for part in parts])
-        return cls(windows[order], items[order], levels[order], users[order], table)
-
-    def select(self, rows: npt.NDArray[np.int64]) -> NamedItems:
-        """These rows (ascending positions), with a table of their items alone."""
-        used, items = np.unique(self.items[rows], return_inverse=True)
-        return NamedItems(
-            self.windows[rows],
-            items.reshape(-1),
-            self.levels[rows],
-            self.at_least_users[rows],
-            self.table.take(used),
-        )
-
-    def by_slab(self, windows_per_slab: int) -> Iterator[tuple[int, NamedItems]]:
-        """The parts in slabs of so many consecutive windows: ``(slab, part)``; slabs without any are left out."""
-        slabs = self.windows // windows_per_slab
-        for rows in group_slices(slabs):
-            yield int(slabs[rows.start]), self.select(np.arange(rows.start, rows.stop))
+    ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
 
     def window_reports(
         self, plan: Plan, stream: str, noisy_counts: npt.NDArray[np.int64] | None = None
@@ -101,15 +73,3 @@ class NamedItems:
                     epsilon_spent=plan.epsilon,
                 ),
             )
-
-    def to_bytes(self) -> bytes:
-        return pack_arrays(self.windows, self.items, self.levels, self.at_least_users, *self.table.arrays())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> NamedItems:
-        """Inverse of `to_bytes`. Raises ValueError for bytes that do not fit together."""
-        windows, items, levels, users, *arrays = unpack_arrays(data, WHOLE, WHOLE, WHOLE, WHOLE, *TABLE_KINDS)
-        table = ItemTable.from_arrays(*arrays)
-        check_unpacked(len(windows) == len(items) == len(levels) == len(users))
-        check_unpacked(not len(items) or bool(items.min() >= 0 and items.max() < len(table)))
-        return cls(windows, items, levels, users, table)

@@ -11,42 +11,35 @@ one is paid. Source: docs/guarantee.md, "Theorem of the purse"; `pace` chooses t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.equal_rows import group_starts
+from dp_transforms.monitor.columns import LEAST, MOST, ByUser, Column
+from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.item_holders import terms_of, weights_of
-from dp_transforms.monitor.kept_pairs import keep_by_hash
 from dp_transforms.monitor.pace import Pace
-from dp_transforms.monitor.packed_arrays import (
-    BYTES,
-    HASHES,
-    WHOLE,
-    WORDS,
-    Packed,
-    check_unpacked,
-    count_of_packed,
-    pack_arrays,
-    unpack_arrays,
-)
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.packed_arrays import BYTES, WHOLE, WORDS, Packed, check_unpacked
+from dp_transforms.monitor.pairs import UserPairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
 ENTRY_BYTES = 24
-_USERS_PER_CELL = 400_000  # a cell stays under 10 MB
 _SPARE_CELLS = 64
-_NEVER = 2**32 - 1  # above the number of every window
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PurseEntries:
+class PurseEntries(ByUser):
     """The purses of u users, 24 bytes each; with hits 25.
+
+    `merge` keeps the newest entry of each user: the one with the least left. A look costs at least one unit, so from
+    entry to entry less is left, and looks rise; and who is on the hits list stays there. So an engine need not keep the
+    order of what is stored, and an entry that is stored twice is not paid twice, as charges that add up would be.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
     were paid. first_windows: uint32[u], the window of the first one. pays_hits: uint8[u], 1 on the hits list; None
@@ -59,81 +52,25 @@ class PurseEntries:
     first_windows: npt.NDArray[np.uint32]
     pays_hits: npt.NDArray[np.uint8] | None = None
 
-    def __len__(self) -> int:
-        return len(self.users)
+    SCHEMA: ClassVar = {
+        "users": Column(),
+        "left": Column(WHOLE, join=LEAST),
+        "looks": Column(WORDS, join=MOST),
+        "first_windows": Column(WORDS, join=LEAST),
+        "pays_hits": Column(BYTES, join=MOST, is_optional=True),
+    }
+    ROWS_OF_CELL = 400_000
 
-    @classmethod
-    def none(cls) -> PurseEntries:
-        words = np.zeros(0, dtype=np.uint32)
-        return cls(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), words, words)
-
-    @classmethod
-    def join(cls, parts: Sequence[PurseEntries]) -> PurseEntries:
-        """The newest entry of each user: the one with the least left.
-
-        A look costs at least one unit, so from entry to entry less is left, and looks rise; and who is on the hits list
-        stays there. The result depends neither on the order of the parts nor on how often one is there. So an engine
-        need not keep the order of what is stored, and an entry that is stored twice is not paid twice, as charges that
-        add up would be.
-        """
-        if len(parts) == 1:
-            return parts[0]
-        if not any(len(part) for part in parts):
-            return cls.none()
-        users = np.concatenate([part.users for part in parts])
-        order = np.argsort(users, kind="stable")  # fast, since the parts are sorted
-        users = users[order]
-        starts = group_starts(users)
-        return cls(
-            users[starts],
-            np.minimum.reduceat(np.concatenate([part.left for part in parts])[order], starts),
-            np.maximum.reduceat(np.concatenate([part.looks for part in parts])[order], starts),
-            np.minimum.reduceat(np.concatenate([part.first_windows for part in parts])[order], starts),
-            cls._joined_lists(parts, order, starts),
-        )
-
-    @staticmethod
-    def _joined_lists(parts: Sequence[PurseEntries], order: Whole, starts: Whole) -> npt.NDArray[np.uint8] | None:
-        columns = [part.pays_hits for part in parts if part.pays_hits is not None]
-        check_unpacked(not columns or sum(map(len, columns)) == len(order))
-        return np.maximum.reduceat(np.concatenate(columns)[order], starts) if columns else None
-
-    def take(self, rows: npt.NDArray[np.integer]) -> PurseEntries:
-        """These rows, ascending."""
-        return PurseEntries(
-            self.users[rows],
-            self.left[rows],
-            self.looks[rows],
-            self.first_windows[rows],
-            None if self.pays_hits is None else self.pays_hits[rows],
-        )
-
-    def to_cells(self) -> list[bytes]:
-        """Byte strings under 10 MB, none for no user."""
-        of_list = () if self.pays_hits is None else (self.pays_hits,)
-        columns = (self.users, self.left, self.looks, self.first_windows, *of_list)
-        return [
-            pack_arrays(*(column[low : low + _USERS_PER_CELL] for column in columns))
-            for low in range(0, len(self), _USERS_PER_CELL)
-        ]
-
-    @classmethod
-    def from_cell(cls, cell: Packed) -> PurseEntries:
-        """Raises ValueError for bytes in which a purse has no user, or less than nothing."""
-        kinds = (HASHES, WHOLE, WORDS, WORDS)
-        has_lists = count_of_packed(cell) > len(kinds)
-        users, left, looks, first_windows, *of_list = unpack_arrays(cell, *kinds, *([BYTES] if has_lists else []))
-        check_unpacked(all(len(users) == len(column) for column in (left, looks, first_windows, *of_list)))
-        check_unpacked((users[1:] > users[:-1]).all() and (left >= 0).all())
-        check_unpacked(not has_lists or (of_list[0] <= 1).all())
-        return cls(users, left, looks, first_windows, *of_list)
+    def check(self) -> None:
+        check_unpacked(bool((self.left >= 0).all()))
+        check_unpacked(self.pays_hits is None or bool((self.pays_hits <= 1).all()))
 
 
 class Purses:
     """The purses of all users that ever paid for a look; all others are full. They are kept as long as the run lasts.
 
     Stored as cells, byte strings under 10 MB. A user may be in several cells, and its newest entry counts
-    (`PurseEntries.join`). So what a window changes is appended, without rewriting what is there. A window looks up its
+    (`PurseEntries.merge`). So what a window changes is appended, without rewriting what is there. A window looks up its
     own users in each cell; the cells are put together only when they are rewritten.
     """
 
@@ -143,7 +80,7 @@ class Purses:
         self._has_hits = plan.paid_hits is not None
         self._units_of_all_hits = 0 if plan.paid_hits is None else plan.paid_hits.units_of_all
         self._keys = keys
-        self._stored = [PurseEntries.from_cell(cell) for cell in cells]
+        self._stored = [PurseEntries.from_bytes(cell) for cell in cells]
         check_unpacked(all((entries.pays_hits is not None) == self._has_hits for entries in self._stored))
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
 
@@ -170,7 +107,7 @@ class Purses:
         cannot be paid."""
         if (pairs.windows != window).any():
             raise ValueError(f"all pairs must lie in window {window}.")
-        looks = np.diff(pairs.splits)
+        looks = pairs.counts
         before = self._entries_of(pairs.users, window)
         if (before.first_windows > window).any():
             raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
@@ -206,11 +143,11 @@ class Purses:
 
     def changed_cells(self) -> list[bytes]:
         """What was spent since the cells were read, as cells to append to them."""
-        return PurseEntries.join(self._changed).to_cells()
+        return PurseEntries.merge(self._changed).to_cells()
 
     def rewritten_cells(self) -> list[bytes]:
         """All purses in as few cells as possible, to replace those that were read. `entries` is then that of users."""
-        self._stored, self._changed = [PurseEntries.join([*self._stored, *self._changed])], []
+        self._stored, self._changed = [PurseEntries.merge([*self._stored, *self._changed])], []
         return self._stored[0].to_cells()
 
     def is_scattered(self, entries_when_rewritten: int) -> bool:
@@ -218,34 +155,27 @@ class Purses:
 
         entries_when_rewritten: how many entries there were after the last time.
         """
-        is_large = self.entries > 2 * entries_when_rewritten + _USERS_PER_CELL
-        return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // _USERS_PER_CELL))
+        of_cell = PurseEntries.ROWS_OF_CELL
+        is_large = self.entries > 2 * entries_when_rewritten + of_cell
+        return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // of_cell))
 
     def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
         """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""
+        stored = (*self._stored, *self._changed)
+        found = PurseEntries.merge([entries.select(places_of(entries.users, users)) for entries in stored])
+        at = np.searchsorted(users, found.users)
         left = np.full(len(users), PURSE_UNITS, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
-        first_windows = np.full(len(users), _NEVER, dtype=np.uint32)
+        first_windows = np.full(len(users), window, dtype=np.uint32)
         pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None
-        for entries in (*self._stored, *self._changed):
-            if not len(entries):
-                continue
-            low = int(np.searchsorted(users, entries.users[0]))
-            high = int(np.searchsorted(users, entries.users[-1], side="right"))
-            at = np.searchsorted(entries.users, users[low:high])
-            found = entries.users[at] == users[low:high]
-            rows, at = low + np.flatnonzero(found), at[found]
-            left[rows] = np.minimum(left[rows], entries.left[at])
-            looks[rows] = np.maximum(looks[rows], entries.looks[at])
-            first_windows[rows] = np.minimum(first_windows[rows], entries.first_windows[at])
-            if pays_hits is not None and entries.pays_hits is not None:
-                pays_hits[rows] = np.maximum(pays_hits[rows], entries.pays_hits[at])
-        first_windows[first_windows == _NEVER] = window
+        left[at], looks[at], first_windows[at] = found.left, found.looks, found.first_windows
+        if pays_hits is not None and found.pays_hits is not None:
+            pays_hits[at] = found.pays_hits
         return PurseEntries(users, left, looks, first_windows, pays_hits)
 
     def _append(self, entries: PurseEntries) -> None:
         """Joins what has at most twice the length, so that there are few parts, and each entry is seldom joined."""
         while self._changed and len(self._changed[-1]) <= 2 * len(entries):
-            entries = PurseEntries.join([self._changed.pop(), entries])
+            entries = PurseEntries.merge([self._changed.pop(), entries])
         if len(entries):
             self._changed.append(entries)

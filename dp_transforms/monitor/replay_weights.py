@@ -16,10 +16,8 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_holders import ItemHolders, terms_of
-from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.kept_pairs import keep_by_hash
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
 
 
@@ -56,11 +54,11 @@ def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> 
         return ItemSums.none()
     looks, weights, _ = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
-    return ItemSums.of_weights(pairs, np.where(kept, weights[pairs.user_codes()], 0), keys)
+    return ItemSums.of_weights(pairs, np.where(kept, weights[pairs.codes], 0), keys)
 
 
 def weigh_replay_with_hits(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> ItemHolders:
     """The same holder by holder, where users may pay for hits."""
     looks, weights, pays_hits = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
-    return ItemHolders.of_terms(pairs, np.where(kept, terms_of(weights, pays_hits)[pairs.user_codes()], 0))
+    return ItemHolders.of_terms(pairs, np.where(kept, terms_of(weights, pays_hits)[pairs.codes], 0))

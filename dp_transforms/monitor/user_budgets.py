@@ -1,16 +1,35 @@
-"""Hits paid by each user: the counters of the modes, [KMS21] Algorithm 5 and [CL23] Algorithm 5."""
+"""Hits paid by each user: the counters of the modes, [KMS21] Algorithm 5 and [CL23] Algorithm 5.
+
+`HolderCounters` are those of the holders of some candidates, matched to their users once, for all windows of these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.equal_rows import group_starts
-from dp_transforms.monitor.packed_arrays import HASHES, WORDS, Packed, check_unpacked, pack_arrays, unpack_arrays
+from dp_transforms.monitor.columns import MOST, ByUser, Column
+from dp_transforms.monitor.equal_rows import distinct_hashes
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.packed_arrays import WORDS, Packed
 
-_USERS_PER_BLOB = 700_000  # 12 bytes each: a blob stays well under 10 MB
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hits(ByUser):
+    """Of u users, 12 bytes each: users uint64[u], keyed hashes, ascending and distinct, and their hits, uint32[u].
+
+    `merge` keeps the most hits of each user: hits are never taken back.
+    """
+
+    users: npt.NDArray[np.uint64]
+    hits: npt.NDArray[np.uint32]
+
+    SCHEMA: ClassVar = {"users": Column(), "hits": Column(WORDS, join=MOST)}
+    ROWS_OF_CELL = 700_000
 
 
 class UserBudgets:
@@ -24,19 +43,9 @@ class UserBudgets:
     """
 
     def __init__(self, blobs: Iterable[Packed] = (), *, are_noted: bool = False) -> None:
-        self._users = np.zeros(0, dtype=np.uint64)  # ascending
-        self._hits = np.zeros(0, dtype=np.uint32)
+        stored = Hits.of_messages(blobs)
+        self._users, self._hits = stored.users, stored.hits.copy()
         self._charged = np.zeros(0, dtype=np.uint64) if are_noted else None
-        arrays = [unpack_arrays(blob, HASHES, WORDS) for blob in blobs]
-        check_unpacked(all(len(users) == len(hits) for users, hits in arrays))
-        if arrays:
-            users = np.concatenate([users for users, _ in arrays])
-            order = np.argsort(users, kind="stable")  # each blob is in order already
-            users = users[order]
-            starts = group_starts(users)
-            hits = np.concatenate([hits for _, hits in arrays])[order]
-            self._users = users[starts]
-            self._hits = np.maximum.reduceat(hits, starts) if len(starts) else self._hits
 
     def __len__(self) -> int:
         return len(self._users)
@@ -94,15 +103,42 @@ class UserBudgets:
     def charged_blobs(self) -> list[bytes]:
         """The counters of those that were charged since the blobs were read, as blobs to append to them."""
         assert self._charged is not None
-        return budget_blobs(self._charged, self.hits(self._charged))
+        return Hits(self._charged, self.hits(self._charged)).to_cells()
 
     def to_blobs(self) -> list[bytes]:
-        return budget_blobs(self._users, self._hits)
+        return Hits(self._users, self._hits).to_cells()
 
 
-def budget_blobs(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> list[bytes]:
-    """Blobs of these counters: byte strings under 10 MB, none for no user."""
-    return [
-        pack_arrays(users[low : low + _USERS_PER_BLOB], hits[low : low + _USERS_PER_BLOB])
-        for low in range(0, len(users), _USERS_PER_BLOB)
-    ]
+@dataclasses.dataclass(frozen=True, eq=False)
+class HolderCounters:
+    """k users, each with a number, and n rows: the holders of some cells, one after the other.
+
+    users: uint64[k], keyed hashes, ascending. user_of_row: int64[n], the number of each holder. hits: uint32[k], paid
+    so far; what is charged is added here. paid: uint32[k], hits paid before. places: int64[k], of the users in budgets.
+    """
+
+    users: npt.NDArray[np.uint64]
+    user_of_row: npt.NDArray[np.int64]
+    hits: npt.NDArray[np.uint32]
+    paid: npt.NDArray[np.uint32]
+    places: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, parts: Sequence[ItemHolders], budgets: UserBudgets) -> HolderCounters:
+        """Of all holders of these parts."""
+        holders = parts[0].holders if len(parts) == 1 else np.concatenate([part.holders for part in parts])
+        users, user_of_row = distinct_hashes(holders)
+        places = budgets.places(users)
+        paid = budgets.hits(users, places)
+        return cls(users, user_of_row, paid.copy(), paid, places)
+
+    def of_rows(self, low: int, high: int) -> HolderCounters:
+        """The same counters, for these rows alone."""
+        return dataclasses.replace(self, user_of_row=self.user_of_row[low:high])
+
+    def charge(self, budgets: UserBudgets) -> Hits:
+        """Adds to the budgets what was added to the counters. Once, and to the budgets that these were made of."""
+        changed = np.flatnonzero(self.hits != self.paid)
+        charges = Hits(self.users[changed], self.hits[changed] - self.paid[changed])
+        budgets.charge(charges.users, charges.hits, self.places[changed])
+        return charges

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
-from dp_transforms.monitor.holder_counters import HolderCounters
 from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of
 from dp_transforms.monitor.query_noise import QueryNoise, digests_of_groups
+from dp_transforms.monitor.user_budgets import HolderCounters
 from dp_transforms.plan.plan import Plan
 
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.packed_arrays import check_unpacked
 from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.state_cells import (
     BUCKETS,
-    Hits,
     Kind,
     are_of_bucket,
     buckets_of_shard,
     hit_bound_of_cell,
-    hits_of_cell,
-    join_hits,
 )
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.runs.state_header import StateError, at_path
@@ -55,12 +54,14 @@ class RunPart:
     def purses(self, users: npt.NDArray[np.uint64]) -> PurseEntries:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
         asked = _by_bucket(users)
-        return _joined([held.take(_rows_of(held.users, asked[bucket])) for bucket, held in self._purses(asked)])
+        return PurseEntries.merge(
+            [held.select(places_of(held.users, asked[bucket])) for bucket, held in self._purses(asked)]
+        )
 
     def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
         """All purses of a shard of users."""
         found = self._purses(buckets_of_shard(shard, shards))
-        return _joined([held.take(np.flatnonzero(held.users % np.uint64(shards) == shard)) for _, held in found])
+        return PurseEntries.merge([held.select(held.users % np.uint64(shards) == shard) for _, held in found])
 
     def all_hits(self) -> list[bytes]:
         """The hits of all users, as blobs of `UserBudgets`."""
@@ -69,10 +70,9 @@ class RunPart:
     def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
         asked, found = _by_bucket(users), []
-        for bucket, _, (charged, hits) in self._hits(asked):
-            rows = _rows_of(charged, asked[bucket])
-            found.append((charged[rows], hits[rows]))
-        return join_hits(found)
+        for bucket, _, hits in self._hits(asked):
+            found.append(hits.select(places_of(hits.users, asked[bucket])))
+        return Hits.merge(found)
 
     @property
     def hit_bound(self) -> int:
@@ -83,13 +83,12 @@ class RunPart:
         parts = []
         for bucket in buckets_of_shard(shard, shards):
             for cell in self._cells(kind, [bucket]):
-                known = KnownItems.from_cells([cell])
+                known = KnownItems.from_bytes(cell)
                 hashes = known.table.hashes[:, 1]
                 check_unpacked(are_of_bucket(hashes, bucket))
                 check_unpacked(bool((known.last_named < self.first).all() and (known.last_named >= 0).all()))
-                rows = np.flatnonzero(hashes % np.uint64(shards) == shard)
-                parts.append(KnownItems(known.table.take(rows), known.last_named[rows]))
-        return KnownItems.join(parts)
+                parts.append(known.select(hashes % np.uint64(shards) == shard))
+        return KnownItems.merge(parts)
 
     def state(self) -> StateFile | None:
         """The state before the part; None where nothing is carried."""
@@ -106,16 +105,16 @@ class RunPart:
     def _purses(self, buckets: Iterable[int]) -> Iterator[tuple[int, PurseEntries]]:
         for bucket in buckets:
             for cell in self._cells(Kind.PURSES, [bucket]):
-                held = PurseEntries.from_cell(cell)
+                held = PurseEntries.from_bytes(cell)
                 check_unpacked(are_of_bucket(held.users, bucket))
                 yield bucket, held
 
     def _hits(self, buckets: Iterable[int]) -> Iterator[tuple[int, memoryview, Hits]]:
         for bucket in buckets:
             for cell in self._cells(Kind.BUDGETS, [bucket]):
-                charged, hits = hits_of_cell(cell)
-                check_unpacked(are_of_bucket(charged, bucket))
-                yield bucket, cell, (charged, hits)
+                hits = Hits.from_bytes(cell)
+                check_unpacked(are_of_bucket(hits.users, bucket))
+                yield bucket, cell, hits
 
     def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
         state = _OPENED.get(self)
@@ -143,19 +142,3 @@ _OPENED = _Opened()
 def _by_bucket(users: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.uint64]]:
     buckets = users % np.uint64(BUCKETS)
     return {int(bucket): users[buckets == bucket] for bucket in np.unique(buckets)}
-
-
-def _joined(parts: Sequence[PurseEntries]) -> PurseEntries:
-    return PurseEntries.join([part for part in parts if len(part)])
-
-
-def _rows_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Where those of `asked` are that are held. Both ascending and distinct. Looks up the fewer in the more."""
-    if not len(held) or not len(asked):
-        return np.zeros(0, dtype=np.int64)
-    if len(asked) <= len(held):
-        at = np.minimum(np.searchsorted(held, asked), len(held) - 1)
-        found: npt.NDArray[np.int64] = at[held[at] == asked]
-        return found
-    at = np.minimum(np.searchsorted(asked, held), len(asked) - 1)
-    return np.flatnonzero(asked[at] == held)

@@ -13,23 +13,16 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.equal_rows import group_starts
+from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.packed_arrays import (
-    HASHES,
-    WHOLE,
-    WORDS,
-    Packed,
-    check_unpacked,
-    pack_arrays,
-    unpack_arrays,
-)
+from dp_transforms.monitor.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.monitor.purses import PurseEntries
-from dp_transforms.monitor.user_budgets import budget_blobs
+from dp_transforms.monitor.user_budgets import Hits
 
 BUCKETS = 64
 MOST_CELL_BYTES = 10_000_000
@@ -39,8 +32,9 @@ _HEAD_BYTES = 2
 
 
 class Kind(enum.StrEnum):
-    """purses: `PurseEntries`. budgets: hits paid by each user. known: items that were named lately. passed: items that
-    passed the first stage of a look lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
+    """purses: `PurseEntries`. budgets: the `Hits` that users have paid. known: items that were named lately. passed:
+    items that passed the first stage of a look lately, where users pay for hits. hit_bound: of `MonitorState`, one
+    number."""
 
     PURSES = "purses"
     BUDGETS = "budgets"
@@ -50,6 +44,12 @@ class Kind(enum.StrEnum):
 
 
 _KINDS = tuple(Kind)
+_TABLES: dict[Kind, type[ByUser] | type[KnownItems]] = {
+    Kind.PURSES: PurseEntries,
+    Kind.BUDGETS: Hits,
+    Kind.KNOWN: KnownItems,
+    Kind.PASSED: KnownItems,
+}
 
 
 def pack_cell(kind: Kind, bucket: int, cell: bytes) -> bytes:
@@ -68,44 +68,19 @@ def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> lis
     named_from: known and passed items whose window lies before this one are left out: they are forgotten.
     Raises ValueError for other bytes.
     """
-    if kind is Kind.PURSES:
-        entries = PurseEntries.join([PurseEntries.from_cell(cell) for cell in cells])
-        return entries.to_cells()
-    if kind is Kind.BUDGETS:
-        return budget_blobs(*join_hits([hits_of_cell(cell) for cell in cells]))
     if kind is Kind.HIT_BOUND:
         bounds = [hit_bound_of_cell(cell) for cell in cells]
         return [hit_bound_cell(max(bounds))] if bounds else []
-    return known_of_cells(cells, named_from).to_cells()
+    if kind in (Kind.KNOWN, Kind.PASSED):
+        return known_of_cells(cells, named_from).to_cells()
+    table: Any = _TABLES[kind]
+    joined: list[bytes] = table.of_messages(cells).to_cells()
+    return joined
 
 
 def known_of_cells(cells: Iterable[Cell], named_from: int) -> KnownItems:
     """The items of these cells, in whatever order and however often they come, but for those that are forgotten."""
-    return KnownItems.join([KnownItems.from_cells([cell]) for cell in cells]).since(named_from)
-
-
-Hits = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]  # users, ascending, and how many hits each has paid
-
-
-def hits_of_cell(cell: Cell) -> Hits:
-    """Raises ValueError for bytes that are not the budgets of users, ascending."""
-    users, hits = unpack_arrays(cell, HASHES, WORDS)
-    check_unpacked(len(users) == len(hits) and bool((users[1:] > users[:-1]).all()))
-    return users, hits
-
-
-def join_hits(parts: Sequence[Hits]) -> Hits:
-    """The most hits of each user: hits are never taken back."""
-    if not parts:
-        return np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.uint32)
-    if len(parts) == 1:
-        return parts[0]
-    users = np.concatenate([users for users, _ in parts])
-    order = np.argsort(users, kind="stable")
-    users = users[order]
-    starts = group_starts(users)
-    hits = np.concatenate([hits for _, hits in parts])[order]
-    return users[starts], np.maximum.reduceat(hits, starts) if len(starts) else hits
+    return KnownItems.of_messages(cells).since(named_from)
 
 
 def hit_bound_cell(bound: int) -> bytes:
@@ -131,32 +106,14 @@ def pack_by_bucket(cells: Iterable[tuple[Kind, Cell]]) -> Iterator[bytes]:
 
 
 def _cells_by_bucket(kind: Kind, cell: Cell) -> Iterable[tuple[int, bytes]]:
-    if kind is Kind.PURSES:
-        return purse_cells(PurseEntries.from_cell(cell))
-    if kind is Kind.BUDGETS:
-        return budget_cells(*hits_of_cell(cell))
-    if kind is Kind.HIT_BOUND:
-        return [(0, bytes(cell))]
-    return known_cells(KnownItems.from_cells([cell]))
+    return [(0, bytes(cell))] if kind is Kind.HIT_BOUND else cells_by_bucket(_TABLES[kind].from_bytes(cell))
 
 
-def purse_cells(entries: PurseEntries) -> Iterator[tuple[int, bytes]]:
-    """The entries by bucket of their users, ``(bucket, cell)``."""
-    for bucket, rows in _by_bucket(entries.users):
-        part = entries.take(rows)
-        yield from ((bucket, cell) for cell in part.to_cells())
-
-
-def budget_cells(users: npt.NDArray[np.uint64], hits: npt.NDArray[np.uint32]) -> Iterator[tuple[int, bytes]]:
-    """The same for hits. users: ascending."""
-    for bucket, rows in _by_bucket(users):
-        yield from ((bucket, cell) for cell in budget_blobs(users[rows], hits[rows]))
-
-
-def known_cells(known: KnownItems) -> Iterator[tuple[int, bytes]]:
-    """The same for items."""
-    for bucket, rows in _by_bucket(known.table.hashes[:, 1]):
-        yield from ((bucket, cell) for cell in KnownItems(known.table.take(rows), known.last_named[rows]).to_cells())
+def cells_by_bucket(entries: ByUser | KnownItems) -> Iterator[tuple[int, bytes]]:
+    """The entries by bucket of their users or items, ``(bucket, cell)``."""
+    hashes = entries.users if isinstance(entries, ByUser) else entries.table.hashes[:, 1]
+    for bucket, rows in _by_bucket(hashes):
+        yield from ((bucket, cell) for cell in entries.select(rows).to_cells())
 
 
 def are_of_bucket(hashes: npt.NDArray[np.uint64], bucket: int) -> bool:

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
@@ -26,21 +26,24 @@ from dp_transforms.stages.stage import Span, StageWork
 
 
 class _DrawingWork(StageWork):
-    """What the stages share whose cells are `ItemHolders`: in a known domain, the items that nobody holds."""
+    """What the stages share that look at all cells of a shard of items: in a known domain, also those that nobody
+    holds."""
+
+    TAKES: ClassVar[Any] = ItemHolders
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
         super().__init__(plan, keys, domain)
         tail = query_noise(plan, keys).empty_item_tail() if domain is not None else 0
         self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
 
-    def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
-        return [ItemHolders.from_bytes(blob) for blob in blobs]
+    def columns(self, blobs: Sequence[bytes]) -> list[Any]:
+        return [self.TAKES.from_bytes(blob) for blob in blobs]
 
-    def _all_cells(self, columns: list[ItemHolders], span: Span) -> ItemHolders:
-        parts = list(columns)
-        if self._empty_items is not None:
-            parts.append(self._empty_items.without_holders(span.first, span.end, span.shard, span.shards))
-        return ItemHolders.merge(parts) if parts else ItemHolders.none()
+    def _all_cells(self, columns: list[Any], span: Span) -> Any:
+        if self._empty_items is None:
+            return self.TAKES.merge(columns)
+        of_nobody = self._empty_items.without_sums if self.TAKES is ItemSums else self._empty_items.without_holders
+        return self.TAKES.merge([*columns, of_nobody(span.first, span.end, span.shard, span.shards)])
 
 
 class FindCandidates(_DrawingWork):
@@ -104,24 +107,17 @@ class FindLooks(_FollowingWork, _DrawingWork):
         return found
 
 
-class NameItems(_FollowingWork):
+class NameItems(_FollowingWork, _DrawingWork):
     """`ItemSums` -> `NamedItems`, where users pay for looks alone (`monitor.item_namer`)."""
 
     KIND = Kind.KNOWN
+    TAKES = ItemSums
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
         super().__init__(plan, keys, domain)
         self._namer = ItemNamer(plan, keys)
-        tail = query_noise(plan, keys).empty_item_tail() if domain is not None else 0
-        self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
-
-    def columns(self, blobs: Sequence[bytes]) -> list[ItemSums]:
-        return [ItemSums.from_bytes(blob) for blob in blobs]
 
     def advance(self, state: _Followed, columns: list[ItemSums], span: Span, counts: Counter[str]) -> NamedItems:
-        parts = list(columns)
-        if self._empty_items is not None:
-            parts.append(self._empty_items.without_sums(span.first, span.end, span.shard, span.shards))
-        named = self._namer.name_windows(ItemSums.merge(parts), state.known, span.first, span.end)
+        named = self._namer.name_windows(self._all_cells(columns, span), state.known, span.first, span.end)
         self._note(state, named, span)
         return named

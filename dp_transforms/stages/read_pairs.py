@@ -15,20 +15,19 @@ import numpy as np
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.mechanisms.randomness import IdKeys
-from dp_transforms.monitor.domain_table import DomainFile, DomainTable
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_pairs import item_pairs_of_events
+from dp_transforms.monitor.item_domain import DomainFile, DomainTable
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
 )
-from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.pairs import item_pairs_of_events, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts
+from dp_transforms.stages.stage import Sharding
 
 ROWS, BYTES = "rows", "bytes"  # counted for a progress bar
 Packed = tuple[tuple[int, int], bytes]  # slab of windows and shard of users; packed columns

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.sharding import SHARDS_OF_RUN, Sharding
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
-from dp_transforms.stages.stage import DomainOfRun, Stage, StageWork
+from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
 from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
 from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
 

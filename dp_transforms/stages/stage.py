@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.counted_messages import holder_messages
-from dp_transforms.monitor.domain_table import DomainTable, HashesItems
+from dp_transforms.monitor.columns import Columns
+from dp_transforms.monitor.item_domain import DomainTable, HashesItems
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.named_messages import named_messages
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.sharding import Sharding
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket
+
+_BOUNDED_GROUPS = 128
+_UNBOUNDED_SHARDS = 4
+SHARDS_OF_RUN = 8  # of one slab with all windows
 
 Sent = ItemHolders | ItemSums | NamedItems
 """What a stage sends to the next: columns with a window in each row."""
@@ -28,6 +30,37 @@ Reported = tuple[int, WindowReport]
 """The number of a window, and its report: what the last stage makes."""
 Key = tuple[int, int]
 """A slab of windows, and a shard of users or items."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """How the work is cut. Results do not depend on it.
+
+    windows_per_slab: a slab is that many consecutive windows, which travel together, so that cost does not grow with
+        the number of windows.
+    shards: number of groups of users in a slab, and also of groups of items.
+    """
+
+    windows_per_slab: int
+    shards: int
+
+    @classmethod
+    def of_stream(cls, shards: int | None) -> Sharding:
+        """One window a slab; 4 shards unless another number is given."""
+        return cls(1, _checked(shards) or _UNBOUNDED_SHARDS)
+
+    @classmethod
+    def of_windows(cls, windows: int, shards: int | None = None) -> Sharding:
+        """For bounded input that lies in so many windows: about 128 groups, and fewer shards for more slabs."""
+        _checked(shards)
+        slabs = min(windows, _BOUNDED_GROUPS)
+        return cls(-(-windows // slabs), shards or max(1, min(16, _BOUNDED_GROUPS // slabs)))
+
+
+def _checked(shards: int | None) -> int | None:
+    if shards is not None and (not isinstance(shards, int) or shards < 1):
+        raise ValueError(f"shards must be a whole number >= 1, got {shards!r}. Leave it out for a good default.")
+    return shards
 
 
 class DomainOfRun(Protocol):
@@ -52,11 +85,13 @@ class StageWork(abc.ABC):
     A state is a set of *cells*, packed entries by `Kind`, of which a later one counts (`runs.state_cells`): in whatever
     order and however often an engine gives them back, the state is the same.
 
+    TAKES: what is sent to it.
     takes_turns: whether windows must come in order; a stage without a state takes them as they come.
     keeps_state: whether anything is carried from window to window.
     acts_alone: whether a window to which nothing comes must be advanced through, too.
     """
 
+    TAKES: ClassVar[type[Columns]]
     takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
 
@@ -65,9 +100,9 @@ class StageWork(abc.ABC):
         self.keys = keys
         self.acts_alone = domain is not None
 
-    @abc.abstractmethod
     def columns(self, blobs: Sequence[bytes]) -> Any:
-        """What came, unpacked. blobs: in any order."""
+        """What came, unpacked, as one table of `TAKES`. blobs: in any order."""
+        return self.TAKES.of_messages(blobs)
 
     @abc.abstractmethod
     def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:
@@ -113,23 +148,11 @@ class Stage:
         return self.work(self.run.plan, keys, None if self.domain is None else self.domain.table(keys))
 
 
-_PACKERS: dict[type, Callable[[Any], Iterator[bytes]]] = {
-    ItemHolders: holder_messages,
-    ItemSums: sum_messages,
-    NamedItems: named_messages,
-}
-
-
 def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[Key, list[bytes]]]:
     """Columns by slab and shard of items, packed in messages that engines accept. What has none is left out."""
-    pack = _PACKERS[type(sent)]
     for slab, of_slab in sent.by_slab(cut.windows_per_slab):
-        if cut.shards == 1:
-            yield (slab, 0), list(pack(of_slab))
-            continue
-        assert not isinstance(of_slab, NamedItems)
         for shard, of_shard in of_slab.shard_by_item(cut.shards):
-            yield (slab, shard), list(pack(of_shard))
+            yield (slab, shard), list(of_shard.messages())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.contributions import bound_contributions
-from dp_transforms.monitor.equal_rows import group_slices, group_starts
+from dp_transforms.monitor.columns import used
+from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
-from dp_transforms.monitor.item_pairs import ItemPairs
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID, PURSE_STATE_BYTES
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs, bound_contributions
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
-from dp_transforms.monitor.user_pairs import UserPairs
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind
 from dp_transforms.stages.stage import Span, StageWork
@@ -26,9 +25,7 @@ class BoundUsers(StageWork):
     """`UserPairs` -> `ItemHolders`: at most L items of each user in each window, where users pay for hits alone."""
 
     takes_turns = keeps_state = False
-
-    def columns(self, blobs: Sequence[bytes]) -> UserPairs:
-        return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+    TAKES = UserPairs
 
     def advance(self, state: None, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemHolders:
         return ItemHolders.of_pairs(bound_contributions(columns, self.plan.charged_hits.max_items_per_user, self.keys))
@@ -39,9 +36,7 @@ class WeighReplay(StageWork):
     purse evenly on all its pairs of the run, also on later ones (`monitor.replay_weights`)."""
 
     takes_turns = keeps_state = False
-
-    def columns(self, blobs: Sequence[bytes]) -> ItemPairs:
-        return ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in blobs])
+    TAKES = ItemPairs
 
     def advance(self, state: None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
         in_run = columns.counts
@@ -54,8 +49,7 @@ class SpendPurses(StageWork):
     """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
     own pace (`monitor.pace`). The state is what each user has left."""
 
-    def columns(self, blobs: Sequence[bytes]) -> UserPairs:
-        return UserPairs.merge([UserPairs.from_bytes(blob) for blob in blobs])
+    TAKES = UserPairs
 
     def load(self, part: RunPart, columns: UserPairs | None, span: Span) -> Purses:
         of_shard = part.purses_of_shard(span.shard, span.shards) if columns is None else part.purses(columns.users)
@@ -87,10 +81,9 @@ def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int6
     """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
     the cost is that of the pairs, however many windows they lie in."""
     order = np.argsort(pairs.windows, kind="stable")
-    codes = pairs.user_codes()
     for found in group_slices(pairs.windows[order]):
         rows = order[found]
-        starts = group_starts(codes[rows])
-        splits = np.append(starts, len(rows))
+        users, codes = used(len(pairs.users), pairs.codes[rows])
         windows, items = pairs.windows[rows], pairs.items[rows]
-        yield int(windows[0]), rows, UserPairs(pairs.users[codes[rows[starts]]], splits, windows, items, pairs.table)
+        of_window = pairs.users if users is None else pairs.users[users]
+        yield int(windows[0]), rows, UserPairs(of_window, codes, windows, items, pairs.table)

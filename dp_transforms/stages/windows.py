@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import BUDGET_STATE_BYTES, KNOWN_ITEMS
-from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
+from dp_transforms.monitor.user_budgets import UserBudgets
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, hit_bound_cell, hit_bound_of_cell, known_of_cells
@@ -51,7 +51,7 @@ class MonitorWindows(StageWork):
             blobs = part.all_hits()  # none at all where nothing is carried
         else:
             holders = [cells.holders for cells in columns] or [np.zeros(0, dtype=np.uint64)]
-            blobs = budget_blobs(*part.hits(np.unique(np.concatenate(holders))))
+            blobs = part.hits(np.unique(np.concatenate(holders))).to_cells()
         known = part.known(Kind.KNOWN) if self._are_followed else KnownItems.none()
         return MonitorState(part.first, part.hit_bound, UserBudgets(blobs), known)
 
@@ -132,9 +132,7 @@ class ReleaseNames(StageWork):
     """`NamedItems` -> reports, where users pay for looks alone: what is named is published."""
 
     keeps_state = False
-
-    def columns(self, blobs: Sequence[bytes]) -> NamedItems:
-        return NamedItems.merge([NamedItems.from_bytes(blob) for blob in blobs])
+    TAKES = NamedItems
 
     def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
         return columns.window_reports(self.plan, self.keys.stream)

@@ -14,8 +14,8 @@ import pytest
 from dp_transforms.beam import in_order
 from dp_transforms.beam.in_order import AsItComesDoFn, InOrderDoFn, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import ThresholdMonitorEvolvingDoFn
-from dp_transforms.monitor.domain_table import DomainTable
-from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.windows import MonitorWindows

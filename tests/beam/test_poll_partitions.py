@@ -12,7 +12,7 @@ from dp_transforms.beam import poll_partitions
 from dp_transforms.beam.poll_partitions import PollInTimersDoFn, PollPartitions
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.do_fn_state import Cell, HeldSecret, Timer
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader, MemoryStream
 from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
@@ -113,7 +113,7 @@ def users_of(loop):
     for _, message in loop.messages:
         if message.blob:
             pairs = UserPairs.from_bytes(message.blob)
-            codes, names = pairs.user_codes(), pairs.table.labels.to_pylist()
+            codes, names = pairs.codes, pairs.table.labels.to_pylist()
             for item, code in zip(pairs.items.tolist(), codes.tolist(), strict=True):
                 users.setdefault(names[item], set()).add(int(pairs.users[code]))
     return {item: len(found) for item, found in users.items()}

@@ -19,7 +19,7 @@ import pytest
 from dp_transforms import ItemDomain, MonitorStream, StreamClock
 from dp_transforms.beam import poll_partitions
 from dp_transforms.monitor import purses
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from tests.conformance.cuts import Arrival, Cut, arrivals_of, log_of
 from tests.conformance.drivers import MODES
@@ -195,7 +195,7 @@ class Stream:
         if not blob:
             return frozenset()
         pairs = UserPairs.from_bytes(blob)
-        labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.user_codes()].tolist()
+        labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
         return frozenset(
             (window, self._users[user], labels[item])
             for window, user, item in zip(pairs.windows.tolist(), users, pairs.items.tolist(), strict=True)
@@ -240,7 +240,7 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
         if name.startswith("dp_transforms.") and hasattr(module, "MOST_MESSAGE_BYTES"):
             patch.setattr(module, "MOST_MESSAGE_BYTES", 1)
     patch.setattr(purses, "_SPARE_CELLS", 1)
-    patch.setattr(purses, "_USERS_PER_CELL", 5)
+    patch.setattr(purses.PurseEntries, "ROWS_OF_CELL", 5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,21 +15,18 @@ from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.counted_messages import holder_messages, pair_messages
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.named_messages import named_messages
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_events, pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries, Purses
-from dp_transforms.monitor.user_budgets import UserBudgets, budget_blobs
-from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
+from dp_transforms.monitor.user_budgets import Hits, UserBudgets
 from dp_transforms.runs.fingerprints import sealing_key
-from dp_transforms.runs.state_cells import Kind, hit_bound_cell, purse_cells
+from dp_transforms.runs.state_cells import Kind, cells_by_bucket, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
 from tests.fuzz import format_mutators
@@ -123,15 +120,13 @@ def _pairs() -> list[UserPairs]:
 @functools.cache
 def _packed_samples() -> list[Sample]:
     pairs = _pairs()
-    samples = [
-        Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pair_messages(pairs[0], 400))
-    ]
+    samples = [Sample(f"pairs {index}", blob, "", (), "pairs") for index, blob in enumerate(pairs[0].messages(400))]
     by_item = [part for _, part in item_pairs_of_events(batch_of(_LOG), small_plan().schedule, _keys(), 2)]
     samples += [Sample(f"item pairs {n}", part.to_bytes(), "", (), "item pairs") for n, part in enumerate(by_item)]
     holders = ItemHolders.of_pairs(pairs[0])
-    samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holder_messages(holders, 400))]
+    samples += [Sample(f"holders {n}", blob, "", (), "holders") for n, blob in enumerate(holders.messages(400))]
     users, hits = np.arange(20, dtype=np.uint64) * 77, np.ones(20, np.uint32)
-    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in budget_blobs(users, hits))]
+    return [*samples, *(Sample("budgets", blob, "", (), "budgets") for blob in Hits(users, hits).to_cells())]
 
 
 def _read_packed(sample: Sample, data: bytes) -> Any:
@@ -174,13 +169,10 @@ def _naming_samples() -> list[Sample]:
         held.append(ItemHolders.of_terms(pairs, purses_with_hits.spend_on_lists(pairs, window)))
     return [
         *(Sample("purses with hits", cell, "", (), "purses") for cell in purses_with_hits.changed_cells()),
-        *(
-            Sample(f"held {n}", blob, "", (), "held")
-            for n, blob in enumerate(holder_messages(ItemHolders.merge(held), 400))
-        ),
+        *(Sample(f"held {n}", blob, "", (), "held") for n, blob in enumerate(ItemHolders.merge(held).messages(400))),
         *(Sample("purses", cell, "", (), "purses") for cell in purses.changed_cells()),
-        *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sum_messages(sums, 400))),
-        *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named_messages(named))),
+        *(Sample(f"sums {n}", blob, "", (), "sums") for n, blob in enumerate(sums.messages(400))),
+        *(Sample(f"named {n}", blob, "", (), "named") for n, blob in enumerate(named.messages())),
         *(Sample("known", cell, "", (), "known") for cell in known.to_cells()),
     ]
 
@@ -188,7 +180,7 @@ def _naming_samples() -> list[Sample]:
 def _read_naming(sample: Sample, data: bytes) -> Any:
     """Unpacked and used, as a DoFn does."""
     if sample.context == "purses":
-        entries = PurseEntries.join([PurseEntries.from_cell(data), PurseEntries.from_cell(sample.data)])
+        entries = PurseEntries.merge([PurseEntries.from_bytes(data), PurseEntries.from_bytes(sample.data)])
         if len(entries) and entries.left.min() < 0:
             raise FaultError("purses", "less than nothing is left")
         return entries.to_cells()
@@ -204,7 +196,7 @@ def _read_naming(sample: Sample, data: bytes) -> Any:
         named = NamedItems.from_bytes(data)
         _check_table(named.table, named.items)
         return NamedItems.merge([named, NamedItems.from_bytes(sample.data)]).to_bytes()
-    known = KnownItems.from_cells([data])
+    known = KnownItems.from_bytes(data)
     _check_table(known.table, np.arange(len(known)))
     return known.to_cells()
 
@@ -217,12 +209,10 @@ def _run_state_samples() -> list[Sample]:
     settings = settings_of(small_looks_plan())
     purses = Purses(settings, settings.stream_keys(SECRET))
     for pairs in _pairs()[:1]:
-        first = pairs.windows == pairs.windows[0]
-        codes, window = pairs.user_codes()[first], int(pairs.windows[0])
-        rows = (pairs.windows[first], pairs.items[first], pairs.table)
-        purses.spend(UserPairs.from_sorted_codes(pairs.users, codes, *rows), window)
-    entries = PurseEntries.from_cell(purses.changed_cells()[0])
-    cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in purse_cells(entries))]
+        window = int(pairs.windows[0])
+        purses.spend(pairs.select(pairs.windows == window), window)
+    entries = PurseEntries.from_bytes(purses.changed_cells()[0])
+    cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries))]
     samples = []
     with tempfile.TemporaryDirectory() as folder:
         for name, of_run, held in (

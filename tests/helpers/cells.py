@@ -7,14 +7,6 @@ import itertools
 from dp_transforms.monitor.item_holders import ItemHolders
 
 
-def cells_by_position(cells: ItemHolders) -> list[tuple[int, int, list[int]]]:
-    """(window, position in the table of items, holders) of each cell."""
-    return [
-        (int(window), int(item), sorted(cells.holders[low:high].tolist()))
-        for window, item, low, high in zip(cells.windows, cells.items, cells.splits, cells.splits[1:], strict=False)
-    ]
-
-
 def cells_by_label(cells: ItemHolders) -> list[tuple[tuple[int, str], list[int]]]:
     """((window, label), holders) of each cell."""
     labels = cells.table.labels.to_pylist()

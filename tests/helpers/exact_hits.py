@@ -22,17 +22,17 @@ import scipy.special
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
+from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import weigh_replay_with_hits
-from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
 from tests.helpers.exact_naming import ONE, Held, Law, Range, _cut, _share, _tail
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 

@@ -12,7 +12,7 @@ from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import Polled
 from dp_transforms.monitor.counted_messages import ENDS
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition
 from tests.helpers.small_runs import MICROS, SECRET, START, settings_of, small_plan
 
@@ -128,7 +128,7 @@ def pairs_of(steps: list[Step]) -> set[tuple[int, int]]:
     return {
         (int(window), int(part.users[code]))
         for part in parts
-        for window, code in zip(part.windows, part.user_codes(), strict=True)
+        for window, code in zip(part.windows, part.codes, strict=True)
     }
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.item_domain import DomainTable
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.oracle import Event
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
-from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.pairs import pairs_of_events
 from tests.helpers.small_runs import SECRET, batch_of, settings_of, small_plan
 
 MICROS = 1_000_000

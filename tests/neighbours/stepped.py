@@ -17,7 +17,7 @@ from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs.streams.partition_poller import PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.small_runs import MICROS, SECRET, settings_of, small_plan
 from tests.neighbours.replayed import OTHERS, Pair
 
@@ -168,7 +168,7 @@ class Stepped:
             return frozenset()
         pairs = UserPairs.from_bytes(blob)
         labels = pairs.table.labels.to_pylist()
-        users = pairs.users[pairs.user_codes()].tolist()
+        users = pairs.users[pairs.codes].tolist()
         return frozenset(
             zip(pairs.windows.tolist(), users, (labels[item] for item in pairs.items.tolist()), strict=True)
         )

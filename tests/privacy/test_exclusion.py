@@ -14,7 +14,7 @@ from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.user_pairs import pairs_of_events
+from dp_transforms.monitor.pairs import pairs_of_events
 from tests.helpers.exact_monitor import ONE, ChosenKeys, TailIntegers, cells_of, hits_of, settings_for, state_with_hits
 
 EPSILON, THRESHOLD = 0.5, 4

@@ -12,9 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.contributions import bound_contributions
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs, bound_contributions
 from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,

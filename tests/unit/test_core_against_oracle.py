@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.contributions import bound_contributions
-from dp_transforms.monitor.domain_table import DomainTable
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.pairs import UserPairs, bound_contributions, pairs_of_events
 from dp_transforms.monitor.user_budgets import UserBudgets
-from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
 from tests.helpers.core_runs import MICROS, START, WINDOWS, busy_log, monitor_settings
 from tests.helpers.oracle import oracle_reports, oracle_transcript
 from tests.helpers.small_runs import SECRET, batches_of
@@ -65,23 +64,20 @@ def run_core(
         ):
             by_users.setdefault((slab, shard), []).append(pairs.to_bytes())
     for slab, blobs in shuffled([(slab, blobs) for (slab, _), blobs in by_users.items()], order):
-        pairs = UserPairs.merge([UserPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
+        pairs = UserPairs.of_messages(shuffled(blobs, order))
         bounded = bound_contributions(pairs, chosen.hits.max_items_per_user, keys)
         for shard, cells in ItemHolders.of_pairs(bounded).shard_by_item(shards):
             by_items.setdefault((slab, shard), []).append(cells.to_bytes())
     pending: dict = {}
     for (slab, _), blobs in shuffled(by_items.items(), order):
-        cells = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(blobs, order)])
+        cells = ItemHolders.of_messages(shuffled(blobs, order))
         candidates = find_candidates(cells, chosen, keys)
         if len(candidates):
             pending.setdefault(slab, []).append(candidates.to_bytes())
 
     monitor = HeavyHitterMonitor(chosen, keys)
     state, reports = MonitorState(), []
-    parts = [
-        ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in shuffled(pending[slab], order)])
-        for slab in sorted(pending)
-    ]
+    parts = [ItemHolders.of_messages(shuffled(pending[slab], order)) for slab in sorted(pending)]
     if rows_at_once is not None:
         with mock.patch.object(heavy_hitter_monitor, "_ROWS_AT_ONCE", rows_at_once):
             return [report for _, report in monitor.close_windows(parts, state)]

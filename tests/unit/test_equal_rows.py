@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor import equal_rows
-from dp_transforms.monitor.equal_rows import distinct_hashes, hash_order, sort_rows
+from dp_transforms.monitor.equal_rows import (
+    are_ascending,
+    distinct_hashes,
+    group_slices,
+    group_starts,
+    hash_order,
+    ranks_in_groups,
+    sort_rows,
+)
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by argsort"])
@@ -41,3 +51,17 @@ def test_distinct_hashes_and_where_each_one_is(hashes: list[int]) -> None:
     assert found.tolist() == sorted(set(hashes))
     assert [found[place] for place in places] == hashes
     assert (found.dtype, places.dtype) == (np.uint64, np.int64)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=12))
+@settings(deadline=None)
+def test_groups_of_equal_rows(rows: list[tuple[int, int]]) -> None:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 2)
+    slices = group_slices(columns[:, 0], columns[:, 1])
+    assert [rows[part] for part in slices] == [[*group] for _, group in itertools.groupby(rows)]
+    assert group_starts(columns[:, 0], columns[:, 1]).tolist() == [part.start for part in slices]
+    assert ranks_in_groups(columns[:, 0], columns[:, 1]).tolist() == [
+        place for part in slices for place in range(part.stop - part.start)
+    ]
+    assert are_ascending(columns[:, 0], columns[:, 1]) == (rows == sorted(set(rows)))
+    assert are_ascending(columns[:, 1]) == all(one[1] < other[1] for one, other in itertools.pairwise(rows))

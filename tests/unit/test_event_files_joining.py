@@ -32,11 +32,10 @@ from dp_transforms.logs.discovery import join_blocks
 from dp_transforms.logs.id_columns import empty_batch
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_pairs import ItemPairs
-from dp_transforms.monitor.sharding import Sharding
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.read_pairs import PackPairs, ReadPairsStep
+from dp_transforms.stages.stage import Sharding
 from tests.helpers.event_files_oracle import read_chunks, write_avro, write_csv, write_json, write_parquet
 from tests.helpers.small_runs import SECRET
 
@@ -247,8 +246,7 @@ def test_shards_get_the_same_pairs_in_fewer_messages(tmp_path: pathlib.Path, by_
             patch.setattr(discovery, "JOINED_ROWS", 1)
             single = pack([JoinedChunks((chunk,)) for chunk in chunks], by_item=by_item, schedule=schedule)
         merged = [
-            {shard: kind.merge([kind.from_bytes(blob) for blob in blobs]).to_bytes() for shard, blobs in each.items()}
-            for each in (joined, single)
+            {shard: kind.of_messages(blobs).to_bytes() for shard, blobs in each.items()} for each in (joined, single)
         ]
         assert merged[0] == merged[1]
         assert len(merged[0]) == (4 if by_item else 4 * -(-schedule.horizon // 3))

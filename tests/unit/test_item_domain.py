@@ -15,8 +15,7 @@ from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import DomainSource
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import item_domain
-from dp_transforms.monitor.domain_table import DomainTable
-from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.item_domain import DomainTable, ItemDomain
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -7,11 +7,9 @@ import random
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dp_transforms.monitor import activity
 from dp_transforms.monitor.activity import ActivityCounter
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -51,9 +49,7 @@ def test_pairs_are_counted_as_sets_count_them(rows: list[tuple[str, str, int]], 
     assert counted(log, schedule, size) == by_sets(log, schedule)
 
 
-@pytest.mark.parametrize("limit", [2**62, 1])
-def test_many_users_with_wide_keys_and_narrow_ones(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr(activity, "_SORT_KEY_LIMIT", limit)
+def test_many_users() -> None:
     source = random.Random(3)
     schedule = WindowSchedule.sliding(0, 1000, 50, 25)
     log = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import itertools
 import random
 
@@ -328,34 +327,6 @@ def test_a_report_of_names_has_the_highest_level_first_then_the_most_users_then_
             assert (first.at_least_users or 0) >= (second.at_least_users or 0)
             if (first.at_least_users or 0) == (second.at_least_users or 0):
                 assert first.item <= second.item
-
-
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_reports_are_sorted_and_not_in_the_order_of_the_test(mode: str) -> None:
-    seen = set()
-    for key in range(20):
-        chosen = monitor_settings(mode, hits_per_user=50, epsilon_after_hits=(3.0,) * 50)
-        found, _ = run_windows(_BUSY, chosen, keys_of(chosen, key))
-        for hitters in found.values():
-            assert hitters == sorted(hitters, key=release_order)
-            seen.add(tuple(hitter.item for hitter in hitters))
-    assert len(seen) > (1 if mode == "hits" else 5)
-
-
-def test_noise_does_not_depend_on_the_order_of_the_holders() -> None:
-    chosen = monitor_settings()
-    keys = keys_of(chosen)
-    cells = cells_of({0: {"a": set(range(9)), "b": set(range(5, 12))}}, keys)
-    turned = dataclasses.replace(
-        cells,
-        holders=np.concatenate([part[::-1] for part in np.split(cells.holders, cells.splits[1:-1])]),
-    )
-    for one, other in ((cells, turned), (turned, cells)):
-        first, second = (find_candidates(part, chosen, keys) for part in (one, other))
-        assert first.items.tolist() == second.items.tolist()
-        reports = [HeavyHitterMonitor(chosen, keys).close_window(0, part, MonitorState()) for part in (one, other)]
-        assert reports[0][0] == reports[1][0]
-        assert reports[0][1].users.tolist() == reports[1][1].users.tolist()
 
 
 def test_a_monitor_holds_no_state_of_its_own() -> None:

@@ -13,10 +13,9 @@ from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import heavy_hitter_monitor
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.holder_counters import HolderCounters
-from dp_transforms.monitor.item_holders import ItemHolders, terms_of
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.user_budgets import UserBudgets
+from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.core_runs import monitor_settings
@@ -75,27 +74,6 @@ def test_each_row_has_the_counter_of_its_user_and_charges_go_back_to_it() -> Non
             before.get(user, 0) + now.get(user, 0) for user in USERS
         ]
         assert len(budgets) == len({*before, *now})
-
-
-def test_rows_are_selected_and_cells_stay() -> None:
-    keys = monitor_settings().stream_keys(SECRET)
-    cells = part_of(range(6), random.Random(1), keys)
-    terms = terms_of(np.arange(len(cells.holders)) + 1, np.arange(len(cells.holders)) % 3 == 0)
-    chosen = np.array([user % 2 == 0 for user in cells.holders.tolist()])
-    for with_terms in (None, terms):
-        cells = ItemHolders(cells.windows, cells.items, cells.splits, cells.holders, cells.table, with_terms)
-        found = cells.select_rows(chosen)
-        assert (found.windows.tolist(), found.items.tolist()) == (cells.windows.tolist(), cells.items.tolist())
-        for low, high, here, end in zip(
-            cells.splits[:-1], cells.splits[1:], found.splits[:-1], found.splits[1:], strict=True
-        ):
-            kept = np.arange(low, high)[chosen[low:high]]
-            assert found.holders[here:end].tolist() == cells.holders[kept].tolist()
-            if with_terms is not None:
-                assert found.terms is not None
-                assert found.terms[here:end].tolist() == terms[kept].tolist()
-        assert found.splits[-1] == chosen.sum() > 0
-    assert 0 in found.counts
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -161,22 +139,6 @@ def test_windows_that_are_closed_together_say_and_charge_the_same(mode: str, mon
         excluded += int((hits == chosen.hits_per_user).sum())
     assert reported > 50
     assert excluded > 50
-
-
-def test_counters_that_are_found_once_for_many_windows_must_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison can fail: if each window had a copy, users would have more hits."""
-    chosen = settings_with("hits-with-counts")
-    keys = chosen.stream_keys(SECRET)
-    parts = parts_of(0, keys)
-    expected = one_by_one(chosen, keys, parts)
-    original = HolderCounters.of_rows
-
-    def of_rows(self: HolderCounters, low: int, high: int) -> HolderCounters:
-        found = original(self, low, high)
-        return HolderCounters(found.users, found.user_of_row, found.paid.copy(), found.paid, found.places)
-
-    monkeypatch.setattr(HolderCounters, "of_rows", of_rows)
-    assert all_at_once(chosen, keys, parts)[0] != expected[0]
 
 
 def test_what_is_yielded_is_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,9 @@ def test_labels_are_those_of_their_items_however_they_are_merged_and_cut(
             union, _ = ItemTable.merge([union, table_of(items)[0]])
             union = union.take(np.flatnonzero([keep.random() < 0.8 for _ in range(len(union))]))  # type: ignore[attr-defined]
             assert union.labels.to_pylist() == list(map(label, map(tuple, union.hashes.tolist())))
-            assert content(ItemTable.from_arrays(*union.arrays())) == content(union)
+            sliced = ItemTable.with_labels(union.hashes[1:], union.labels[1:])
+            for table in (union, sliced):
+                assert content(ItemTable.from_arrays(*table.arrays())) == content(table)
 
 
 def test_tables_with_more_than_2_gb_of_labels_are_merged() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitor.item_sums import ItemSums, sum_messages
+from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights
@@ -44,25 +44,30 @@ def run_replay(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, d
     if table is not None:
         empty_items = EmptyItems(table, query_noise(chosen, keys).empty_item_tail(), keys)
         for shard in range(shards):
-            by_items[shard] += sum_messages(empty_items.without_sums(0, horizon, shard, shards), most_bytes)
+            by_items[shard] += empty_items.without_sums(0, horizon, shard, shards).messages(most_bytes)
     for batch in batches_of(log, batch_size):
         if table is not None:
             batch = batch.where(table.contains(keys.hash_items(batch.item.dictionary))[batch.item.indices.to_numpy()])
         for shard, pairs in item_pairs_of_events(batch, chosen.schedule, keys, shards):
             by_users.setdefault(shard, []).append(pairs.to_bytes())
     for blobs in shuffled(by_users.values(), order):
-        pairs = ItemPairs.merge([ItemPairs.from_bytes(blob) for blob in shuffled(blobs, order)])
+        pairs = ItemPairs.of_messages(shuffled(blobs, order))
         for shard, sums in weigh_replay(pairs, chosen, keys).shard_by_item(shards):
-            by_items[shard] += sum_messages(sums, most_bytes)
+            by_items[shard] += sums.messages(most_bytes)
     namer, parts = ItemNamer(chosen, keys), []
     for blobs in by_items.values():
-        sums = ItemSums.merge([ItemSums.from_bytes(blob) for blob in shuffled(blobs, order)])
+        sums = ItemSums.of_messages(shuffled(blobs, order))
         known = KnownItems.none()
         bounds = [0, *sorted({cut for cut in cuts if 0 < cut < horizon}), horizon]
         for first, end in itertools.pairwise(bounds):
             low, high = np.searchsorted(sums.windows, [first, end])
-            named = namer.name_windows(sums.select_range(slice(low, high)), known, first, end)
-            known = KnownItems.from_cells(shuffled(known.after(named, end, chosen.known_for).to_cells(), order))
+            named = namer.name_windows(sums.select(slice(low, high)), known, first, end)
+            known = KnownItems.merge(
+                [
+                    KnownItems.from_bytes(cell)
+                    for cell in shuffled(known.after(named, end, chosen.known_for).to_cells(), order)
+                ]
+            )
             parts.append(NamedItems.from_bytes(named.to_bytes()))
     return NamedItems.merge(shuffled(parts, order))
 

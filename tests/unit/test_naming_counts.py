@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_counts import count_holders, counted_rows, draw_counts
 from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay
 from dp_transforms.plan.plan import Plan
 from tests.helpers.calibrated_plans import HOURLY

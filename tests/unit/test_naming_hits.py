@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.release_rule import HitOrAbove
-from dp_transforms.monitor.counted_messages import holder_messages
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_rules import query_noise
@@ -22,10 +21,10 @@ from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of, terms_
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
+from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay_with_hits
 from dp_transforms.monitor.user_budgets import UserBudgets
-from dp_transforms.monitor.user_pairs import UserPairs, pairs_of_events
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
@@ -68,18 +67,23 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
         else:
             held = weigh_replay_with_hits(pairs, chosen, keys)
         for at, part in held.shard_by_item(shards):
-            by_items[at] += holder_messages(part, most_bytes)
+            by_items[at] += part.messages(most_bytes)
     candidates, bounds = [], [0, *sorted({cut for cut in cuts if 0 < cut < horizon}), horizon]
     for blobs in by_items.values():
         parts = [ItemHolders.from_bytes(blob) for blob in shuffled(blobs, order)]
-        cells = ItemHolders.merge(parts or [ItemHolders.none()])
+        cells = ItemHolders.merge(parts)
         finder, passed = LookCandidates(chosen, keys), KnownItems.none()
         for first, end in itertools.pairwise(bounds):
             low, high = np.searchsorted(cells.windows, [first, end])
             found = finder.find(cells.select_range(slice(low, high)), passed, first, end)
-            passed = KnownItems.from_cells(shuffled(passed.after(found, end, chosen.known_for).to_cells(), order))
-            candidates += holder_messages(found, most_bytes)
-    merged = ItemHolders.merge([ItemHolders.from_bytes(blob) for blob in candidates] or [ItemHolders.none()])
+            passed = KnownItems.merge(
+                [
+                    KnownItems.from_bytes(cell)
+                    for cell in shuffled(passed.after(found, end, chosen.known_for).to_cells(), order)
+                ]
+            )
+            candidates += found.messages(most_bytes)
+    merged = ItemHolders.of_messages(candidates)
     monitor, state, reports = HeavyHitterMonitor(chosen, keys), MonitorState(), []
     for first, end in itertools.pairwise(range(horizon + 1) if stream else bounds):
         low, high = np.searchsorted(merged.windows, [first, end])
@@ -91,7 +95,8 @@ def run_hits(log, chosen, *, shards=1, batch_size=1000, cuts=(), order=None, dom
             closed = monitor.close_windows([part for _, part in here.by_slab(3)], state)
             reports += [report for _, report in closed]
         if end in bounds:
-            known = KnownItems.from_cells(shuffled(state.known.to_cells(), order))
+            cells_after = state.known.to_cells()
+            known = KnownItems.of_messages(shuffled(cells_after, order))
             state = MonitorState(state.next_window, state.hit_bound, UserBudgets(state.budgets.to_blobs()), known)
     return reports, state.budgets
 
@@ -241,11 +246,11 @@ def test_looks_and_hits_of_a_stream_never_cost_more_than_a_purse(seed):
         users = np.flatnonzero(source.random(50) < np.linspace(0.01, 1, 50)).astype(np.uint64)
         sizes = source.integers(1, 6, len(users))
         items = np.concatenate([np.sort(source.choice(40, size, replace=False)) for size in sizes] or [users])
-        splits = np.concatenate([[0], np.cumsum(sizes)])
-        pairs = UserPairs(users, splits, np.full(len(items), window), items.astype(np.int64), table)
+        codes = np.repeat(np.arange(len(users)), sizes)
+        pairs = UserPairs(users, codes, np.full(len(items), window), items.astype(np.int64), table)
         terms = store.spend_on_lists(pairs, window)
         for user, weight, pays in zip(
-            users[pairs.user_codes()].tolist(), weights_of(terms).tolist(), pays_hits_of(terms).tolist(), strict=True
+            users[pairs.codes].tolist(), weights_of(terms).tolist(), pays_hits_of(terms).tolist(), strict=True
         ):
             assert not (user in joined and weight and not pays), "once on the hits list, always there"
             if pays and user not in joined:
@@ -260,7 +265,7 @@ def test_looks_and_hits_of_a_stream_never_cost_more_than_a_purse(seed):
     left = {
         user: (left, on_list)
         for cell in store.rewritten_cells()
-        for entries in [PurseEntries.from_cell(cell)]
+        for entries in [PurseEntries.from_bytes(cell)]
         for user, left, on_list in zip(entries.users, entries.left, entries.pays_hits, strict=True)
     }
     assert left == {user: (chosen.looks.purse - spent[user], user in joined) for user in spent if spent[user]}
@@ -289,30 +294,6 @@ def held_cells(chosen):
     pairs = pairs_by_shard(busy_log(1, 40, mostly_idle, events=120), chosen, keys, 1, 1000, (), 40)[0, 0]
     weights = 1 + np.arange(len(pairs)) % 70_000 * 60_000
     return ItemHolders.of_terms(pairs, terms_of(weights, np.arange(len(pairs)) % 3 == 0))
-
-
-def test_holders_with_weights_survive_packing_cutting_and_merging():
-    cells = held_cells(busy_settings(0))
-    expected = rows_of(cells)
-    assert rows_of(ItemHolders.from_bytes(cells.to_bytes())) == expected
-    for most_bytes in (1, 500):
-        parts = [ItemHolders.from_bytes(blob) for blob in holder_messages(cells, most_bytes)]
-        assert len(parts) > 3
-        assert rows_of(ItemHolders.merge(shuffled(parts, random.Random(1)))) == expected
-    by_shard = [part for _, part in cells.shard_by_item(3)]
-    assert rows_of(ItemHolders.merge(by_shard)) == expected
-    assert rows_of(ItemHolders.merge([part for _, part in cells.by_slab(7)])) == expected
-    assert cells.sums.tolist() == [sum(term // 2 for _, term in row[2]) for row in rows_of(cells)]
-
-
-def rows_of(cells):
-    """(window, label, {(holder, term)}) of each cell."""
-    labels = cells.table.labels.to_pylist()
-    holders = [
-        frozenset(zip(cells.holders[low:high].tolist(), cells.terms[low:high].tolist(), strict=True))
-        for low, high in itertools.pairwise(cells.splits)
-    ]
-    return list(zip(cells.windows.tolist(), (labels[item] for item in cells.items), holders, strict=True))
 
 
 def test_holders_without_a_weight_are_refused():

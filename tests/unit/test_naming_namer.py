@@ -71,11 +71,11 @@ def test_two_items_whose_hashes_share_a_word_are_two_items():
     labels = whole.table.labels.to_pylist()
     found = list(zip(whole.windows.tolist(), (labels[item] for item in whole.items), strict=True))
     assert found == [(0, "low"), (0, "other"), (1, "high"), (2, "low"), (2, "high")]
-    first = namer.name_windows(sums.select_range(slice(0, 3)), KnownItems.none(), 0, 2)
+    first = namer.name_windows(sums.select(slice(0, 3)), KnownItems.none(), 0, 2)
     known = KnownItems.none().after(first, 2, chosen.known_for)
     assert known.table.labels.to_pylist() == ["low", "high", "other"]
-    again = KnownItems.from_cells(known.to_cells()[::-1])
-    second = namer.name_windows(sums.select_range(slice(3, 5)), again, 2, 3)
+    again = KnownItems.merge([KnownItems.from_bytes(cell) for cell in known.to_cells()[::-1]])
+    second = namer.name_windows(sums.select(slice(3, 5)), again, 2, 3)
     assert second.levels.tolist() == whole.levels[3:].tolist()
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor.pace import MOST_LOOKS, Pace
+from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.monitor.purses import ENTRY_BYTES, PurseEntries, Purses
-from dp_transforms.monitor.user_pairs import pairs_of_events
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_runs import naming_settings, units_of
@@ -59,7 +59,7 @@ class Store:
         return weights
 
     def left(self, users):
-        entries = PurseEntries.join([PurseEntries.from_cell(cell) for cell in self.cells])
+        entries = PurseEntries.of_messages(self.cells)
         stored = dict(zip(entries.users.tolist(), entries.left.tolist(), strict=True))
         return [stored.get(user, self.chosen.looks.purse) for user in users]
 
@@ -70,7 +70,7 @@ def weights_of(log, chosen, source=None):
     store = Store(chosen, keys, source or random.Random(1))
     found = {}
     for window, pairs in sorted(pairs_by_window(log, chosen, keys).items()):
-        users, items = pairs.users[pairs.user_codes()].tolist(), pairs.table.labels.take(pairs.items).to_pylist()
+        users, items = pairs.users[pairs.codes].tolist(), pairs.table.labels.take(pairs.items).to_pylist()
         for user, item, weight in zip(users, items, store.spend(pairs, window).tolist(), strict=True):
             if weight:
                 found[window, item, user] = weight
@@ -163,31 +163,14 @@ def test_a_purse_is_never_overdrawn_whatever_is_restored():
             window, deaths = stored[0], deaths + 1
             purses = Purses(chosen, keys, stored[1])
     for window, weights in answers.items():
-        for user, units in zip(windows[window].user_codes(), units_of(chosen, weights), strict=True):
+        for user, units in zip(windows[window].codes, units_of(chosen, weights), strict=True):
             spent[int(windows[window].users[user])] += units
     assert sum(len(pairs.users) for pairs in windows.values()) == 100_000
     assert deaths > 200
     assert max(spent.values()) <= chosen.looks.purse
     assert min(spent.values()) > chosen.looks.purse - chosen.looks.units[0], "all of them are empty at last"
-    left = PurseEntries.join([PurseEntries.from_cell(cell) for cell in stored[1]])
+    left = PurseEntries.of_messages(stored[1])
     assert left.left.min() >= 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    own=st.lists(st.tuples(st.just("me"), st.integers(0, 6), st.integers(0, 12)), min_size=1, max_size=40),
-    others=st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 6), st.integers(0, 12)), max_size=60),
-    source=st.randoms(use_true_random=False),
-)
-def test_weights_never_depend_on_the_events_of_other_users(own, others, source):
-    chosen = settings_for(12, DAY, most_looks=20)
-    me = hashes_of(["me"], chosen.stream_keys(SECRET))["me"]
-    log = [event(user, f"item {item}", window, chosen) for user, item, window in own]
-    alone, _ = weights_of(log, chosen)
-    mixed = [*log, *(event(user, f"item {item}", window, chosen) for user, item, window in others)]
-    source.shuffle(mixed)
-    together, _ = weights_of(mixed, chosen)
-    assert {cell: weight for cell, weight in together.items() if cell[2] == me} == alone
 
 
 def test_a_user_who_comes_back_after_a_year_has_what_was_left():
@@ -219,16 +202,6 @@ def test_an_empty_purse_pays_for_nothing_and_a_nearly_empty_one_for_what_it_can(
     assert found == expected_weights(log, chosen)
 
 
-def test_in_the_last_window_nothing_is_kept_for_later():
-    chosen = settings_for(3, DAY, most_looks=8)
-    log = [event("u", "i", 2, chosen), event("v", "i", 1, chosen), event("v", "j", 2, chosen)]
-    found, _ = weights_of(log, chosen)
-    users = hashes_of(["u", "v"], chosen.stream_keys(SECRET))
-    assert found[2, "i", users["u"]] == chosen.looks.weights[-1]
-    assert found[1, "i", users["v"]] < found[2, "j", users["v"]] <= chosen.looks.weights[-1]
-    assert found == expected_weights(log, chosen)
-
-
 def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key():
     chosen = settings_for(1, DAY, most_looks=8)
     log = [event("u", f"i{number}", 0, chosen) for number in range(100)]
@@ -242,30 +215,11 @@ def test_a_window_with_more_looks_than_a_purse_pays_for_keeps_some_chosen_by_key
     assert kept[0] != kept[1], "the same eight with probability 1 / binomial(100, 8) < 1e-11"
 
 
-def test_each_of_the_sliding_windows_of_an_event_is_paid():
-    chosen = settings_for(6, HOUR, most_looks=8, sliding=3)
-    found, store = weights_of([event("u", "i", 2, chosen)], chosen)
-    assert sorted(window for window, _, _ in found) == [2, 3, 4]
-    assert set(found.values()) <= set(chosen.looks.weights)
-    spent = sum(units_of(chosen, found.values()))
-    assert store.left(hashes_of(["u"], chosen.stream_keys(SECRET)).values()) == [chosen.looks.purse - spent]
-
-
 def entries(*rows):
     users, left, looks, first = zip(*sorted(rows), strict=True)
     return PurseEntries(
         np.array(users, dtype=np.uint64), np.array(left), np.array(looks, np.uint32), np.array(first, np.uint32)
     )
-
-
-def test_the_newest_entry_counts_in_whatever_order_and_however_often_it_is_there():
-    parts = [entries((5, 90, 1, 3)), entries((5, 70, 4, 3), (2**64 - 1, 8, 1, 9)), entries((0, 1, 2, 3), (5, 69, 5, 3))]
-    joined = [(0, 1, 2, 3), (5, 69, 5, 3), (2**64 - 1, 8, 1, 9)]
-    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0, 1, 2), (0, 0, 2, 1)):
-        found = PurseEntries.join([parts[number] for number in order])
-        columns = (found.users, found.left, found.looks, found.first_windows)
-        assert list(zip(*(column.tolist() for column in columns), strict=True)) == joined
-    assert len(PurseEntries.join([])) == 0
 
 
 def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
@@ -276,7 +230,7 @@ def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     crowd = dataclasses.replace(
         pairs,
         users=everybody,
-        splits=np.arange(1_000_001),
+        codes=np.arange(1_000_000),
         windows=np.full(1_000_000, 1),
         items=np.zeros(1_000_000, np.int64),
     )
@@ -289,7 +243,7 @@ def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     assert Purses(chosen, keys, cells).rewritten_cells() == cells
     again = Purses(chosen, keys, cells)
     assert (again.spend(dataclasses.replace(crowd, windows=np.full(1_000_000, 2)), 2) > 0).all()
-    after = PurseEntries.join([PurseEntries.from_cell(cell) for cell in again.rewritten_cells()])
+    after = PurseEntries.of_messages(again.rewritten_cells())
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})
     assert (after.left < chosen.looks.purse - np.array(units_of(chosen, weights))).all(), "everybody had paid before"

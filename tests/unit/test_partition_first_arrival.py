@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.memory_stream import Arrival, MemoryPartition
 from tests.helpers.partition_records import CLOCKS, MICROS, RECORDS, SHARDS, START, oracle, pairs_of_taken, polled

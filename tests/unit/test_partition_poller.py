@@ -18,8 +18,8 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_END, StreamClock
 from dp_transforms.logs.streams.stream_source import Polled
-from dp_transforms.monitor.domain_table import DomainTable
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition, MemoryReader
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 

@@ -8,7 +8,7 @@ import pytest
 
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import PartitionPoller
-from dp_transforms.monitor.user_pairs import UserPairs
+from dp_transforms.monitor.pairs import UserPairs
 from tests.helpers.memory_stream import BROKEN, Arrival, MemoryPartition
 from tests.helpers.partition_records import CLOCK, MICROS, SHARDS, at
 from tests.helpers.small_runs import SECRET, settings_of, small_plan

@@ -14,6 +14,7 @@ from hypothesis import given
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.runs import state_cells
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.run_part import RunPart
@@ -21,13 +22,10 @@ from dp_transforms.runs.state_cells import (
     BUCKETS,
     Kind,
     buckets_of_shard,
-    budget_cells,
+    cells_by_bucket,
     hit_bound_cell,
-    hits_of_cell,
     join_cells,
-    known_cells,
     pack_cell,
-    purse_cells,
     unpack_cell,
 )
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
@@ -67,11 +65,11 @@ def written(path: pathlib.Path, header=HEADER):
     users = np.random.default_rng(1).integers(0, 2**63, 500, dtype=np.uint64)
     entries, known = entries_of(users), known_of([f"item {n}" for n in range(90)], np.arange(90) % 3)
     cells = [
-        *((Kind.BUDGETS, *cell) for cell in budget_cells(entries.users, entries.looks)),
+        *((Kind.BUDGETS, *cell) for cell in cells_by_bucket(Hits(entries.users, entries.looks))),
         (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
-        *((Kind.KNOWN, *cell) for cell in known_cells(known)),
-        *((Kind.PASSED, *cell) for cell in known_cells(known)),
-        *((Kind.PURSES, *cell) for cell in purse_cells(entries)),
+        *((Kind.KNOWN, *cell) for cell in cells_by_bucket(known)),
+        *((Kind.PASSED, *cell) for cell in cells_by_bucket(known)),
+        *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries)),
     ]
     write_state(path, header, cells, KEY)
     return entries, known
@@ -101,8 +99,8 @@ def test_what_is_written_is_read_by_shard(tmp_path, shards):
         found = part.purses(asked)
         assert found.users.tolist() == entries.users[held].tolist()
         assert found.left.tolist() == entries.left[held].tolist()
-        users, hits = part.hits(asked)
-        assert (users.tolist(), hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
+        stored = part.hits(asked)
+        assert (stored.users.tolist(), stored.hits.tolist()) == (found.users.tolist(), entries.looks[held].tolist())
     for kind in (Kind.KNOWN, Kind.PASSED):
         found = [part.known(kind, shard, shards) for shard in range(shards)]
         labels = {
@@ -131,7 +129,7 @@ def small(tmp_path_factory):
     path = tmp_path_factory.mktemp("small") / "state"
     cells = [
         (Kind.HIT_BOUND, 0, hit_bound_cell(7)),
-        *((Kind.PURSES, *cell) for cell in purse_cells(entries_of([3, 4]))),
+        *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries_of([3, 4]))),
     ]
     write_state(path, HEADER, cells, KEY)
     return path, path.read_bytes(), content_of(StateFile(path))
@@ -253,13 +251,13 @@ def test_purses_join_to_the_least_that_is_left_in_any_order(parts, hits, source)
     cells, least = [], {}
     for seed, users in enumerate(parts):
         entries = entries_of(users, seed, hits=hits)
-        cells += [cell for _, cell in purse_cells(entries)]
+        cells += [cell for _, cell in cells_by_bucket(entries)]
         for user, left in zip(entries.users.tolist(), entries.left.tolist(), strict=True):
             least[user] = min(left, least.get(user, left))
     joined = join_cells(Kind.PURSES, cells)
     source.shuffle(cells)
     assert join_cells(Kind.PURSES, [*cells, *cells[:3]]) == joined
-    found = PurseEntries.join([PurseEntries.from_cell(cell) for cell in joined])
+    found = PurseEntries.of_messages(joined)
     assert dict(zip(found.users.tolist(), found.left.tolist(), strict=True)) == least
 
 
@@ -268,15 +266,15 @@ def test_hits_join_to_the_most_that_was_paid(parts):
     cells, most = [], {}
     for part in parts:
         users = np.array(sorted(part), dtype=np.uint64)
-        cells += [c for _, c in budget_cells(users, np.array([part[int(u)] for u in users], dtype=np.uint32))]
+        cells += [c for _, c in cells_by_bucket(Hits(users, np.array([part[int(u)] for u in users], dtype=np.uint32)))]
         for user, hits in part.items():
             most[user] = max(hits, most.get(user, 0))
     joined = join_cells(Kind.BUDGETS, cells)
     assert join_cells(Kind.BUDGETS, [*reversed(cells), *joined]) == joined
     found = {}
     for cell in joined:
-        users, hits = hits_of_cell(cell)
-        found |= dict(zip(users.tolist(), hits.tolist(), strict=True))
+        stored = Hits.from_bytes(cell)
+        found |= dict(zip(stored.users.tolist(), stored.hits.tolist(), strict=True))
     assert found == most
 
 
@@ -285,12 +283,12 @@ def test_known_items_join_to_their_latest_window_and_old_ones_are_forgotten(part
     cells, latest = [], {}
     for part in parts:
         known = known_of([f"i{n}" for n in part], list(part.values()))
-        cells += [cell for _, cell in known_cells(known)]
+        cells += [cell for _, cell in cells_by_bucket(known)]
         for item, window in part.items():
             latest[f"i{item}"] = max(window, latest.get(f"i{item}", 0))
     joined = join_cells(Kind.KNOWN, cells, named_from=named_from)
     assert join_cells(Kind.KNOWN, [*reversed(cells), *joined], named_from=named_from) == joined
-    found = KnownItems.from_cells(joined)
+    found = KnownItems.of_messages(joined)
     labels = dict(zip(found.table.labels.to_pylist(), found.last_named.tolist(), strict=True))
     assert labels == {item: window for item, window in latest.items() if window >= named_from}
 
@@ -311,7 +309,7 @@ def test_cells_stay_below_ten_megabytes():
     users = np.arange(0, 64 * 900_000, 64, dtype=np.uint64)
     size = len(users)
     entries = PurseEntries(users, np.ones(size, np.int64), np.ones(size, np.uint32), np.zeros(size, np.uint32))
-    cells = [cell for _, cell in purse_cells(entries)]
+    cells = [cell for _, cell in cells_by_bucket(entries)]
     assert len(cells) > 1
     assert max(map(len, cells)) < state_cells.MOST_CELL_BYTES
 
@@ -325,10 +323,10 @@ def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):
     """With right checksums: what no run can have written."""
     entries = entries_of([64, 128])
     write_state(tmp_path / "bucket", HEADER, [(Kind.PURSES, 1, entries.to_cells()[0])], KEY)
-    hits = next(budget_cells(entries.users, entries.looks))[1]
+    hits = next(cells_by_bucket(Hits(entries.users, entries.looks)))[1]
     write_state(tmp_path / "hits", HEADER, [(Kind.BUDGETS, 1, hits)], KEY)
     late = known_of(["a"], [3])
-    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in known_cells(late)], KEY)
+    write_state(tmp_path / "late", HEADER, [(Kind.KNOWN, *cell) for cell in cells_by_bucket(late)], KEY)
     for name, ask in (
         ("bucket", lambda part: part.purses(np.array([65], dtype=np.uint64))),
         ("hits", lambda part: part.hits(np.array([65], dtype=np.uint64))),
@@ -344,4 +342,4 @@ def test_a_part_without_a_state_carries_nothing():
     part = RunPart.whole(small_plan().schedule)
     users = np.array([1, 2], dtype=np.uint64)
     assert (part.first, part.end, part.windows) == (0, 12, 12)
-    assert len(part.purses(users)) == len(part.hits(users)[0]) == len(part.known(Kind.KNOWN)) == part.hit_bound == 0
+    assert len(part.purses(users)) == len(part.hits(users)) == len(part.known(Kind.KNOWN)) == part.hit_bound == 0

@@ -26,10 +26,10 @@ from dp_transforms.logs.streams.partition_progress import (
     TakenWindows,
 )
 from dp_transforms.logs.streams.stream_source import PartitionReader
-from dp_transforms.monitor.counted_messages import ENDS, Key, Message, pair_messages
-from dp_transforms.monitor.domain_table import DomainTable
+from dp_transforms.monitor.counted_messages import ENDS, Key, Message
+from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.pairs import IdKeys, pairs_of_events
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.user_pairs import IdKeys, pairs_of_events
 
 MAX_RECORDS = 50_000
 MAX_SECONDS = 0.2
@@ -192,7 +192,7 @@ class PartitionPoller:
             first_open=first_open,
             end=progress.end,
         ):
-            blobs = list(pair_messages(pairs))
+            blobs = list(pairs.messages())
             step.messages += [((window, shard), Message(0, blob)) for blob in blobs]
             progress.sent(window, shard, len(blobs))
 

@@ -1,0 +1,239 @@
+"""Which items each user holds in each window: distinct (user, window, item), from events; and which of them count."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.columns import Codes, Column, Columns, Items, Narrow, Windows
+from dp_transforms.monitor.equal_rows import distinct_hashes, group_slices, group_starts, ranks_in_groups, sort_distinct
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
+from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pairs(Columns):
+    """n rows (user, window, item); as they come from a batch of events, not yet distinct and in no order.
+
+    users: uint64[u], distinct keyed hashes, ascending. codes: int64[n], position in ``users`` of each row.
+    windows: int64[n], window index. items: int64[n], position in ``table``.
+    """
+
+    users: npt.NDArray[np.uint64]
+    codes: npt.NDArray[np.int64]
+    windows: npt.NDArray[np.int64]
+    items: npt.NDArray[np.int64]
+    table: ItemTable
+
+    SCHEMA: ClassVar = {
+        "users": Column(of="user"),
+        "codes": Narrow(NARROW, into="users"),
+        "windows": Windows(),
+        "items": Narrow(NARROW, into="table"),
+        "table": Items(),
+    }
+
+    def check(self) -> None:
+        check_unpacked(bool((self.users[1:] > self.users[:-1]).all()))
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many rows each user has. int64[u]."""
+        return np.bincount(self.codes, minlength=len(self.users))
+
+    @classmethod
+    def _merged(cls, parts: Sequence[Self]) -> Self:
+        """Pairs that several parts hold are kept once."""
+        table, item_maps = ItemTable.merge([part.table for part in parts])
+        # "stable" finds the runs that are in order already. And np.unique would hash.
+        users = np.sort(np.concatenate([part.users for part in parts]), kind="stable")
+        users = users[group_starts(users)]
+        codes = np.concatenate([np.searchsorted(users, part.users)[part.codes] for part in parts])
+        windows = np.concatenate([part.windows for part in parts])
+        items = np.concatenate([item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)])
+        merged, _ = cls._of_rows(Pairs(users, codes, windows, items, table), [], stable=True)
+        return merged
+
+    @classmethod
+    def by_group(cls, rows: Pairs, groups: npt.NDArray[np.int64]) -> Iterator[tuple[int, Self]]:
+        """The distinct pairs of each group, ``(group, pairs)``. groups: int64[n], of each row."""
+        first = int(groups.min())
+        ordered, (groups,) = cls._of_rows(rows, [groups - first])
+        for part in group_slices(groups):
+            yield int(groups[part.start]) + first, ordered.select(part)
+
+    @classmethod
+    def _of_rows(
+        cls, rows: Pairs, groups: list[npt.NDArray[np.int64]], *, stable: bool = False
+    ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
+        """The distinct rows by group, each group in order; and their groups. All by one sort."""
+        first = int(rows.windows.min(initial=MOST_WINDOWS))
+        columns = {"codes": rows.codes, "windows": rows.windows - first, "items": rows.items}
+        sizes = {"codes": len(rows.users), "windows": _size(columns["windows"]), "items": len(rows.table)}
+        *groups, one, two, three = sort_distinct(
+            [*groups, *(columns[name] for name in cls.ORDER)],
+            [*map(_size, groups), *(sizes[name] for name in cls.ORDER)],
+            kind="stable" if stable else "quicksort",
+        )
+        columns = dict(zip(cls.ORDER, (one, two, three), strict=True))
+        columns["windows"] += first
+        return cls(users=rows.users, table=rows.table, **columns), groups
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class UserPairs(Pairs):
+    """n distinct (user, window, item), sorted by user, then window, then item."""
+
+    ORDER = ("codes", "windows", "items")
+    SCHEMA: ClassVar = {**Pairs.SCHEMA, "codes": Codes(into="users")}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ItemPairs(Pairs):
+    """The same sorted by window, then item, then user, for steps that add up over users: what comes as events in the
+    order of time is nearly in this order, and needs no second sort."""
+
+    ORDER = ("windows", "items", "codes")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From events
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def pairs_of_events(
+    batch: EventBatch,
+    schedule: WindowSchedule,
+    keys: IdKeys,
+    *,
+    windows_per_slab: int,
+    shards: int,
+    first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
+) -> Iterator[tuple[int, int, UserPairs]]:
+    """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``.
+
+    first_open, end: as `rows_of_events` has them.
+    """
+    rows = rows_of_events(batch, schedule, keys, first_open, end)
+    if len(rows):
+        groups = (rows.windows // windows_per_slab) * shards + _shards_of(rows, shards)
+        for group, pairs in UserPairs.by_group(rows, groups):
+            yield (*divmod(group, shards), pairs)
+
+
+def item_pairs_of_events(
+    batch: EventBatch, schedule: WindowSchedule, keys: IdKeys, shards: int
+) -> Iterator[tuple[int, ItemPairs]]:
+    """The distinct pairs of a batch in all windows, by shard of users: ``(shard, pairs)``."""
+    rows = rows_of_events(batch, schedule, keys)
+    if len(rows):
+        yield from ItemPairs.by_group(rows, _shards_of(rows, shards))
+
+
+def rows_of_events(
+    batch: EventBatch,
+    schedule: WindowSchedule,
+    keys: IdKeys,
+    first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
+) -> Pairs:
+    """An event counts in every window that holds it; events outside the declared range are left out.
+
+    first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
+    end: windows from this one on are left out; None: none of them.
+    """
+    first_window = schedule.first_window(batch.time_micros)
+    inside = first_window >= 0
+    if end is not None:
+        inside &= first_window < end
+    if first_open is not None:
+        inside &= first_window + schedule.windows_per_event > first_open
+    windows = first_window[inside]
+    users, user_of_code = distinct_hashes(keys.hash_users(batch.user.dictionary)[:, 0])
+    codes = user_of_code[batch.user.indices.to_numpy()[inside]]
+    table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
+    items = item_of_code[batch.item.indices.to_numpy()[inside]]
+    if schedule.windows_per_event > 1:
+        windows = (windows[:, None] + np.arange(schedule.windows_per_event)).reshape(-1)
+        codes = np.repeat(codes, schedule.windows_per_event)
+        items = np.repeat(items, schedule.windows_per_event)
+        kept = np.ones(len(windows), dtype=np.bool_)
+        if first_open is not None:
+            kept &= windows >= np.repeat(first_open[inside], schedule.windows_per_event)
+        if end is not None:
+            kept &= windows < end
+        if not kept.all():
+            windows, codes, items = windows[kept], codes[kept], items[kept]
+    return Pairs(users, codes, windows, items, table)
+
+
+def _shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
+    return (rows.users % np.uint64(shards)).astype(np.int64)[rows.codes]
+
+
+def _size(values: npt.NDArray[np.int64]) -> int:
+    return int(values.max(initial=0)) + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which of them count
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def bound_contributions(pairs: UserPairs, max_items_per_user: int, keys: StreamKeys) -> UserPairs:
+    """The contribution bound: at most L distinct items per user and window, chosen uniformly. Keeps L items of each
+    user with more than L of them in a window: those first in a keyed order of (user, item).
+
+    A uniform random subset, independent of everything else (docs/guarantee.md, "Several items in a window"); the order
+    differs from window to window. ``pairs`` must contain all pairs of its users in its windows.
+    """
+    sizes = np.diff(np.append(group_starts(pairs.codes, pairs.windows), len(pairs)))
+    crowded = np.repeat(sizes > max_items_per_user, sizes)
+    rows = np.flatnonzero(crowded)
+    if not len(rows):
+        return pairs
+    group_of_row = np.repeat(np.arange(len(sizes)), sizes)[rows]
+
+    blocks = np.stack([pairs.users[pairs.codes[rows]], pairs.table.hashes[pairs.items[rows], 0]], axis=1)
+    by_window = np.argsort(pairs.windows[rows], kind="stable")
+    priority = np.empty(len(rows), dtype=np.uint64)
+    for of_window in group_slices(pairs.windows[rows[by_window]]):
+        part = by_window[of_window]
+        order = keys.contribution_order(int(pairs.windows[rows[part[0]]]))
+        priority[part] = order(blocks[part])[:, 0]
+
+    ranked = np.lexsort((priority, group_of_row))  # which keeps each group in its place
+    kept = ~crowded
+    kept[rows[ranked[ranks_in_groups(group_of_row) < max_items_per_user]]] = True
+    return pairs.select(np.flatnonzero(kept))
+
+
+def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) -> npt.NDArray[np.bool_]:
+    """Which pairs of a user count where its purse cannot pay for all: whether each pair is among the first ``most``
+    ones of its user, in a keyed order of (user, window, item).
+
+    A uniform random subset, independent of everything else. ``pairs`` must contain all pairs of its users in its
+    windows. most: int64[u], by user. Returns bool[n].
+    """
+    has_more = pairs.counts > most
+    if not has_more.any():
+        return np.ones(len(pairs), dtype=np.bool_)
+    kept = ~has_more[pairs.codes]
+    rows = np.flatnonzero(~kept)
+    codes = pairs.codes[rows]
+    order = keys.look_order()(
+        pairs.users[codes], pairs.windows[rows], pairs.table.hashes.take(pairs.items[rows], axis=0)
+    )
+    ranked = np.lexsort((order[:, 1], order[:, 0], codes))
+    codes = codes[ranked]
+    kept[rows[ranked[ranks_in_groups(codes) < most[codes]]]] = True
+    return kept

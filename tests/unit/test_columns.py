@@ -1,0 +1,426 @@
+"""Every table of columns against a dict of its rows: packed, cut, merged and selected; and bytes that are damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.columns import Cells, Columns
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.packed_arrays import pack_arrays, unpack_arrays
+from dp_transforms.monitor.pairs import ItemPairs, Pairs, UserPairs
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.monitor.user_budgets import Hits
+
+KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
+ONE = 1 << 128
+Rows = dict[Any, Any]  # what tells a row apart -> what else is in it
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """keys, values: what rows hold. build: a table of these rows, rows_of its inverse. join: of rows that coincide."""
+
+    keys: st.SearchStrategy[Any]
+    values: st.SearchStrategy[Any]
+    build: Callable[[Rows], Columns]
+    rows_of: Callable[[Any], Rows]
+    join: Callable[[Any, Any], Any]
+
+
+def numbers(values: Any, dtype: str = "int64") -> npt.NDArray:
+    return np.array(list(values), dtype=dtype)
+
+
+def table_of(labels: Any) -> tuple[ItemTable, dict[str, int]]:
+    labels = sorted(set(labels))
+    table, places = ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
+    return table, dict(zip(labels, places.tolist(), strict=True))
+
+
+def build_cells(kind: type[Cells], rows: Rows, columns: Callable[[list[Any]], dict[str, Any]]) -> Cells:
+    table, place = table_of(label for _, label in rows)
+    keys = sorted(rows, key=lambda key: (key[0], place[key[1]]))
+    windows, items = numbers(window for window, _ in keys), numbers(place[label] for _, label in keys)
+    return kind(windows=windows, items=items, table=table, **columns([rows[key] for key in keys]))
+
+
+def cells_of(cells: Any, values: list[Any]) -> Rows:
+    labels = cells.table.labels.to_pylist()
+    keys = list(zip(cells.windows.tolist(), cells.items.tolist(), strict=True))
+    assert keys == sorted(set(keys))
+    assert {item for _, item in keys} == set(range(len(labels))), "a table of the items of its cells alone"
+    assert cells.hashes.tolist() == [cells.table.hashes[item].tolist() for _, item in keys]
+    return {(window, labels[item]): value for (window, item), value in zip(keys, values, strict=True)}
+
+
+def build_pairs(kind: type[Pairs], rows: Rows) -> Pairs:
+    table, place = table_of(label for _, _, label in rows)
+    users = sorted({user for user, _, _ in rows})
+    codes = [(users.index(user), window, place[label]) for user, window, label in rows]
+    codes.sort(key=None if kind is UserPairs else lambda row: (row[1], row[2], row[0]))
+    columns = [numbers(row[at] for row in codes) for at in range(3)]
+    return kind(numbers(users, "uint64"), *columns, table)
+
+
+def pairs_of(pairs: Pairs) -> Rows:
+    rows = {"codes": pairs.codes.tolist(), "windows": pairs.windows.tolist(), "items": pairs.items.tolist()}
+    ordered = list(zip(*(rows[name] for name in pairs.ORDER), strict=True))
+    assert ordered == sorted(set(ordered))
+    assert len(set(rows["codes"])) == len(pairs.users) == len(pairs.counts)
+    assert len(set(rows["items"])) == len(pairs.table)
+    users, labels = pairs.users.tolist(), pairs.table.labels.to_pylist()
+    assert users == sorted(set(users))
+    return {(users[code], window, labels[item]): True for code, window, item in zip(*rows.values(), strict=True)}
+
+
+def build_holders(rows: Rows, *, have_terms: bool) -> Cells:
+    def columns(cells: list[Any]) -> dict[str, Any]:
+        held = [holder for cell in cells for holder in cell.items()]
+        terms = numbers(term for _, term in held) if have_terms else None
+        splits = np.cumsum([0, *map(len, cells)])
+        return {"splits": splits, "holders": numbers((user for user, _ in held), "uint64"), "terms": terms}
+
+    return build_cells(ItemHolders, rows, columns)
+
+
+def holders_of(cells: ItemHolders) -> Rows:
+    terms = [2] * len(cells.holders) if cells.terms is None else cells.terms.tolist()
+    held = list(zip(cells.holders.tolist(), terms, strict=True))
+    found = [dict(held[low:high]) for low, high in zip(cells.splits[:-1], cells.splits[1:], strict=True)]
+    assert [*map(len, found)] == cells.counts.tolist()
+    assert cells.sums.tolist() == [sum(term // 2 for term in cell.values()) for cell in found]
+    return cells_of(cells, found)
+
+
+def build_sums(rows: Rows) -> Cells:
+    def columns(values: list[Any]) -> dict[str, Any]:
+        digests = numbers((divmod(digest, 2**64) for _, digest in values), "uint64").reshape(-1, 2)
+        return {"sums": numbers(total for total, _ in values), "digests": digests}
+
+    return build_cells(ItemSums, rows, columns)
+
+
+def whole(words: list[int]) -> int:
+    return words[0] << 64 | words[1]
+
+
+def build_named(rows: Rows) -> Cells:
+    def columns(values: list[Any]) -> dict[str, Any]:
+        return {
+            "levels": numbers(level for level, _ in values),
+            "at_least_users": numbers(least for _, least in values),
+        }
+
+    return build_cells(NamedItems, rows, columns)
+
+
+def build_known(rows: Rows) -> KnownItems:
+    table, place = table_of(rows)
+    return KnownItems(table, numbers(rows[label] for label in sorted(rows, key=place.__getitem__)))
+
+
+def build_purses(rows: Rows, *, have_hits: bool) -> PurseEntries:
+    columns = [numbers((rows[user][at] for user in sorted(rows)), dtype) for at, dtype in enumerate(["i8", "u4", "u4"])]
+    lists = numbers((rows[user][3] for user in sorted(rows)), "uint8") if have_hits else None
+    return PurseEntries(numbers(sorted(rows), "uint64"), *columns, lists)
+
+
+def purses_of(entries: PurseEntries) -> Rows:
+    lists = [0] * len(entries) if entries.pays_hits is None else entries.pays_hits.tolist()
+    columns = (entries.left.tolist(), entries.looks.tolist(), entries.first_windows.tolist(), lists)
+    assert entries.users.tolist() == sorted(set(entries.users.tolist()))
+    return dict(zip(entries.users.tolist(), zip(*columns, strict=True), strict=True))
+
+
+def newest(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(which(pair) for which, pair in zip((min, max, min, max), zip(one, other, strict=True), strict=True))
+
+
+user = st.sampled_from([0, 7, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 40)
+window = st.integers(0, 5) | st.sampled_from([300, 2**31 - 1])
+label = st.sampled_from([*"abcdefgh", "é", "long " * 60])
+cell = st.tuples(window, label)
+word = st.integers(0, 2**32 - 1)
+terms = st.dictionaries(user, st.sampled_from([2, 3, 2**40]), max_size=4)
+purse = st.tuples(st.integers(0, 2**62), word, word)
+CASES = {
+    "user pairs": Case(
+        st.tuples(user, window, label), st.just(True), lambda rows: build_pairs(UserPairs, rows), pairs_of, max
+    ),
+    "item pairs": Case(
+        st.tuples(user, window, label), st.just(True), lambda rows: build_pairs(ItemPairs, rows), pairs_of, max
+    ),
+    "holders": Case(
+        cell,
+        st.dictionaries(user, st.just(2), max_size=4),
+        lambda rows: build_holders(rows, have_terms=False),
+        holders_of,
+        dict.__or__,
+    ),
+    "holders with terms": Case(cell, terms, lambda rows: build_holders(rows, have_terms=True), holders_of, dict.__or__),
+    "sums": Case(
+        cell,
+        st.tuples(st.sampled_from([0, 2**32 - 1, 2**32]) | st.integers(0, 10**15), st.integers(0, ONE - 1)),
+        build_sums,
+        lambda sums: cells_of(
+            sums,
+            [
+                (total, high << 64 | low)
+                for total, (high, low) in zip(sums.sums.tolist(), sums.digests.tolist(), strict=True)
+            ],
+        ),
+        lambda one, other: (one[0] + other[0], (one[1] + other[1]) % ONE),
+    ),
+    "named": Case(
+        cell,
+        st.just((1, 3)) | st.just((2, 70_000)),
+        build_named,
+        lambda named: cells_of(named, list(zip(named.levels.tolist(), named.at_least_users.tolist(), strict=True))),
+        lambda one, other: one,
+    ),
+    "known": Case(
+        label,
+        window,
+        build_known,
+        lambda known: dict(zip(known.table.labels.to_pylist(), known.last_named.tolist(), strict=True)),
+        max,
+    ),
+    "purses": Case(
+        user,
+        purse.map(lambda entry: (*entry, 0)),
+        lambda rows: build_purses(rows, have_hits=False),
+        purses_of,
+        newest,
+    ),
+    "purses with hits": Case(
+        user,
+        st.builds(lambda entry, on_list: (*entry, on_list), purse, st.integers(0, 1)),
+        lambda rows: build_purses(rows, have_hits=True),
+        purses_of,
+        newest,
+    ),
+    "hits": Case(
+        user,
+        word,
+        lambda rows: Hits(numbers(sorted(rows), "uint64"), numbers((rows[user] for user in sorted(rows)), "uint32")),
+        lambda hits: dict(zip(hits.users.tolist(), hits.hits.tolist(), strict=True)),
+        max,
+    ),
+}
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def drawn(data: st.DataObject, case: Case) -> Rows:
+    return data.draw(st.dictionaries(case.keys, case.values, max_size=24))
+
+
+def is_of_other_users(case: Case) -> bool:
+    return case.join in (dict.__or__, CASES["sums"].join)
+
+
+@each_case
+@given(data=st.data(), order=st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObject, order: random.Random) -> None:
+    parts = [drawn(data, case) for _ in range(data.draw(st.integers(1, 4)))]
+    if case.join is dict.__or__:  # parts have different users
+        parts = [
+            {key: {user ^ (at << 50): term for user, term in held.items()} for key, held in part.items()}
+            for at, part in enumerate(parts)
+        ]
+    if case is CASES["named"]:  # parts have different cells
+        parts = [{key: value for key, value in part.items() if len(key[1]) % 4 == at} for at, part in enumerate(parts)]
+    expected: Rows = {}
+    for part in parts:
+        for key, value in part.items():
+            expected[key] = case.join(expected[key], value) if key in expected else value
+    blobs = [case.build(part).to_bytes() for part in parts]
+    kind = type(case.build(parts[0]))
+    order.shuffle(blobs)
+    merged = kind.merge([kind.from_bytes(blob) for blob in blobs])
+    assert case.rows_of(merged) == expected
+    assert len(merged) == len(expected)
+    if not is_of_other_users(case):
+        again = kind.merge([merged, *(kind.from_bytes(blob) for blob in blobs), merged])
+        assert case.rows_of(again) == expected, "a part that is there twice changes nothing"
+
+
+@each_case
+@given(data=st.data(), most_bytes=st.sampled_from([1, 300, 1000, 10**6]))
+@settings(max_examples=40, deadline=None)
+def test_messages_are_small_and_hold_every_row_once(case: Case, data: st.DataObject, most_bytes: int) -> None:
+    rows = drawn(data, case)
+    table = case.build(rows)
+    kind = type(table)
+    assert case.rows_of(table) == rows
+    assert kind.from_bytes(table.to_bytes()).to_bytes() == table.to_bytes()
+    messages = list(table.messages(most_bytes))
+    parts: list[Any] = [kind.from_bytes(message) for message in messages]
+    assert case.rows_of(kind.merge(parts)) == rows
+    for part, message in zip(parts, messages, strict=True):
+        assert len(part) >= 1
+        is_smallest = len(part) == 1 and (not isinstance(part, ItemHolders) or len(part.holders) <= 1)
+        assert len(message) <= most_bytes or is_smallest
+    if not isinstance(table, ItemHolders) and parts:
+        assert sum(map(len, parts)) == len(table)
+        assert max(map(len, parts)) <= 2 * min(map(len, parts)) + 1 or most_bytes > 1, "halves of halves"
+    cells = table.to_cells()
+    assert (cells == [table.to_bytes()]) if rows else not cells
+
+
+@each_case
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_rows_are_selected_with_what_they_name_alone(case: Case, data: st.DataObject) -> None:
+    table: Any = case.build(drawn(data, case))
+    rows = list(case.rows_of(table).items())
+    chosen = numbers((data.draw(st.booleans()) for _ in rows), "bool")
+    low, high = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
+    for found, expected in (
+        (table.select(chosen), [row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen]),
+        (table.select(np.flatnonzero(chosen)), [row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen]),
+        (table.select(slice(low, high)), rows[low:high]),
+    ):
+        assert list(case.rows_of(found).items()) == expected
+
+
+@pytest.mark.parametrize("name", ["holders", "holders with terms", "sums", "named"])
+@given(data=st.data(), windows=st.integers(1, 4), shards=st.integers(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_cells_are_cut_by_window_and_by_shard_of_items(
+    name: str, data: st.DataObject, windows: int, shards: int
+) -> None:
+    case = CASES[name]
+    cells: Any = case.build(drawn(data, case))
+    rows = case.rows_of(cells)
+    low_words = {label: int(KEYS.hash_items(pa.array([label]))[0, 1]) for _, label in rows}
+    for parts, place in (
+        (cells.by_slab(windows), lambda window, label: window // windows),
+        (cells.shard_by_item(shards), lambda window, label: low_words[label] % shards),
+        (((at, cells.select(which)) for at, which in cells.by_window()), lambda window, label: window),
+    ):
+        found = {at: case.rows_of(part) for at, part in parts}
+        assert [*found] == sorted(found)
+        assert found == {
+            at: {key: value for key, value in rows.items() if place(*key) == at} for at in {place(*key) for key in rows}
+        }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Damage
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@each_case
+def test_no_rows_are_a_table_too(case: Case) -> None:
+    kind = type(case.build({}))
+    for nothing in (
+        kind.none(),
+        kind.merge([]),
+        kind.merge([kind.none()] * 2),
+        kind.from_bytes(kind.none().to_bytes()),
+    ):
+        assert len(nothing) == 0
+        assert case.rows_of(nothing) == {}
+        assert [*nothing.messages()] == nothing.to_cells() == []
+
+
+LARGE = {
+    "user pairs": {(user, window, label): True for user in (3, 9) for window in (2, 4) for label in "ab"},
+    "holders": {(window, label): {3: 2, 9: 2} for window in (2, 4) for label in "ab"},
+    "sums": {(window, label): (5, 7) for window in (2, 4) for label in "ab"},
+    "named": {(window, label): (1, 3) for window in (2, 4) for label in "ab"},
+    "known": {"a": 3, "b": 4},
+    "purses": dict.fromkeys((3, 9), (5, 6, 7, 0)),
+    "hits": {3: 1, 9: 2},
+}
+LARGE |= {"item pairs": LARGE["user pairs"], "purses with hits": dict.fromkeys((3, 9), (5, 6, 7, 1))}
+LARGE["holders with terms"] = LARGE["holders"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_damaged_bytes_are_refused(name: str) -> None:
+    table = CASES[name].build(LARGE[name])
+    kind, good = type(table), unpack_arrays(table.to_bytes())
+    names = [name for name, values in vars(table).items() if values is not None]
+    kinds = [(name, at) for name in kind.SCHEMA if name in names for at in range(len(kind.SCHEMA[name].kinds))]
+    assert len(kinds) == len(good)
+    damages: list[tuple[int, npt.NDArray]] = []
+    for number, (column, at) in enumerate(kinds):
+        array = good[number]
+        damages += [(number, array[:-1]), (number, array[:0])]
+        damages += [(number, array.astype(dtype)) for dtype in ("u1", "u2", "u4", "u8") if array.dtype == "i8"]
+        if column == "windows" and at == 0:
+            damages += [(number, numbers(first)) for first in ([-1], [2**31], [2, 2])]
+        elif column in kind.ORDER and column not in ("codes", "items"):
+            damages += [(number, array[::-1].copy()), (number, np.zeros_like(array))]
+        if kind.SCHEMA[column].into is not None and name != "user pairs":
+            damages += [(number, array + array.dtype.type(3))]
+        if column == "users":
+            damages += [(number, array[::-1].copy()), (number, array[[0, 0]]), (number, array.astype("i8"))]
+    wrong = {"left": -1, "pays_hits": 2, "sums": -1, "terms": 1}
+    for number, (column, _) in enumerate(kinds):
+        if column in wrong:
+            damages.append(
+                (number, np.full(len(good[number]), wrong[column], dtype="u1" if column == "pays_hits" else "i8"))
+            )
+    for number, damaged in damages:
+        if np.array_equal(damaged, good[number]) and damaged.dtype == good[number].dtype:
+            continue
+        if kinds[number] == ("sums", 0) and damaged.dtype.kind == "u":
+            continue  # any width is read
+        with pytest.raises(ValueError, match="damaged"):
+            kind.from_bytes(pack_arrays(*good[:number], damaged, *good[number + 1 :]))
+    with pytest.raises(ValueError, match="not packed arrays of this version"):
+        kind.from_bytes(b"SHH0" + table.to_bytes()[4:])
+    for data in (table.to_bytes()[:-1], table.to_bytes() + b"\0", pack_arrays(*good, good[0])):
+        with pytest.raises(ValueError, match="damaged"):
+            kind.from_bytes(data)
+
+
+def test_counts_of_more_rows_than_there_are_bytes_are_refused_before_memory_is_taken() -> None:
+    users, counts, *rest = unpack_arrays(build_pairs(UserPairs, LARGE["user pairs"]).to_bytes())
+    with pytest.raises(ValueError, match="damaged"):
+        UserPairs.from_bytes(pack_arrays(users, np.full(len(counts), 2**32 - 1, dtype=np.uint32), *rest))
+
+
+def test_a_table_with_an_optional_column_is_not_merged_with_one_without() -> None:
+    with_hits, without = (build_purses(LARGE["purses"], have_hits=have_hits) for have_hits in (True, False))
+    with pytest.raises(ValueError, match="damaged"):
+        PurseEntries.merge([with_hits, without])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["u1", "u2", "u4", "i8", "u8"]), st.integers(0, 5)), max_size=6))
+@settings(deadline=None)
+def test_arrays_are_packed_and_unpacked(shapes: list[tuple[str, int]]) -> None:
+    arrays = [np.arange(length).astype(f"<{kind}") * np.dtype(kind).type(37) for kind, length in shapes]
+    again = unpack_arrays(pack_arrays(*arrays))
+    assert [array.dtype for array in again] == [array.dtype for array in arrays]
+    assert all(np.array_equal(one, other) for one, other in zip(again, arrays, strict=True))
+
+
+def test_labels_that_are_not_text_or_not_there_are_refused() -> None:
+    hashes, offsets = np.arange(4, dtype=np.uint64), np.array([0, 1, 3], dtype=np.uint32)
+
+    def labels_of(text: bytes, offsets: npt.NDArray[np.uint32] = offsets) -> list[str]:
+        return ItemTable.from_arrays(hashes, offsets, np.frombuffer(text, dtype=np.uint8)).labels.to_pylist()
+
+    assert labels_of("aé".encode()) == ["a", "é"]
+    for text, wrong in ((b"a\xff\xff", offsets), (b"a", offsets), (b"abc", offsets[:0]), (b"abc", offsets[:2])):
+        with pytest.raises(ValueError, match="packed arrays are damaged"):
+            labels_of(text, wrong)

@@ -1,0 +1,292 @@
+"""Which items users hold in windows, against sets and loops: from events, bounded, by user and by item."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor import equal_rows
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.pairs import (
+    ItemPairs,
+    Pairs,
+    UserPairs,
+    bound_contributions,
+    item_pairs_of_events,
+    keep_by_hash,
+    pairs_of_events,
+)
+from dp_transforms.plan.window_schedule import WindowSchedule
+
+KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
+MICROS = 1_000_000
+FIXED = WindowSchedule(100, 160, 10, 10)
+SLIDING = WindowSchedule(100, 157, 30, 10)
+EDGES = [
+    -(2**63),
+    2**63 - 1,
+    -1,
+    0,
+    100 * MICROS - 1,
+    100 * MICROS,
+    157 * MICROS - 1,
+    157 * MICROS,
+    160 * MICROS - 1,
+    160 * MICROS,
+]
+
+Event = tuple[str, str, int]
+Row = tuple[int, int, str]  # hash of the user, window, label of the item
+
+users = st.sampled_from([f"user {number}" for number in range(8)])
+items = st.sampled_from([*(f"item {number}" for number in range(6)), "é", "a" * 50])
+times = st.one_of(st.sampled_from(EDGES), st.integers(95 * MICROS, 165 * MICROS))
+events_strategy = st.lists(st.tuples(users, items, times), max_size=60)
+
+
+def user_hash(user: str) -> int:
+    return int(KEYS.hash_users(pa.array([user]))[0, 0])
+
+
+def item_hash(item: str) -> int:
+    high, low = KEYS.hash_items(pa.array([item]))[0]
+    return (int(high) << 64) | int(low)
+
+
+def batch_of(events: Sequence[Event]) -> EventBatch:
+    def column(position: int) -> pa.DictionaryArray:
+        return pa.array([event[position] for event in events], pa.string()).dictionary_encode()
+
+    return EventBatch(column(0), column(1), np.array([event[2] for event in events], dtype=np.int64))
+
+
+def oracle_rows(events: Iterable[Event], schedule: WindowSchedule) -> set[Row]:
+    """Every (user, window, item): by trying all windows for each event."""
+    found = set()
+    for user, item, time in events:
+        if not schedule.start_seconds * MICROS <= time < schedule.end_seconds * MICROS:
+            continue
+        for window in range(schedule.horizon):
+            if schedule.window_start_micros(window) <= time < schedule.window_end_micros(window):
+                found.add((user_hash(user), window, item))
+    return found
+
+
+def checked_rows(pairs: UserPairs) -> set[Row]:
+    """The rows, after checking everything that the class promises about its columns."""
+    assert_is_table(pairs.table)
+    ids = pairs.users.tolist()
+    assert ids == sorted(set(ids))
+    assert len(pairs.codes) == len(pairs) == len(pairs.items)
+    assert (pairs.counts > 0).all(), "users without a row are dropped"
+    labels = pairs.table.labels.to_pylist()
+    rows = [
+        (ids[code], window, item)
+        for code, window, item in zip(pairs.codes.tolist(), pairs.windows.tolist(), pairs.items.tolist(), strict=True)
+    ]
+    assert rows == sorted(set(rows))
+    assert {item for _, _, item in rows} == set(range(len(labels))), "items that no row names are dropped"
+    return {(user, window, labels[item]) for user, window, item in rows}
+
+
+def assert_is_table(table: ItemTable) -> None:
+    hashes = [(int(high) << 64) | int(low) for high, low in table.hashes]
+    assert hashes == sorted(set(hashes))
+    assert len(table.labels) == len(hashes)
+
+
+def pairs_by_group(
+    events: Sequence[Event], schedule: WindowSchedule, windows_per_slab: int = 1, shards: int = 1
+) -> dict[tuple[int, int], UserPairs]:
+    parts = [*pairs_of_events(batch_of(events), schedule, KEYS, windows_per_slab=windows_per_slab, shards=shards)]
+    groups = {(slab, shard): pairs for slab, shard, pairs in parts}
+    assert len(groups) == len(parts), "each group comes once"
+    return groups
+
+
+def all_pairs(events: Sequence[Event], schedule: WindowSchedule) -> UserPairs:
+    """All of them in one part."""
+    groups = pairs_by_group(events, schedule, windows_per_slab=1000)
+    assert [*groups] == [(0, 0)] or not groups
+    return groups.get((0, 0)) or UserPairs.none()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Events to pairs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
+@example([("u", "i", time) for time in EDGES], SLIDING, 2, 2)
+@settings(max_examples=150, deadline=None)
+def test_pairs_of_events(events: list[Event], schedule: WindowSchedule, windows_per_slab: int, shards: int) -> None:
+    groups = pairs_by_group(events, schedule, windows_per_slab, shards)
+    found: set[Row] = set()
+    for (slab, shard), pairs in groups.items():
+        rows = checked_rows(pairs)
+        assert rows
+        assert all(window // windows_per_slab == slab and user % shards == shard for user, window, _ in rows)
+        assert not rows & found
+        found |= rows
+    assert found == oracle_rows(events, schedule)
+
+
+def test_an_event_counts_in_every_sliding_window_that_holds_it() -> None:
+    pairs = all_pairs([("u", "i", 100 * MICROS), ("u", "j", 156 * MICROS)], SLIDING)
+    assert SLIDING.horizon == 8
+    labels = pairs.table.labels.to_pylist()
+    held = sorted((labels[item], window) for window, item in zip(pairs.windows.tolist(), pairs.items, strict=True))
+    assert held == [("i", 0), ("i", 1), ("i", 2), ("j", 5), ("j", 6), ("j", 7)]
+
+
+def test_events_with_the_same_ids_of_other_dictionaries_are_one() -> None:
+    """A dictionary may name a value twice, and values that no event has."""
+    user = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["u", "u", "v", "nobody"]))
+    item = pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int32()), pa.array(["nothing", "i", "i"]))
+    batch = EventBatch(user, item, np.full(3, 100 * MICROS))
+    [(_, _, pairs)] = pairs_of_events(batch, FIXED, KEYS, windows_per_slab=1, shards=1)
+    assert checked_rows(pairs) == {(user_hash("u"), 0, "i"), (user_hash("v"), 0, "i")}
+
+
+def test_no_events_inside_the_range_give_nothing() -> None:
+    assert pairs_by_group([], FIXED) == {}
+    assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The contribution bound
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _oracle_bound(rows: set[Row], limit: int) -> set[Row]:
+    held: dict[tuple[int, int], list[str]] = {}
+    for user, window, item in rows:
+        held.setdefault((user, window), []).append(item)
+    kept = set()
+    for (user, window), names in held.items():
+
+        def place(item: str, user: int = user, window: int = window) -> int:
+            block = np.array([[user, item_hash(item) >> 64]], dtype=np.uint64)
+            return int(KEYS.contribution_order(window)(block)[0, 0])
+
+        chosen = sorted(names, key=place)[:limit] if len(names) > limit else names
+        kept |= {(user, window, item) for item in chosen}
+    return kept
+
+
+@given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_bound_contributions(events: list[Event], schedule: WindowSchedule, limit: int) -> None:
+    pairs = all_pairs(events, schedule)
+    bounded = bound_contributions(pairs, limit, KEYS)
+    assert checked_rows(bounded) == _oracle_bound(oracle_rows(events, schedule), limit)
+    assert bound_contributions(bounded, limit, KEYS).to_bytes() == bounded.to_bytes()
+    # The choice is each user's and window's own: it does not see what others hold.
+    half = [event for event in events if event[0] in ("user 0", "user 1", "user 2")]
+    mine = {user_hash(f"user {number}") for number in range(3)}
+    alone = checked_rows(bound_contributions(all_pairs(half, schedule), limit, KEYS))
+    assert alone == {row for row in checked_rows(bounded) if row[0] in mine}
+
+
+def test_a_user_with_no_more_than_the_limit_keeps_everything() -> None:
+    pairs = all_pairs([("u", f"item {number}", 100 * MICROS) for number in range(3)], FIXED)
+    assert bound_contributions(pairs, 3, KEYS) is pairs
+    assert len(bound_contributions(pairs, 2, KEYS)) == 2
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_of_many_users_each_keeps_as_many_items_in_each_window(most: int) -> None:
+    """NumPy sorts up to sixteen rows by insertion, which keeps the order of equal ones whatever was asked for."""
+    log = [(f"u{n % 700}", f"i{n // 700 % 3}", (100 + 10 * (n // 2100)) * MICROS) for n in range(700 * 3 * 3)]
+    random.Random(5).shuffle(log)
+    pairs = all_pairs(log, FIXED)
+    assert checked_rows(pairs) == oracle_rows(log, FIXED)
+    bounded = bound_contributions(pairs, most, KEYS)
+    kept = checked_rows(bounded)
+    assert len(kept) == 700 * 3 * most
+    assert set(Counter((user, window) for user, window, _ in kept).values()) == {most}
+    if most == 1:  # each item is as likely as any other: off by a third with a probability below 1e-30
+        assert (np.abs(np.bincount(bounded.items) - 700) < 700 / 3).all()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In the order of items
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def rows_in_order(pairs: Pairs) -> list[tuple[int, str, int]]:
+    labels, users = pairs.table.labels.to_pylist(), pairs.users[pairs.codes].tolist()
+    columns = zip(pairs.windows.tolist(), pairs.items.tolist(), users, strict=True)
+    return [(window, labels[item], user) for window, item, user in columns]
+
+
+def by_item(events: Sequence[Event], schedule: WindowSchedule, shards: int, batches: int) -> dict[int, ItemPairs]:
+    """Merged from batches of events in any order."""
+    found: dict[int, list[ItemPairs]] = {}
+    for part in range(batches):
+        for shard, pairs in item_pairs_of_events(batch_of(events[part::batches]), schedule, KEYS, shards):
+            found.setdefault(shard, []).append(pairs)
+    return {shard: ItemPairs.merge(parts) for shard, parts in found.items()}
+
+
+@pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by columns"])
+@given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 3), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_pairs_by_item_are_those_of_the_users(
+    limit: int, events: list[Event], schedule: WindowSchedule, shards: int, batches: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equal_rows, "_SORT_KEY_LIMIT", limit)  # rows that do not fit one integer are sorted by columns
+        found = by_item(events, schedule, shards, batches)
+        expected = {shard: pairs for (_, shard), pairs in pairs_by_group(events, schedule, 1000, shards).items()}
+    assert found.keys() == expected.keys()
+    for shard, pairs in found.items():
+        checked_rows(expected[shard])
+        assert sorted(rows_in_order(pairs)) == sorted(rows_in_order(expected[shard]))
+        assert np.array_equal(pairs.users, expected[shard].users)
+        assert np.array_equal(pairs.counts, expected[shard].counts)
+        assert np.array_equal(pairs.table.hashes, expected[shard].table.hashes)
+        order = list(zip(pairs.windows.tolist(), pairs.items.tolist(), pairs.codes.tolist(), strict=True))
+        assert order == sorted(set(order))
+
+
+@given(events_strategy, st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(
+    events: list[Event], source: random.Random, several: bool
+) -> None:
+    """Weights of a user and its digests: computed once for each user, or for each pair."""
+    users, items = all_pairs(events, FIXED), by_item(events, FIXED, 1, 1).get(0, ItemPairs.none())
+    weights = {row: source.choice([0, 1, 7]) for row in rows_in_order(users)}
+    if not several:
+        of_users = {row[2]: weight or 1 for row, weight in weights.items()}
+        weights = {row: weight and of_users[row[2]] for row, weight in weights.items()}
+    of_rows = [np.array([weights[row] for row in rows_in_order(pairs)], dtype=np.int64) for pairs in (users, items)]
+    sums, same = (ItemSums.of_weights(pairs, each, KEYS) for pairs, each in zip((users, items), of_rows, strict=True))
+    assert same.to_bytes() == sums.to_bytes()
+    assert int(same.sums.sum()) == sum(weights.values())
+    held, also = (ItemHolders.of_terms(pairs, 2 * each) for pairs, each in zip((users, items), of_rows, strict=True))
+    assert also.to_bytes() == held.to_bytes()
+
+
+@given(events_strategy, st.integers(0, 4))
+@settings(max_examples=60, deadline=None)
+def test_the_same_pairs_of_a_user_are_kept(events: list[Event], most: int) -> None:
+    kept = []
+    for pairs in (all_pairs(events, SLIDING), by_item(events, SLIDING, 1, 1).get(0, ItemPairs.none())):
+        chosen = keep_by_hash(pairs, np.full(len(pairs.users), most), KEYS)
+        rows = [row for row, is_kept in zip(rows_in_order(pairs), chosen.tolist(), strict=True) if is_kept]
+        assert len(rows) == int(np.minimum(pairs.counts, most).sum())
+        kept.append(sorted(rows))
+    assert kept[0] == kept[1]
