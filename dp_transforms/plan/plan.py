@@ -262,7 +262,8 @@ class Plan(Record):
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
         float[per_user], not decreasing, at most epsilon. But for kms21 it comes from the game accountant, whichever
-        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md section 7.
+        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        "Claim (running figure)".
         """
         hits = self.charged_hits
         return hits.rules.epsilon_after_hits(hits.noise, hits.per_user, self.epsilon, self.shares.paid)
