@@ -248,7 +248,7 @@ class Plan(Record):
         """What a stated size allows the noise of one sum to be, with at most `max_users` users in the run.
 
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
-        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, 9.6).
+        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         looks = self.paid_looks
         followed = 2 * self.known_for * self.max_users * looks.most_looks
