@@ -16,10 +16,8 @@ from dp_transforms.runs.ledger import (
     RunRefusedError,
     StateMark,
     VerdictKind,
-    rows,
 )
 from dp_transforms.runs.ledger.records import Actor, is_gone
-from dp_transforms.runs.ledger.rows import check_row
 from tests.helpers.ledger_runs import CAPS, GONE, HERE, PLAN, cost, done, names_cost, of, part, spent
 
 ELSEWHERE = Actor("somebody", "another machine/pid:[1]", "7:1:boot")
@@ -103,21 +101,6 @@ def test_the_first_run_that_drew_from_the_input_is_named_and_no_run_of_others(le
     for run_id in ("g", "f"):
         done(ledger, part(run_id=run_id))
     assert ledger.reserve(part(run_id="h")).same_input == "f"
-
-
-def test_a_new_run_reads_no_row_of_another(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would take longer with each night."""
-    for _ in range(3):
-        done(ledger, part())
-    checked: list[str] = []
-
-    def check(table: Any, row: Any) -> None:
-        checked.append(table.name)
-        check_row(table, row)
-
-    monkeypatch.setattr(rows, "check_row", check)
-    assert ledger.reserve(part()).kind == VerdictKind.NEW
-    assert set(checked) == {"shh_populations"}
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,9 @@ class Part:
     def has_ended(self) -> bool:
         return self.status == Status.FINISHED
 
+    def drew_from(self, input_fingerprint: str) -> bool:
+        return self.has_started and self.input_fingerprint == input_fingerprint
+
     def ended_at(self, window: int) -> bool:
         """Whether a state that is closed up to here can be what this part has left: a stream that was stopped leaves
         one before its end. No part leaves one in which it has closed nothing."""

@@ -1,0 +1,171 @@
+"""Nights of one run in a folder, by all that a real one does but the pipeline: state, ledger, report.
+
+What it draws is a function of the run id, the windows and the log, as with a noise key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from dp_transforms.cli.ledger_account import LedgerAccount
+from dp_transforms.cli.options import LogError
+from dp_transforms.cli.output_file import output_draft_file
+from dp_transforms.cli.replay_run import ReplayPart
+from dp_transforms.cli.state_options import StateOptions
+from dp_transforms.cli.state_part import DONE, RunAccount, open_part
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.plan.release_plan import ReleasePlan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.reports import read_report_file, write_report_file
+from dp_transforms.runs.fingerprints import InputFingerprint, input_key, sealing_key
+from dp_transforms.runs.ledger import Caps, Ledger
+from dp_transforms.runs.state_cells import Kind, hit_bound_cell
+from dp_transforms.runs.state_file import StateFile, hold_state, write_state
+from tests.helpers.report_samples import HEADER, HOUR, START, report
+from tests.helpers.small_runs import SECRET, key_file
+
+WINDOWS = 6
+DAY = 86_400
+PLAN = ReleasePlan.calibrate(
+    epsilon=1, delta=1e-6, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY), release="labels"
+)
+CAPS = Caps(5, "1e-5")
+_READ_ONLY = ("ledger/book.py", "ledger/records.py", "runs/fingerprints.py")  # they change nothing
+OURS = ("dp_transforms/runs/", "cli/state_part.py", "cli/ledger_account.py", "cli/replay_run.py", "killed_nights.py")
+OURS += ("stores/local_files.py", "cli/output_file.py")
+
+
+@functools.cache
+def is_ours(file: str) -> bool:
+    return any(name in file for name in OURS) and not file.endswith(_READ_ONLY)
+
+
+class Lines:
+    """Counts the lines of ours that are run, and ends the process before one of them."""
+
+    def __init__(self, die_at: int | None = None) -> None:
+        self.count = 0
+        self.die_at = die_at
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        if not is_ours(frame.f_code.co_filename):
+            return None
+        if event == "line":
+            self.count += 1
+            if self.count == self.die_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return self.trace
+
+
+def in_a_process(work: Callable[[], object], die_at: int | None = None) -> tuple[bool, str]:
+    """Runs it in a process that is killed before this line. Whether it was, and the error that ended it else."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        said = ""
+        try:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 2)
+            sys.settrace(Lines(die_at).trace if die_at else None)
+            work()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            sys.settrace(None)
+            os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        said = file.read().decode()
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == -signal.SIGKILL, said
+
+
+class NightFolder:
+    """Where they happen. has_ledger: whether the run is accounted for."""
+
+    def __init__(self, folder: pathlib.Path, *, has_ledger: bool = True) -> None:
+        self.folder, self.has_ledger = folder, has_ledger
+        key_file(folder)
+        for name in "ab":
+            (folder / f"{name}.log").write_text(f"the log {name}\n")
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.open(self.folder / "ledger.db", create=False)
+
+    @property
+    def state(self) -> StateFile:
+        return StateFile(self.folder / "run.state")
+
+    def take(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
+        """The command of a night that ends before this window. Raises UserError, or StateError."""
+        options = StateOptions(
+            path=str(self.folder / "run.state"),
+            noise_key_file=str(self.folder / "noise.key"),
+            user_field="user",
+            item_field="item",
+            output=str(self.folder / f"{end}.jsonl"),
+            until_seconds=end * DAY,
+            population="news" if self.has_ledger else None,
+        )
+        with hold_state(options.path):
+            read = InputFingerprint([(str(self.folder / f"{log}.log"), "text")], (), input_key(SECRET))
+            account = self._account()
+            facts = open_part(
+                PLAN, options, stream="events", input_fingerprint=read.text, account=account, check=lambda facts: facts
+            )
+            part = ReplayPart(facts, read)
+            if facts.how == DONE:
+                part.tidy()
+                account.finish(facts, facts.state_fingerprint)
+                return facts.how
+            with part.account_of(account):
+                self._draw(part, log, is_bad)
+        return str(facts.how)
+
+    def _account(self) -> RunAccount:
+        return LedgerAccount(Ledger.open(self.folder / "ledger.db"), "news", CAPS) if self.has_ledger else RunAccount()
+
+    def _draw(self, part: ReplayPart, log: str, is_bad: bool) -> None:
+        facts = part.facts
+        record, run_id = facts.record, facts.header.run_id
+        drawn = [
+            report(window, HeavyHitter(answer(run_id, window, log), ABOVE, None), spent=1.0)
+            for window in range(record.first, record.end)
+        ]
+        with (
+            output_draft_file(record.output, workers_are_here=True) as draft,
+            output_draft_file(facts.state_path, workers_are_here=True) as state,
+        ):
+            write_report_file(draft, dataclasses.replace(HEADER, run_id=run_id), drawn)
+            cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(record.end))]
+            write_state(state, part.begun.ended_before(record.end), cells, sealing_key(SECRET))
+            if is_bad:
+                raise LogError("the log is bad.")
+            part.check_log()
+            part.publish(draft, state)
+
+    def published(self) -> dict[tuple[str, int], set[str]]:
+        """What was ever to be read: for each run id and window all answers."""
+        found: dict[tuple[str, int], set[str]] = {}
+        for path in self.folder.glob("*.jsonl"):
+            header, reports = read_report_file(path)
+            for each in reports:
+                window = header.run_id, (each.window_start - START) // HOUR
+                found.setdefault(window, set()).add(each.heavy_hitters[0].item)
+        return found
+
+
+def answer(run_id: str, window: int, log: str) -> str:
+    return hashlib.sha256(f"{run_id} {window} {log}".encode()).hexdigest()[:12]
