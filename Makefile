@@ -80,8 +80,8 @@ test-oldest test-newest: test-%: $(INSTALLED)
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "long and not nightly" --ignore=tests/engines --ignore=tests/fuzz
 
-# The ledger: a hundred kills in each step, a hundred thousand steps beside a model, crowds. The script for cron over
-# thirty nights, with one missed, one run twice and some killed, a night that is killed at each of its steps, and all cases of all tests
+# State and ledger: a night that is killed before each of its lines, a hundred thousand steps beside a model, crowds. The script for
+# cron over thirty nights, with one missed, one run twice and some killed, and all cases of all tests
 # that `make test` and `make test-long` leave out. Noise is new in each run (tests/helpers/named_randomness.py). An hour.
 test-nightly: export SHH_FRESH_RANDOMNESS := 1
 test-nightly: $(INSTALLED)

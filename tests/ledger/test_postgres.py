@@ -23,8 +23,9 @@ from dp_transforms.runs.ledger import (
 )
 from dp_transforms.stores.databases import postgres_engine
 from tests.helpers import postgres_server
+from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
-from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, part
 
 pytestmark = [
     pytest.mark.long,
@@ -120,7 +121,7 @@ def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> Non
             ledger.start(verdict)
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-        dies(work)
+        in_a_process(work)
     ledger = Ledger.open(url)
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
     entries, charged = ledger.journal(), {run.run_id for run, _ in ledger.runs()}
