@@ -289,11 +289,11 @@ def check_kill(live: LiveParts, at: int) -> int | None:
     return None if found is None else int(found[1])
 
 
-POINTS = 50
+POINTS = 32
 
 
 def test_a_stream_that_is_killed_among_its_reports_is_repaired_by_the_same_command(arriving: LiveParts) -> None:
-    check_kill(arriving, 24)
+    check_kill(arriving, 16)
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from dp_transforms.cli.options import LogError
 from dp_transforms.cli.output_file import output_draft_file
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.state_part import DONE, RunAccount, open_part
+from dp_transforms.cli.state_part import RunAccount, open_part
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -30,6 +30,7 @@ from dp_transforms.runs.fingerprints import InputFingerprint, input_key, sealing
 from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.state_cells import Kind, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, hold_state, write_state
+from dp_transforms.runs.state_header import VerdictKind
 from tests.helpers.report_samples import HEADER, HOUR, START, report
 from tests.helpers.small_runs import SECRET, key_file
 
@@ -128,7 +129,7 @@ class NightFolder:
                 PLAN, options, stream="events", input_fingerprint=read.text, account=account, check=lambda facts: facts
             )
             part = ReplayPart(facts, read)
-            if facts.how == DONE:
+            if facts.how == VerdictKind.DONE:
                 part.tidy()
                 account.finish(facts, facts.state_fingerprint)
                 return facts.how

@@ -32,8 +32,8 @@ from dp_transforms.runs.ledger.records import (
     RunRefusedError,
     StateMark,
     Verdict,
-    VerdictKind,
 )
+from dp_transforms.runs.state_header import VerdictKind
 
 __all__ = [
     "Balance",

@@ -26,7 +26,6 @@ from dp_transforms.runs.ledger.records import (
     StateMark,
     Status,
     Verdict,
-    VerdictKind,
     is_gone,
 )
 from dp_transforms.runs.ledger.reserving import (
@@ -38,6 +37,7 @@ from dp_transforms.runs.ledger.reserving import (
     known_run,
     new_run,
 )
+from dp_transforms.runs.state_header import VerdictKind
 
 DEFAULT_WAIT_SECONDS = 30.0
 

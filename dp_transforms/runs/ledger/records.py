@@ -24,6 +24,7 @@ from dp_transforms.plan.lifetime_cost import (
 )
 from dp_transforms.plan.release_plan import ReleasePlan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.runs.state_header import VerdictKind
 
 USER = "user"
 _SHOWN_DIGITS = 6
@@ -65,15 +66,6 @@ class Status(enum.StrEnum):
     FAILED = "failed"  # may be resumed with the same input
     ABANDONED = "abandoned"  # will never be resumed; what it cost stays spent
     RELEASED = "released"  # a run that drew nothing, charged for its histogram alone; a part that published nothing
-
-
-class VerdictKind(enum.StrEnum):
-    """What a part is to the ledger."""
-
-    NEW = "new"  # a new run: it pays
-    CONTINUES = "continues"  # a further part of a run that has paid
-    RESUMES = "resumes"  # the same part again, after a crash
-    DONE = "done"  # this part is finished: there is nothing to do
 
 
 @dataclasses.dataclass(frozen=True)

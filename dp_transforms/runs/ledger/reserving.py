@@ -34,9 +34,9 @@ from dp_transforms.runs.ledger.records import (
     RunRefusedError,
     Status,
     Verdict,
-    VerdictKind,
     amount,
 )
+from dp_transforms.runs.state_header import VerdictKind
 
 IsGone = Callable[[str, str], bool]
 
