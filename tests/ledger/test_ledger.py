@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 from decimal import Decimal
@@ -86,6 +87,13 @@ STORIES: list[tuple[str, int, dict[str, Any], VerdictKind | str]] = [
     ("start finish:s1", 1, {"first_window": 1, "end_window": 6}, "older copy"),
     ("start finish:s1", 1, {"first_window": 2, "end_window": 6, "state_fingerprint": "s1"}, "windows up to 0 alone"),
     ("start finish:s2", 2, {"first_window": 1, "end_window": 2, "state_fingerprint": "s1"}, "older copy"),
+    ("start finish:s1", 2, {"first_window": 1, "end_window": 2, "state_fingerprint": "s1"}, r"older copy|drawn before"),
+    (
+        "start finish:s1",
+        1,
+        {"first_window": 1, "end_window": 6, "state_fingerprint": "s1", "draws_once": True},
+        CONTINUES,
+    ),
     ("abandon", 1, {}, "was abandoned"),
     ("release", 1, {}, "was released"),
     ("start fail_run", 1, {}, RESUMES),
@@ -107,14 +115,37 @@ def test_a_part_of_a_run_that_has_paid(
         assert verdict.was_publishing == (answer == RESUMES and "publishing" in story)
         if answer != DONE:
             ledger.start(verdict)
-            if verdict.part == first.part:
-                with pytest.raises(RunRefusedError, match="taken over"):
-                    of(ledger, GONE).finish(first)
+            with pytest.raises(RunRefusedError, match=r"taken over|released meanwhile|is finished"):
+                of(ledger, GONE).start(first)
+            drawn = [each for each in ledger.runs()[0][1] if each.may_be_published]
+            assert all(before.end_window <= after.first_window for before, after in itertools.pairwise(drawn))
     else:
         with pytest.raises(RunRefusedError, match=answer):
             ledger.reserve(request)
         assert ledger.journal() == before
     assert spent(ledger) == charged
+
+
+def test_parts_that_wait_give_way_to_what_is_asked_last(ledger: Ledger) -> None:
+    """Of several that were reserved after one that was drawn only the latest can be started, and the drawn one first."""
+    drawn = told(ledger, "start fail", 2)
+    after = {"run_id": "run", "state_fingerprint": "s"}
+    with pytest.raises(RunRefusedError, match="begun and not finished"):
+        ledger.reserve(part(2, 3, run_id="run"))
+    again = ledger.reserve(part(0, 2, run_id="run"))
+    assert (again.kind, again.part) == (RESUMES, drawn.part)
+    ledger.start(again)
+    ledger.finish(again, "s")
+    gone = of(ledger, GONE)
+    waiting = [gone.reserve(part(2, end, **after)) for end in (3, 4, 5)]
+    assert [verdict.kind for verdict in waiting] == [CONTINUES] * 3
+    same = ledger.reserve(part(2, 5, **after, input_fingerprint="input 2"))
+    assert (same.kind, same.part) == (RESUMES, waiting[-1].part)
+    for verdict in waiting:
+        with pytest.raises(RunRefusedError, match=r"released meanwhile|taken over"):
+            gone.start(verdict)
+    ledger.start(same)
+    assert [str(each.status) for each in ledger.runs()[0][1]] == ["finished", "released", "released", "running"]
 
 
 @pytest.mark.parametrize("actor", [living(), ELSEWHERE])
