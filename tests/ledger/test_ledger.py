@@ -88,12 +88,6 @@ STORIES: list[tuple[str, int, dict[str, Any], VerdictKind | str]] = [
     ("start finish:s1", 1, {"first_window": 2, "end_window": 6, "state_fingerprint": "s1"}, "windows up to 0 alone"),
     ("start finish:s2", 2, {"first_window": 1, "end_window": 2, "state_fingerprint": "s1"}, "older copy"),
     ("start finish:s1", 2, {"first_window": 1, "end_window": 2, "state_fingerprint": "s1"}, r"older copy|drawn before"),
-    (
-        "start finish:s1",
-        1,
-        {"first_window": 1, "end_window": 6, "state_fingerprint": "s1", "draws_once": True},
-        CONTINUES,
-    ),
     ("abandon", 1, {}, "was abandoned"),
     ("release", 1, {}, "was released"),
     ("start fail_run", 1, {}, RESUMES),
@@ -127,7 +121,7 @@ def test_a_part_of_a_run_that_has_paid(
 
 
 def test_parts_that_wait_give_way_to_what_is_asked_last(ledger: Ledger) -> None:
-    """Of several that were reserved after one that was drawn only the latest can be started, and the drawn one first."""
+    """Of several that were reserved only the latest can be started, and what was drawn is finished first."""
     drawn = told(ledger, "start fail", 2)
     after = {"run_id": "run", "state_fingerprint": "s"}
     with pytest.raises(RunRefusedError, match="begun and not finished"):
