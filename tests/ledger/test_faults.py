@@ -260,6 +260,15 @@ def test_a_repair_that_is_killed_at_any_line_forgets_nothing(path: pathlib.Path,
         assert found == expected, at
 
 
+def test_the_doctor_reads_all_of_a_ledger_that_its_process_has_read(path: pathlib.Path) -> None:
+    ledger = Ledger.open(path)
+    assert spent(ledger) == 2 * cost().epsilon
+    edit(1, PRICE, FREE)(path)
+    assert [finding.is_fault for finding in ledger.doctor()] == [True]
+    with pytest.raises(LedgerDamagedError, match=CHANGED):
+        Ledger.open(path).balances()
+
+
 def test_triggers_in_a_ledger_are_a_fault(path: pathlib.Path) -> None:
     change("CREATE TRIGGER t AFTER INSERT ON shh_entries BEGIN DELETE FROM shh_entries; END")(path)
     assert ["triggers or views" in finding.text for finding in Ledger.open(path).doctor() if finding.is_fault] == [True]

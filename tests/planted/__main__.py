@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 
@@ -25,7 +26,7 @@ def is_found(fault: dict[str, str]) -> bool:
     path.write_text(text.replace(fault["old"], fault["new"]))
     try:
         words = (sys.executable, "-m", "pytest", "-qx", "-n0", "-m", "not nightly", "-p", "no:cacheprovider")
-        return subprocess.run([*words, *fault["test"].split()], cwd=ROOT, capture_output=True).returncode == 1
+        return subprocess.run([*words, *shlex.split(fault["test"])], cwd=ROOT, capture_output=True).returncode == 1
     finally:
         path.write_text(text)
 

@@ -169,11 +169,11 @@ class Database:
         with self._locked(writes=False), self._errors(), self._reading() as connection:
             yield connection
 
-    def book(self, connection: sa.Connection) -> Book:
-        """Only what is new is read, after the last entry that this process has seen; all of it if that is not there.
-        Raises LedgerDamagedError for a journal that is not whole."""
+    def book(self, connection: sa.Connection, *, anew: bool = False) -> Book:
+        """Only what is new is read, after the last entry that this process has seen; all of it if that is not there, or
+        anew. Raises LedgerDamagedError for a journal that is not whole."""
         book, self._seen = self._seen or Book(), None  # whoever gets it may change it, and fail
-        if book.journal:
+        if book.journal and not anew:
             last, *new = _texts(connection, book.counter) or [None]
             if last == book.journal[-1].text:
                 book.extend(new)

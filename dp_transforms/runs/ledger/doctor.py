@@ -43,7 +43,7 @@ def examine(database: Database, states: Sequence[StateMark]) -> list[Finding]:
     with database.look() as connection:
         found = [*_file_faults(database, connection)]
         try:
-            book = database.book(connection)
+            book = database.book(connection, anew=True)
         except LedgerDamagedError as error:
             return [*found, Finding(True, f"{error}.")]
         found += _copy_findings(database, book)

@@ -159,22 +159,22 @@ class Population:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released. Of one that is lost the texts are not known: "".
+    own. kept: how much of its price stays charged if it is released.
     """
 
     run_id: str
     population: str
-    stream: str = ""
-    plan_fingerprint: str = ""
+    stream: str
+    plan_fingerprint: str
     release: str
     horizon: int
-    range_start: str = ""
-    range_end: str = ""
+    range_start: str
+    range_end: str
     plan_epsilon: int
     plan_delta: int
     price: Price
     kept: Price
-    key_fingerprint: str = ""
+    key_fingerprint: str
     status: Status
     who: str
     place: str
