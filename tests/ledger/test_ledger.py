@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -277,6 +278,17 @@ def test_a_run_that_is_released_keeps_what_the_histogram_of_its_plan_took(ledger
     assert number == balance.runs < added.runs_that_fit(plain)
     assert balance.total.epsilon == 5 * 10**14 + added.base.epsilon + number * added.price(plain).epsilon
     assert balance.total.epsilon <= added.max_epsilon
+
+
+def test_a_part_that_is_forgotten_does_not_free_the_key_with_which_another_one_drew(ledger: Ledger) -> None:
+    told(ledger, "start finish:s1")
+    following = part(1, 2, run_id="run", state_fingerprint="s1")
+    verdict = ledger.reserve(following)
+    ledger.start(verdict)
+    ledger.fail(verdict, forget=True)
+    with pytest.raises(RunRefusedError, match="another noise key"):
+        ledger.reserve(dataclasses.replace(following, key_fingerprint="d" * 64))
+    assert ledger.reserve(dataclasses.replace(following, input_fingerprint="input 2")).kind == CONTINUES
 
 
 def test_a_part_may_end_before_what_was_reserved_and_the_next_one_begins_there(ledger: Ledger) -> None:
