@@ -260,7 +260,7 @@ def kill_each_line(machine: NightMachine, afterwards: Callable[[NightMachine], N
         if machine.begun:
             machine.take_again_what_was_killed()
         if machine.closed > WINDOWS - 4:
-            machine.nights.begin_anew()
+            machine.repair_and_begin_anew(None)
 
 
 def kill_all_nights(afterwards: Callable[[NightMachine], None], stride: int) -> None:
