@@ -37,9 +37,9 @@ from tests.helpers.small_runs import SECRET, key_file
 WINDOWS = 90
 DAY = 86_400
 PLAN = ReleasePlan.calibrate(
-    epsilon=1, delta=1e-6, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY), release="labels"
+    epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY), release="labels"
 )
-CAPS = Caps(100, "1e-3")
+CAPS = Caps(400, "1e-3")
 _OPEN = ("running", "failed")
 OURS = ("cli/state_part.py", "cli/ledger_account.py", "cli/replay_run.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("ledger/ledger.py", "ledger/database.py", "ledger/copy_file.py", "ledger/doctor.py", "runs/state_file.py")
