@@ -499,6 +499,18 @@ def test_a_ledger_of_another_version_is_refused_and_stays_as_it_is(path: pathlib
     assert path.read_bytes() == before
 
 
+def test_a_ledger_of_before_is_not_begun_anew(folder: pathlib.Path) -> None:
+    """It had other tables, and on a server, or where it is lost, no counter file that would show it."""
+    path = folder / "ledger.db"
+    path.touch(0o600)
+    change("CREATE TABLE shh_ledger (id INTEGER, version INTEGER)")(path)
+    before = path.read_bytes()
+    for rebuild in (False, True):
+        with pytest.raises(LedgerError, match="older version"):
+            Ledger.open(path, rebuild=rebuild)
+    assert path.read_bytes() == before
+
+
 def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long(path: pathlib.Path) -> None:
     reading, writing = os.pipe()
     child = os.fork()
