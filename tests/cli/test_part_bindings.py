@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.cli import replay, replay_runs, state_part, stream
+from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.state_part import RunAccount
 from dp_transforms.runs.state_cells import Kind
@@ -109,6 +110,27 @@ def test_a_part_that_was_begun_by_another_version_is_finished_by_that(
     nights.taken(1)
     monkeypatch.setattr(state_part, "_VERSION", "99.0")
     nights.taken(2)  # a new part may be taken by a new version
+
+
+def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_bad_then(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(ReplayPart, "_replace_state", interrupted)
+        assert nights.run(1).returncode == 130
+    assert (nights.folder / "1.jsonl").exists()
+    header = nights.state.header
+    assert header.next_fingerprint
+    monkeypatch.setattr(replay_runs, "run_replay", bad_log)
+    assert "unreadable" in nights.run(1).stderr
+    assert nights.state.header == header
+    monkeypatch.undo()
+    nights.taken(1)
+    assert nights.state.header.next_fingerprint == ""
+
+
+def bad_log(*_: object, **__: object) -> None:
+    raise LogError("the log is unreadable.")
 
 
 def test_a_stream_whose_key_is_exchanged_publishes_nothing(
