@@ -75,7 +75,7 @@ def stream_order(log: LogPairs, plan: Plan) -> FoundPairs:
 
 
 class OrderedStream:
-    """The core of a stream of names, fed window by window: purses, then sums, then the namer with known items.
+    """The core of a stream of mode looks, fed window by window: purses, then sums, then the namer with known items.
 
     labels: of all items. users: how many there are; users and items of a window are codes.
     """

@@ -1,4 +1,4 @@
-"""A replay of names beside one of labels: time, CPU and memory, on logs of 1 to 30 million events.
+"""A replay of mode looks beside one of mode hits: time, CPU and memory, on logs of 1 to 30 million events.
 
 Each replay is a process of its own; the two take turns, so that both meet the same machine. Wall clock counts from the
 start of the process to its end. On a machine that others use, CPU seconds say more.
@@ -33,7 +33,7 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
                 console.print(f"  {events:,} events, {mode} ...")
                 runs[mode].append(run_measured("dp_transforms.cli.main", *_replay(str(log), options)))
     figures = _figures(measured)
-    show_figures("A replay of names and one of labels", figures)
+    show_figures("A replay of looks and one of hits", figures)
     raw = {
         str(events): {
             mode: [[run.wall_seconds, run.cpu_seconds, run.pipeline_seconds, run.peak_bytes] for run in of_mode]

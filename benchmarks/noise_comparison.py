@@ -11,7 +11,7 @@ count by at most 1. For each method the least noise that its own proof allows:
 
 The hits do not mean the same, and this favours Sparse: its hits are the answers "above" of the whole stream, for all
 users and items together, after which it halts. In the other methods each user has that many hits of its own and the
-stream goes on. Sparse publishes no counts for this noise; target charging publishes the noisy count, in labels mode
+stream goes on. Sparse publishes no counts for this noise; target charging publishes the noisy count, in mode hits
 that of the charged results. For counts, which a user can only raise, later work halves the noise of Sparse; the figures
 are of the algorithm as published.
 """

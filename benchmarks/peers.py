@@ -1,4 +1,4 @@
-"""A replay of names beside its peers, on the same log: PipelineDP on its local backend and on Beam, Beam's own count of
+"""A replay of mode looks beside its peers, on one log: PipelineDP on its local backend and on Beam, Beam's own count of
 elements, and a group-by of pyarrow.
 
 Each runs in a process of its own, in turns; of each number the smallest of all rounds counts. Each runs on a log of a

@@ -113,7 +113,7 @@ def _release(settings: TrialPlan, shards: int) -> _Release:
 
 
 def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", workers: int = 1) -> StageCosts:
-    """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in labels and counts in each group of
+    """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in modes of hits in each group of
     windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: for so many the log is cut and
     joined (`spread_chunks`)."""
     start = parse_utc(logs.START)

@@ -1,4 +1,4 @@
-"""What the purses of a stream of names cost, when millions of users were ever seen: bytes, and seconds of a window.
+"""What the purses of a stream cost, when millions of users were ever seen: bytes, and seconds of a window.
 
 The steps of one window on all four shards of users, one after the other, as one process of a worker does them: read
 the state, pay for the looks of the users who are active in it, and append what changed or rewrite all. What an engine

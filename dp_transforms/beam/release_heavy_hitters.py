@@ -153,8 +153,8 @@ class ShiftingHeavyHitters(beam.PTransform):
             | "AssignWindows" >> AssignWindows(run, noise_key, PackPairs(run.plan.schedule, shards), self._domain)
             | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, shards.shards)
         )
-        mode = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards.shards, senders=1)
-        return ReleaseOutput((messages | "Release" >> mode).reports, rejected)
+        release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards.shards, senders=1)
+        return ReleaseOutput((messages | "Release" >> release).reports, rejected)
 
     def _release_at_once(self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret) -> ReleaseOutput:
         pays_looks = run.plan.looks is not None
@@ -162,8 +162,8 @@ class ShiftingHeavyHitters(beam.PTransform):
         step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
-        mode = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
-        return ReleaseOutput((packed | "Release" >> mode).reports, rejected)
+        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
+        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
 
     def _packed(
         self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs

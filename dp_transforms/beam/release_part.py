@@ -66,9 +66,9 @@ class ReleasePart(beam.PTransform):
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
         step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part)
-        mode = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
+        release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
         assign = AssignWindows(self._run, noise_key, step, self._domain)
-        released = batches | "AssignWindows" >> assign | "Release" >> mode
+        released = batches | "AssignWindows" >> assign | "Release" >> release
         for state in released.states:
             state.element_type = bytes
         return PartOutput(released.reports, released.states | "AllState" >> beam.Flatten(pipeline=batches.pipeline))

@@ -183,8 +183,8 @@ class HeavyHitterRows(beam.PTransform):
 
     def released(self, events: beam.PCollection, **fields: Any) -> beam.PCollection:
         """The rows for events, or for batches of them. fields: of events, as in `ShiftingHeavyHitters`."""
-        mode = ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
-        return _encoded(events | "ShiftingHeavyHitters" >> mode, events)
+        release = ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
+        return _encoded(events | "ShiftingHeavyHitters" >> release, events)
 
 
 class ReadHeavyHitters(beam.PTransform):

@@ -71,8 +71,8 @@ class ReleaseAtOnce(beam.PTransform):
                 users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
             counted = found[SENT] | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users)
             return Released(counted, states)
-        mode = AtOnceStep(stages.windows, by_window, None, part)
-        released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(mode, noise_key)
+        release = AtOnceStep(stages.windows, by_window, None, part)
+        released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, noise_key)
         return Released(released[SENT], states)
 
 

@@ -251,7 +251,7 @@ class LooksReport(AuditReport):
                 f"scale {plan.counts.scale:,}."
             )
         return (
-            f"Plan {plan.fingerprint[:16]}: names, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
+            f"Plan {plan.fingerprint[:16]}: looks, noise of shape {looks.shape:g} and scale {looks.scale:,}, weights "
             f"{looks.weights[0]:,} to {looks.weights[-1]:,}, threshold {plan.threshold:,} ({known}), levels every "
             f"{looks.spacing:,}, at most {looks.most_looks:,} looks per user. A full purse is a divergence of "
             f"{looks.budget:.4g} at order {looks.order:.4g}.{further}"

@@ -74,7 +74,7 @@ def command(
     "--rule",
     type=click.Choice(RULES),
     help="How runs of a new population add up. Default: by which more runs of this plan fit; renyi is for plans of"
-    " names.",
+    " mode looks.",
 )
 def reserve(
     place: str | None,

@@ -209,7 +209,7 @@ def _release_by(
     """The same by worker processes, and the rows that cannot be read."""
     spread = spread_chunks(request.chunks, request.fields, pool.processes)
     chunks = pipeline | "Chunks" >> beam.Create(spread, reshuffle=False)  # the pool has begun with the first
-    mode = ReleaseLog(
+    release = ReleaseLog(
         request.plan,
         request.fields,
         pool,
@@ -220,7 +220,7 @@ def _release_by(
         domain_file=request.domain_file,
         progress=progress,
     )
-    released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> mode
+    released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
     return released
 
 

@@ -117,7 +117,8 @@ def command(options: ServeOptions) -> None:
     file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
-    from dp_transforms.views.serving.access import Access, new_token, read_token
+    from dp_transforms.cli.page_files import read_token
+    from dp_transforms.views.serving.access import Access, new_token
     from dp_transforms.views.serving.web_app import LiveSite
 
     reports, ledger, open_by = options.reports, options.ledger, options.open_by
@@ -140,7 +141,7 @@ def command(options: ServeOptions) -> None:
 
 def _report_shown(options: ServeOptions) -> Shown:
     """Raises UserError for options that do not fit."""
-    from dp_transforms.views.page.report_columns import read_titles
+    from dp_transforms.cli.page_files import read_titles
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 

@@ -190,8 +190,9 @@ def _check_pictures(pictures: Mapping[str, str], *, force: bool) -> None:
 
 def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
     """state: a sentence on whether the run has ended."""
+    from dp_transforms.cli.page_files import read_titles
     from dp_transforms.views.page import picture
-    from dp_transforms.views.page.report_columns import plan_of, read_titles, report_columns
+    from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
     from dp_transforms.views.report_table import shown_text
 

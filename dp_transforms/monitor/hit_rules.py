@@ -50,8 +50,8 @@ def epsilon_spent(plan: Plan, hit_bound: int) -> float:
     """The running estimate, if no user can have paid more hits than this.
 
     Results without a hit leak a little too and belong to the next hit: the estimate is that of hit_bound + 1 hits,
-    entry hit_bound of the table (docs/guarantee.md, section 7). Where users pay for looks too it is all of epsilon:
-    public output does not say how much of a purse is left.
+    entry hit_bound of the table (docs/guarantee.md, "Claim (running figure)"). Where users pay for looks too it is all
+    of epsilon: public output does not say how much of a purse is left.
     """
     if plan.looks is not None:
         return plan.epsilon

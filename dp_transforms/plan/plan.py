@@ -248,7 +248,7 @@ class Plan(Record):
         """What a stated size allows the noise of one sum to be, with at most `max_users` users in the run.
 
         So an item whose noisy sum reaches a boundary has at least ``ceil((boundary - likely_noise) / weights[-1])``
-        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, 9.6).
+        users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         looks = self.paid_looks
         followed = 2 * self.known_for * self.max_users * looks.most_looks
@@ -262,7 +262,8 @@ class Plan(Record):
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
 
         float[per_user], not decreasing, at most epsilon. But for kms21 it comes from the game accountant, whichever
-        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md section 7.
+        accountant the plan used: that one is never larger. For the running figure, docs/guarantee.md,
+        "Claim (running figure)".
         """
         hits = self.charged_hits
         return hits.rules.epsilon_after_hits(hits.noise, hits.per_user, self.epsilon, self.shares.paid)

@@ -233,6 +233,8 @@ class TableRows:
         statement = insert.values(**values).on_conflict_do_nothing().execution_options(preserve_rowcount=True)
         is_first = connection.execute(statement).rowcount == 1
         found = None if is_first else self.run(connection, header.run_id)
+        if not is_first and found is None:
+            raise StreamError(f"{self.sink.place} {DAMAGED}.")
         return header if found is None else found.header
 
     def run_ids(self, connection: sa.Connection) -> list[str]:

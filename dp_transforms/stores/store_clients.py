@@ -33,6 +33,10 @@ class RemoteFileError(OSError):
     """A store that refuses or does not answer. `strerror`: why, with the remedy; no secret and no cell."""
 
 
+class BrokenAnswerError(RemoteFileError):
+    """An answer that ended too early. Asking again may help."""
+
+
 class Url(NamedTuple):
     """host: the bucket, or the account. key: without the slash before it; nothing is unquoted."""
 

@@ -100,7 +100,7 @@ def windows_table(
 def tells_epsilon(reports: Iterable[WindowReport]) -> bool:
     """Whether the epsilon spent up to each of these windows says more than that all of it may be spent.
 
-    With names it never does: a user may have spent its purse in any window, and no report tells.
+    In mode `looks` it never does: a user may have spent its purse in any window, and no report tells.
     """
     return any(report.epsilon_spent < report.epsilon_total for report in reports)
 

@@ -121,8 +121,8 @@ def test_rows_without_events_give_no_rows(tmp_path):
     (tmp_path / "plan.json").write_text(small_plan().to_json())
     pipeline, found = local_pipeline(), Collected()
     rows = pipeline | rows_of([], int, int)
-    mode = HeavyHitterRows(str(tmp_path / "plan.json"), user="who", item="what", time="at", time_unit="us")
-    _ = rows | mode | found.sink()
+    release = HeavyHitterRows(str(tmp_path / "plan.json"), user="who", item="what", time="at", time_unit="us")
+    _ = rows | release | found.sink()
     pipeline.run().wait_until_finish()
     assert found.values == []
 

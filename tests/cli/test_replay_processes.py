@@ -122,7 +122,7 @@ def test_processes_memory_and_shards_change_no_byte(
             assert not pool.spilled_bytes
         elif kind.startswith("looks"):  # windows of the others are cut into small pieces, which travel themselves
             assert pool.spilled_bytes
-        if plan.mode == "looks" and not getattr(plan, "counts_for", 0):
+        if plan.mode == "looks" and plan.counts is None:
             assert pool.stored_bytes == 0, "what was used is given back"
     assert b"i1" in expected[0]
     assert expected[1].count(b"\n") == 5

@@ -163,7 +163,7 @@ class StreamCase:
 
 @functools.lru_cache(maxsize=8)
 def history_case(
-    seed: int = 1,
+    seed: int = 2,  # one of those for which each lost or doubled charge shows
     *,
     windows: int = 24,
     mode: str = "hits-with-counts",

@@ -13,6 +13,7 @@ from tests.engines.answers import RawRecord, faults, repeats
 from tests.engines.stream_case import STREAM, counted_events, history_case, names_transcript
 from tests.helpers.oracle import oracle_transcript
 from tests.helpers.small_runs import RUN_ID, SECRET, settings_of
+from tests.helpers.trials import changed
 
 
 def test_every_lost_or_doubled_charge_changes_later_reports():
@@ -21,7 +22,7 @@ def test_every_lost_or_doubled_charge_changes_later_reports():
     expected = case.expected
     assert len(expected.reports) == case.plan.schedule.horizon
     assert len(expected.excluded) >= 50
-    one_hit_more = dataclasses.replace(
+    one_hit_more = changed(
         settings,
         hits_per_user=settings.hits_per_user + 1,
         epsilon_after_hits=(*settings.epsilon_after_hits, settings.epsilon_after_hits[-1]),

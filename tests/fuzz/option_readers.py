@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from dp_transforms.cli.page_files import read_titles
 from dp_transforms.cli.subcommands import defaults_of, read_config, shh
 from dp_transforms.errors import UserError
-from dp_transforms.views.page.report_columns import read_titles
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 
 _CONFIG = """

@@ -131,4 +131,4 @@ class Parts:
 
     @property
     def _forget_after(self) -> int:
-        return getattr(self.plan, "forget_after", 0)
+        return self.plan.known_for

@@ -27,7 +27,7 @@ def reference(
     settings = trial_of(plan, stream="events", run_id=RUN_ID)
     keys = settings.stream_keys(SECRET)
     known = _known(log, domain)
-    if not settings.looks is not None:
+    if settings.looks is None:
         return oracle_transcript(known, settings, SECRET, domain).reports
     if settings.hits_per_user:
         holders = (stream_holders if in_order else replay_holders)(known, settings, keys)
@@ -35,7 +35,7 @@ def reference(
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
     named = oracle_names(weights, settings, keys, domain)
     reports = reports_of(named, settings)
-    if not settings.counts.items:
+    if settings.counts is None:
         return reports
     counts = oracle_counts(known, named, settings, keys)
     windows = {settings.schedule.window_start_micros(window): window for window in range(settings.schedule.horizon)}

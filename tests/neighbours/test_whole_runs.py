@@ -171,7 +171,7 @@ def of_others(
 
 def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka by both clocks, a folder by that of events, and a stop in the middle of a backlog, in one pipeline. And
-    with a plan of names: what x' spends, and what is known of its items, changes nothing for the others."""
+    with a plan of looks: what x' spends, and what is known of its items, changes nothing for the others."""
     # Each poll brings 500 records: so where a poll ends, x' decides.
     monkeypatch.setitem(PollPartitions.__init__.__kwdefaults__, "max_records", 500)
     brokers = Brokers(monkeypatch)
@@ -203,8 +203,8 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
             os.rename(written, folder / f"{number}-{written.name}")
         streams[f"kafka, arrival, {kind}"] = topic, PLAN, {"clock": ARRIVAL}
         streams[f"folder, event, {kind}"] = LogFolder(str(folder), FIELDS, 0.1), PLAN, {"clock": HISTORY}
-        streams[f"kafka, names, {kind}"] = topic, NAMES, {"clock": ARRIVAL}
-        streams[f"folder, names, {kind}"] = LogFolder(str(folder), FIELDS, 0.1), NAMES, {"clock": HISTORY}
+        streams[f"kafka, looks, {kind}"] = topic, NAMES, {"clock": ARRIVAL}
+        streams[f"folder, looks, {kind}"] = LogFolder(str(folder), FIELDS, 0.1), NAMES, {"clock": HISTORY}
         streams[f"kafka, stop, {kind}"] = (
             serve(brokers, f"now {kind}", seen_now),
             stopped_plan,
@@ -212,7 +212,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         )
     stop.touch()
     ran = Ran(tmp_path, streams, shards=2)
-    for name in ("kafka, arrival", "kafka, names", "folder, event", "folder, names", "kafka, stop"):
+    for name in ("kafka, arrival", "kafka, looks", "folder, event", "folder, looks", "kafka, stop"):
         left_out = HELD_BY_ADDED if "looks" in name else ()
         published = [of_others(ran.reports[f"{name}, {kind}"], left_out) for kind in ("with", "without")]
         assert published[0] == published[1], name

@@ -15,6 +15,7 @@ from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.audit.trial_plan import TrialPlan
 from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
+from tests.helpers.trials import changed
 
 ROUNDS = 80
 STEPS_PER_EPSILON = 40
@@ -127,6 +128,6 @@ def test_a_hit_more_and_half_the_noise_are_found(mode: str, fault: dict[str, Any
     """Faults in the code are in tests/planted.toml."""
     claimed = _settings(mode, 0.25, 1)
     actions = [action for action in _actions(claimed) if not action.excluded_others]
-    verdicts = _check(claimed, extract_kernel(dataclasses.replace(claimed, **fault), actions))
+    verdicts = _check(claimed, extract_kernel(changed(claimed, **fault), actions))
     assert max(verdict.excess for verdict in verdicts.values()) > 1e-9
     assert max(verdict.largest_ratio for verdict in verdicts.values()) > 1.1

@@ -205,7 +205,7 @@ def test_activity_that_is_declared_decides_the_noise() -> None:
     assert shapes[0] < shapes[1]
     assert looks_plan(usual_looks=(300, 3000)).found_from(3000) < looks_plan().found_from(3000)
     assert looks_plan(usual_looks=(1, 2)).found_from(1) < looks_plan().found_from(1)
-    assert short_looks_plan(most_looks=None, usual_looks=(4000, 4000)).most_looks == 4000
+    assert short_looks_plan(most_looks=None, usual_looks=(4000, 4000)).paid_looks.most_looks == 4000
     assert short_looks_plan(usual_looks=(10, 1)) == short_looks_plan()
     assert short_looks_plan(usual_looks=None, most_looks=5).paid_looks.usual_looks == (1, 5)
 

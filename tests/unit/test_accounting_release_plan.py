@@ -38,14 +38,14 @@ def test_every_share_is_kept_and_nothing_is_wasted(
     plan = calibrated_plan(epsilon=epsilon, delta=delta, hits_per_user=hits, mode=mode, accountant=accountant)
     shares = (plan.shares.paid, plan.delta_open, plan.shares.sampling, plan.shares.hash)
     assert delta * (1 - 1e-9) <= math.fsum(shares) <= delta
-    mode = RELEASE_MODES[mode]
-    proved = mode.accountant(accountant, plan.hits.noise, hits).delta(epsilon)
+    charging = RELEASE_MODES[mode]
+    proved = charging.accountant(accountant, plan.hits.noise, hits).delta(epsilon)
     assert 0.98 * plan.shares.paid <= proved <= plan.shares.paid or mode == "hits"
     assert proved <= plan.shares.paid
     # One step in the sixth digit less noise would break it.
     step = 10.0 ** (math.floor(math.log10(plan.charged_hits.epsilon_per_query)) - 4)
     less_noise = NoiseParameters(plan.charged_hits.epsilon_per_query + step)
-    assert mode.accountant(accountant, less_noise, hits).delta(epsilon) > plan.shares.paid
+    assert charging.accountant(accountant, less_noise, hits).delta(epsilon) > plan.shares.paid
     queries = 3 * 384
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 1) <= plan.delta_open
     assert queries * upper_tail(plan.charged_hits.epsilon_per_query, plan.threshold - 2) > plan.delta_open

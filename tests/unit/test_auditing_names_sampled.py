@@ -166,4 +166,4 @@ def test_an_item_that_is_named_when_the_purse_is_empty_is_found() -> None:
 
 def test_half_the_noise_is_found() -> None:
     settings = run_settings(audited_plan())
-    _assert_found(_sample(settings=dataclasses.replace(settings, noise=ExponentialPower(2.5, 100))), "")
+    _assert_found(_sample(settings=changed(settings, noise=ExponentialPower(2.5, 100))), "")

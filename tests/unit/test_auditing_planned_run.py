@@ -20,6 +20,12 @@ def _violations(plan: Plan, **changes: Any) -> list[str]:
     return list(run_violations(plan, TrialPlan.of(run, **changes) if changes else run))  # type: ignore[arg-type]
 
 
+def test_a_trial_that_promises_nothing_is_not_a_plan_to_run() -> None:
+    trial = TrialPlan.of(PlannedRun(plan=audited_plan(), stream="audit", run_id="run"), threshold=1)
+    with pytest.raises(ValueError, match="plan must be a Plan, got a TrialPlan"):
+        PlannedRun(plan=trial, stream="news", run_id="run")
+
+
 def test_workers_get_the_plan() -> None:
     schedule = WindowSchedule.fixed(0, 200 * 60, 60)
     charged = Plan.calibrate(epsilon=1.0, delta=1e-6, schedule=schedule, mode="hits", hits_per_user=2)

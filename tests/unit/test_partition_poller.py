@@ -220,7 +220,7 @@ def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused(
 
     stored = poller_with(held, "fields: user").start().to_bytes()
     assert restore() == 0
-    for other in ({"run_id": "run-2"}, {"stream": "others"}, {"plan_fingerprint": "another"}, {"source": "mail"}):
+    for other in ({"run_id": "run-2"}, {"stream": "others"}, {"fingerprint": "another"}, {"source": "mail"}):
         with pytest.raises(
             StreamError, match=r"a run with another plan, clock, stream, run id.* other fields, formats"
         ):

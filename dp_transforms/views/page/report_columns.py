@@ -7,12 +7,9 @@ items of a report, a public list, declared like a domain). A page and a picture 
 from __future__ import annotations
 
 import bisect
-import csv
 import dataclasses
-import io
 import json
 import math
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,47 +20,14 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
-from dp_transforms.stores.local_files import read_regular
 from dp_transforms.views.report_table import shown_text
 
-MOST_BYTES = 64 << 20
-_COLUMNS = ("item", "title")
 _NOISES = 3  # a noisy count has grown or shrunk if it differs by more than so many standard deviations of a difference
 _FAR_ABOVE = 2  # strength of an item far above the threshold; 1 of one near it
 _MOST_CLASSES = 5  # with a size; one more for items without
 # One sign for each state in the JSON of a page: ASCII that neither JSON nor HTML escapes, then ideographs.
 _SIGNS = "".join(chr(code) for code in (*range(0x23, 0x7F), *range(0x4E00, 0xA000)) if chr(code) not in "\\<>&'")
 MOST_STATES = len(_SIGNS)
-
-
-def read_titles(path: str | pathlib.Path) -> dict[str, str]:
-    """Label -> title of a CSV file in UTF-8 whose first line names the columns item and title; others are ignored.
-
-    Of two titles for a label the first counts. Raises UserError, which quotes nothing of the file.
-    """
-    try:
-        data = read_regular(path, MOST_BYTES)
-    except OSError as error:
-        raise UserError(f"--titles {path} cannot be read: {error.strerror}. Check the path.") from error
-    if len(data) > MOST_BYTES:
-        raise UserError(f"--titles {path} has more than {MOST_BYTES >> 20} MB. Keep the titles that the report needs.")
-    titles: dict[str, str] = {}
-    try:
-        rows = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        head = next(rows, [])
-        if any(head.count(name) != 1 for name in _COLUMNS):
-            raise UserError(
-                f"--titles {path} must name the columns item and title once each in its first line, divided by commas."
-            )
-        item, title = (head.index(name) for name in _COLUMNS)
-        for row in rows:
-            if row and len(row) <= max(item, title):
-                raise UserError(f"--titles {path} has too few cells in line {rows.line_num:,}. Write it again.")
-            if row:
-                titles.setdefault(row[item], row[title].strip())
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"--titles {path} is not CSV in UTF-8 ({type(error).__name__}). Write it again.") from error
-    return titles
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,12 +27,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_transforms.errors import UserError
-from dp_transforms.stores.local_files import mode_for_others, open_regular
 from dp_transforms.views.page.html_text import SERVED_POLICY
 
-LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
-_MOST_BYTES = 4096
 _HEADERS = {
     "Content-Security-Policy": f"{SERVED_POLICY}; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -47,28 +43,6 @@ _ONWARD = '<!doctype html><meta http-equiv="refresh" content="0;url=./"><title>s
 
 def new_token() -> str:
     return secrets.token_urlsafe(32)
-
-
-def read_token(path: str) -> str:
-    """The token in a private file, without the end of its line. Raises UserError, which quotes nothing of it."""
-    try:
-        with open_regular(path) as file:
-            mode, data = mode_for_others(file), file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"--token-file {path} cannot be read: {error.strerror}. Check the path.") from error
-    if mode is not None:
-        raise UserError(
-            f"--token-file {path} can be used by others (mode {mode}). Close it with: chmod 600 {path}, and make a"
-            " new token if somebody may have read it."
-        )
-    token = data.decode("ascii", errors="replace").removesuffix("\n").removesuffix("\r")
-    is_plain = token.isascii() and token.isprintable() and " " not in token
-    if not is_plain or not LEAST_CHARACTERS <= len(token) < _MOST_BYTES:
-        raise UserError(
-            f"--token-file {path} must hold one line of at least {LEAST_CHARACTERS} letters, digits and signs without"
-            " blanks. Make one: openssl rand -hex 32"
-        )
-    return token
 
 
 class Access:
