@@ -11,7 +11,7 @@ from typing import Any
 from dp_transforms.cli.ledger import caps_of
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import LogError, user_errors
-from dp_transforms.cli.state_part import DONE, PartFacts, RunAccount
+from dp_transforms.cli.state_part import PartFacts, RunAccount
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
@@ -41,11 +41,11 @@ class LedgerAccount(RunAccount):
     def reserve(self, facts: PartFacts) -> None:
         """Raises UserError if the part must not run. Says what the run takes, and what is left."""
         header, record = facts.header, facts.record
-        if facts.how == DONE and (header.intent is not None or record != header.parts[-1]):
+        if facts.how == VerdictKind.DONE and (header.intent is not None or record != header.parts[-1]):
             return  # the ledger is asked about the latest part alone
         # What is done is at its end; a run that has no state yet has no fingerprint of one.
-        first = header.closed_through if facts.how == DONE else record.first
-        end = header.closed_through if facts.how == DONE else record.end
+        first = header.closed_through if facts.how == VerdictKind.DONE else record.first
+        end = header.closed_through if facts.how == VerdictKind.DONE else record.end
         verdict = self.reserve_part(
             facts.plan,
             stream=header.stream,
@@ -56,7 +56,7 @@ class LedgerAccount(RunAccount):
             key_fingerprint=header.key_fingerprint,
             state_fingerprint=facts.state_fingerprint if header.parts else "",
         )
-        if verdict.kind == VerdictKind.DONE and facts.how != DONE:
+        if verdict.kind == VerdictKind.DONE and facts.how != VerdictKind.DONE:
             raise UserError(
                 f"the state {facts.state_path} is an older copy: the ledger knows that this part is finished. Bring"
                 " back the newest copy. Without it the run cannot go on; a new one has another run id and pays in full."

@@ -23,7 +23,7 @@ from dp_transforms.cli.options import LogError, NothingFoundError
 from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.state_part import RESUMES, PartFacts, StatePart
+from dp_transforms.cli.state_part import PartFacts, StatePart
 from dp_transforms.cli.table_output import publish_to_table
 from dp_transforms.engines.local import is_local
 from dp_transforms.errors import UserError
@@ -38,7 +38,7 @@ from dp_transforms.monitor.operator_counts import (
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
-from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.state_header import StateError, VerdictKind
 from dp_transforms.stores.local_files import remove_dead_drafts
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
@@ -75,13 +75,13 @@ class ReplayPart(StatePart):
 
     def has_dead_letter(self, path: str) -> bool:
         """Whether the process that was killed has written it already: the same input has the same bad rows."""
-        return self.facts.how == RESUMES and is_taken(path)
+        return self.facts.how == VerdictKind.RESUMES and is_taken(path)
 
     def publish(self, report: str, state: str) -> None:
         """Gives the report its name, then the new state. report, state: finished drafts."""
         self._announce(state)
         output = self.facts.record.output
-        if self.facts.how == RESUMES and is_taken(output):
+        if self.facts.how == VerdictKind.RESUMES and is_taken(output):
             if not _are_same_reports(report, output):
                 raise UserError(
                     f"{output} exists, and is not the report of this part. Move it away, and run the same command"

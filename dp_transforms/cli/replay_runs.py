@@ -22,9 +22,6 @@ from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_replay
 from dp_transforms.cli.state_part import (
-    CONTINUES,
-    DONE,
-    NEW,
     PartFacts,
     RunAccount,
     open_part,
@@ -38,6 +35,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
 from dp_transforms.runs.state_file import hold_state
+from dp_transforms.runs.state_header import VerdictKind
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 
@@ -83,10 +81,10 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerA
 
     def check(facts: PartFacts) -> PartFacts:
         """Raises UserError if the files of a new part exist, or cannot be written."""
-        if facts.how in (NEW, CONTINUES):
+        if facts.how in (VerdictKind.NEW, VerdictKind.CONTINUES):
             check_output(request.output)
             check_output(request.options.dead_letter or None, "--dead-letter")
-        if account is not None and facts.how == NEW:
+        if account is not None and facts.how == VerdictKind.NEW:
             _check_range(request, is_part=True)
         return facts
 
@@ -101,7 +99,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerA
             check=check,
         )
         part = ReplayPart(facts, log)
-        if part.facts.how == DONE:
+        if part.facts.how == VerdictKind.DONE:
             part.tidy()
             run_account.finish(part.facts, part.facts.state_fingerprint)
             tell(part_is_done(part.facts))

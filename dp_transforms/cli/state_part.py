@@ -35,10 +35,9 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
+from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader, VerdictKind
 from dp_transforms.stores.local_files import publish
 
-NEW, CONTINUES, RESUMES, DONE = "new", "continues", "resumes", "done"
 _BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
 
@@ -47,13 +46,12 @@ _VERSION = importlib.metadata.version("shifting-heavy-hitters")
 class PartFacts:
     """What an account needs to know of a part.
 
-    how: NEW for the first part of a run, which pays for all of it; CONTINUES for a later one; RESUMES for a part that
-        was begun and not finished, with the same input; DONE for one that was finished with the same input.
-    record: its windows, its input and its output. header: of the state before it; with DONE, after it.
+    how: what it is to its run, by the state. record: its windows, its input and its output. header: of the state before
+        it; of one that is done, after it.
     state_fingerprint: of that state. noise_key: the key of the run, which refuses another one in its place.
     """
 
-    how: str
+    how: VerdictKind
     plan: Plan
     record: PartRecord
     header: StateHeader
@@ -127,7 +125,7 @@ class StatePart:
     def begun(self) -> StateHeader:
         """The header of the state while the part runs. Of a part that resumes it stands there already."""
         facts = self.facts
-        return facts.header if facts.how == RESUMES else facts.header.with_intent(facts.record, _VERSION)
+        return facts.header if facts.how == VerdictKind.RESUMES else facts.header.with_intent(facts.record, _VERSION)
 
     @property
     def forget_after(self) -> int:
@@ -140,7 +138,7 @@ class StatePart:
         facts, may_have_drawn = self.facts, False
         self._account = account
         try:
-            if facts.how != RESUMES:
+            if facts.how != VerdictKind.RESUMES:
                 self._write_header(self.begun)
             account.start(facts)
             may_have_drawn = True
@@ -153,7 +151,7 @@ class StatePart:
                     was_publishing = bool(facts.header.next_fingerprint) or account.was_publishing
                     forget = self._is_of_the_log(error) and not was_publishing
                 else:
-                    forget = facts.how != RESUMES and not account.resumes
+                    forget = facts.how != VerdictKind.RESUMES and not account.resumes
                 if forget:
                     with contextlib.suppress(UserError, StateError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
@@ -304,38 +302,38 @@ def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str,
     remedy = _BEGIN_ANEW
     if not header.parts and header.intent is None:
         remedy = "No window of its run is published: remove the file to begin another run there."
-    if header.plan_fingerprint != plan.fingerprint:
-        raise UserError(
-            f"the state {path} is of another plan. Give the plan with which its run began: all parts of a run have one"
-            f" plan, for the whole range. {remedy}"
-        )
-    if header.stream != stream:
-        raise UserError(
-            f"the state {path} is of the stream {shown(header.stream)}, not {shown(stream)}. Give the same --stream."
-            f" {remedy}"
-        )
-    if header.key_fingerprint != key:
-        raise UserError(
-            f"the state {path} belongs to another noise key. Give the file with the key of its run: with another key no"
-            f" user is recognised. {remedy}"
-        )
-    if (options.user_field, options.item_field) != (header.user_field, header.item_field):
-        read = f"--user-field {shown(header.user_field)} and --item-field {shown(header.item_field)}"
-        raise UserError(
-            f"the run of the state {path} was begun with {read}, and all of its parts must be: from another field no"
-            f" user is recognised. Give the same options. {remedy}"
-        )
-    if (options.population or "") != header.population:
-        begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
-        raise UserError(
-            f"the run of the state {path} was begun {begun}, and all of its parts must be. Give the same options."
-            f" {remedy}"
-        )
-    if options.run_id is not None and options.run_id != header.run_id:
-        raise UserError(
-            f"the state {path} is of the run {shown(header.run_id)}, not {shown(options.run_id)}. Leave --run-id out."
-            f" {remedy}"
-        )
+    fields = f"--user-field {shown(header.user_field)} and --item-field {shown(header.item_field)}"
+    begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
+    for is_other, words in (
+        (
+            header.plan_fingerprint != plan.fingerprint,
+            "of another plan. Give the plan with which its run began: all parts of a run have one plan, for the whole"
+            " range.",
+        ),
+        (
+            header.stream != stream,
+            f"of the stream {shown(header.stream)}, not {shown(stream)}. Give the same --stream.",
+        ),
+        (
+            header.key_fingerprint != key,
+            "of another noise key. Give the file with the key of its run: with another key no user is recognised.",
+        ),
+        (
+            (options.user_field, options.item_field) != (header.user_field, header.item_field),
+            f"of a run that was begun with {fields}, and all of its parts must be: from another field no user is"
+            " recognised. Give the same options.",
+        ),
+        (
+            (options.population or "") != header.population,
+            f"of a run that was begun {begun}, and all of its parts must be. Give the same options.",
+        ),
+        (
+            options.run_id not in (None, header.run_id),
+            f"of the run {shown(header.run_id)}, not {shown(options.run_id)}. Leave --run-id out.",
+        ),
+    ):
+        if is_other:
+            raise UserError(f"the state {path} is {words} {remedy}")
     if header.closed_through > plan.schedule.horizon:
         raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
 
@@ -343,12 +341,12 @@ def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str,
 def _facts(state: StateFile, plan: Plan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
     header, schedule = state.header, plan.schedule
 
-    def facts(how: str, record: PartRecord) -> PartFacts:
+    def facts(how: VerdictKind, record: PartRecord) -> PartFacts:
         return PartFacts(how, plan, record, header, state.path, state.fingerprint, noise_key)
 
     done = header.finished(end, log, output)
     if done is not None:
-        return facts(DONE, done)
+        return facts(VerdictKind.DONE, done)
     if end <= header.closed_through:
         closed = _end_utc(schedule, header.closed_through)
         if header.closed_through == schedule.horizon:
@@ -371,9 +369,9 @@ def _facts(state: StateFile, plan: Plan, end: int, log: str, output: str, noise_
                 f" shh {_VERSION}, which may draw otherwise. Finish it with the version that began it, and update then."
                 f" {_BEGIN_ANEW}"
             )
-        return facts(RESUMES, record)
+        return facts(VerdictKind.RESUMES, record)
     record = PartRecord(header.closed_through, end, log, output)
-    return facts(CONTINUES if header.parts else NEW, record)
+    return facts(VerdictKind.CONTINUES if header.parts else VerdictKind.NEW, record)
 
 
 def _end_utc(schedule: WindowSchedule, end: int) -> str:

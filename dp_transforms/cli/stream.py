@@ -29,7 +29,7 @@ from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
 from dp_transforms.cli.options import NothingFoundError, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.state_options import account_of_options
-from dp_transforms.cli.state_part import DONE, RunAccount, part_is_done, part_is_taken, state_errors
+from dp_transforms.cli.state_part import RunAccount, part_is_done, part_is_taken, state_errors
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
@@ -43,6 +43,7 @@ from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
 from dp_transforms.runs.state_file import hold_state
+from dp_transforms.runs.state_header import VerdictKind
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount
@@ -86,7 +87,7 @@ def run_stream_part(
             if account is not None and not os.path.lexists(request.state.path):
                 _check_that_something_counts(request, is_part=True)
             part = part_of_stream(request, keeper)
-        if part.facts.how == DONE:
+        if part.facts.how == VerdictKind.DONE:
             keeper.finish(part.facts, part.facts.state_fingerprint)
             status.tell(part_is_done(part.facts))
             return

@@ -22,7 +22,7 @@ import json
 import os
 import pathlib
 
-from dp_transforms.cli.state_part import CONTINUES, NEW, RESUMES, PartFacts, RunAccount, StatePart, open_part
+from dp_transforms.cli.state_part import PartFacts, RunAccount, StatePart, open_part
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError
 from dp_transforms.logs.streams.folder_files import TakenFiles
@@ -33,7 +33,7 @@ from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_header import StateError, StateHeader
+from dp_transforms.runs.state_header import StateError, StateHeader, VerdictKind
 
 
 class StreamPart(StatePart):
@@ -78,7 +78,7 @@ class StreamPart(StatePart):
         """Removes what processes left that were killed; but not what the engine, resumed, would not write again."""
         if self.found_end is None and not self._resumes_engine:
             self.draft.unlink(missing_ok=True)
-        kept = os.path.basename(self.taken_files.path) if self.facts.how == RESUMES else None
+        kept = os.path.basename(self.taken_files.path) if self.facts.how == VerdictKind.RESUMES else None
         of_parts = self.taken_files.path.rpartition("-")[0] + "-"
         for begun in (f"{self.draft}.", of_parts):  # then comes the process that wrote it, or the first window
             prefix = os.path.basename(begun)
@@ -144,11 +144,11 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
 
     def check(facts: PartFacts) -> PartFacts:
         nonlocal found
-        if facts.how not in (NEW, CONTINUES, RESUMES):
+        if facts.how not in (VerdictKind.NEW, VerdictKind.CONTINUES, VerdictKind.RESUMES):
             return facts
         found = request.sink.read(request.run_id)
         _check_begin(request, facts, found)
-        if facts.how == RESUMES:
+        if facts.how == VerdictKind.RESUMES:
             return facts
         since = request.clock.first_arrival_micros(request.plan.schedule, facts.record.first)
         return dataclasses.replace(facts, record=dataclasses.replace(facts.record, beginning=source.beginning(since)))
@@ -173,7 +173,7 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
     """Raises UserError if the output is another part's, or the part cannot be resumed."""
     header, place = found[0], request.place
     folder = request.sink.path if isinstance(request.sink, ReportFolder) else None
-    if facts.how != RESUMES:
+    if facts.how != VerdictKind.RESUMES:
         if request.engine.resume_from is not None:
             raise UserError(
                 "--resume-from resumes a stream that was ended before it handed its state over, and the state has none."

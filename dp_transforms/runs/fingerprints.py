@@ -4,7 +4,6 @@ its states and its input again. None of that says what is in the key or in the i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import hmac
@@ -67,20 +66,10 @@ def input_key(secret: bytes) -> bytes:
     return derive_key(secret, "fingerprint of an input")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Seen:
-    """What tells that a file was exchanged or written to: device, number, size, and the times of the last change of
-    its content and of its entry. A program can set the first of these times back, but not the second."""
-
-    device: int
-    number: int
-    size: int
-    content_nanos: int
-    entry_nanos: int
-
-    @classmethod
-    def of(cls, found: os.stat_result) -> _Seen:
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def _stamp(found: os.stat_result) -> tuple[int, ...]:
+    """What tells that a file was exchanged or written to: device, number, size, and the times of the last change of its
+    content and of its entry. A program can set the first of these times back, but not the second."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class InputFingerprint:
@@ -108,7 +97,7 @@ class InputFingerprint:
         self._reading = tuple(reading)
         self._key = key
         self._stored = dict(stored or {})
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, tuple[int, ...]] = {}
 
     @functools.cached_property
     def text(self) -> str:
@@ -128,7 +117,7 @@ class InputFingerprint:
                 while piece := file.read(_PIECE_BYTES):
                     content.update(piece)
                 if path not in self._stored:
-                    self._seen[path] = _Seen.of(os.fstat(file.fileno()))
+                    self._seen[path] = _stamp(os.fstat(file.fileno()))
         except OSError as error:
             raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
         return content.digest()
@@ -138,10 +127,10 @@ class InputFingerprint:
 
     def check_unchanged(self) -> None:
         """Raises StateError if a file is not the one that was read here: a part must have one input."""
-        seen: dict[str, _Seen | StoredFile] = {**self._seen, **self._stored}
+        seen: dict[str, tuple[int, ...] | StoredFile] = {**self._seen, **self._stored}
         for path, before in seen.items():
             try:
-                found = look_at(path) if path in self._stored else _Seen.of(os.stat(path))
+                found = look_at(path) if path in self._stored else _stamp(os.stat(path))
             except OSError:
                 found = None
             if found != before:

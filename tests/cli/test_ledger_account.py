@@ -35,15 +35,15 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(
     """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
     plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
     account.reserve_whole(plan, "events", "tuesday", "input")
-    real, calls = database.write_counter, []
+    real, calls = database.settle, []
 
     def fails_once(*words: Any) -> None:
         calls.append(words)
-        if len(calls) == 2:
+        if len(calls) == 1:
             raise OSError(28, "No space left on device")
         real(*words)
 
-    monkeypatch.setattr(database, "write_counter", fails_once)
+    monkeypatch.setattr(database, "settle", fails_once)
     with pytest.raises(UserError, match="Nothing was drawn"), account.whole():
         raise AssertionError("drawn")
     ledger = Ledger.open(tmp_path / "ledger.db")

@@ -14,12 +14,10 @@ from dp_transforms.cli import replay, replay_runs, state_part, stream
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.state_part import RunAccount
-from dp_transforms.runs.ledger import Ledger, LedgerError
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
 from tests.helpers.live_parts import LiveParts
-from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.nights import START, Nights, day
+from tests.helpers.nights import START, Nights
 from tests.helpers.small_runs import SECRET, key_file
 
 OTHER_KEY = bytes(range(100, 164))
@@ -112,34 +110,6 @@ def test_a_part_that_was_begun_by_another_version_is_finished_by_that(
     nights.taken(1)
     monkeypatch.setattr(state_part, "_VERSION", "99.0")
     nights.taken(2)  # a new part may be taken by a new version
-
-
-def test_a_part_that_was_ended_hard_and_then_finds_its_log_bad_may_have_another_log(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing of it was to be published yet: neither the state nor the ledger says so. Also where the ledger could not
-    be told that the part failed."""
-    nights.plan = looks_plan_of(nights.plan.schedule, forget_after=2, most_looks=12, delta=0.009, order=1.9)
-    (nights.folder / "plan.json").write_text(nights.plan.to_json())
-    ledger = {"ledger": "l.db", "population": "p", "max_epsilon": "20", "max_delta": "0.0095"}
-    one = f"a,b,{day(0)}\n"  # without an event in the range it would be refused before it begins
-    (nights.folder / "0.csv").write_text("user,item,timestamp\n" + one + "a,b,not a time\n" * 9)
-
-    def busy(*_: object, **__: object) -> None:
-        raise LedgerError("the ledger is busy. Try again.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(replay_runs, "run_replay", interrupted)
-        assert nights.run(1, "0.csv", **ledger).returncode == 130
-    assert nights.state.header.intent is not None
-    assert "has another input" in nights.run(1, **ledger).stderr
-    with monkeypatch.context() as patch:
-        patch.setattr(Ledger, "fail", busy)
-        assert "--max-bad-fraction" in nights.run(1, "0.csv", **ledger).stderr
-    assert "drawn from another input" in nights.run(1, **ledger).stderr  # so the bad log is tried once more
-    assert "--max-bad-fraction" in nights.run(1, "0.csv", **ledger).stderr
-    nights.taken(1, **ledger)
-    assert nights.reports("1.jsonl") == nights.expected(range(1))[:1]
 
 
 def test_a_part_that_may_have_been_published_keeps_its_input_even_if_its_log_is_bad_then(

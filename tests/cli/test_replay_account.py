@@ -149,20 +149,6 @@ def killed(nights: Nights, when: str) -> None:
     assert nights.state.header.intent is not None
 
 
-def test_a_part_that_was_killed_resumes_and_publishes_again_what_was_moved_away(
-    nights: Nights, account: type[Account]
-) -> None:
-    nights.taken(1)
-    killed(nights, "after")
-    first = (nights.folder / "2.jsonl").rename(nights.folder / "moved.jsonl").read_bytes()
-    account.calls.clear()
-    nights.taken(2)
-    assert [(call[0], call[1].how) for call in account.calls] == [
-        *(("reserve", "resumes"), ("start", "resumes"), ("publishing", "resumes"), ("finish", "resumes")),
-    ]
-    assert (nights.folder / "2.jsonl").read_bytes() == first
-
-
 def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: Nights, account: type[Account]) -> None:
     nights.taken(1)
     killed(nights, "before")

@@ -3,14 +3,12 @@ one run, and the budget is spent once."""
 
 from __future__ import annotations
 
-import os
 import pathlib
 import signal
 
 import pytest
 
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.state_file import StateFile
 from tests.helpers import forked
 from tests.helpers.nights import Nights
 
@@ -64,14 +62,3 @@ def test_six_nights(tmp_path: pathlib.Path) -> None:
 @pytest.mark.nightly
 def test_thirty_nights(tmp_path: pathlib.Path) -> None:
     check_nights(tmp_path, 30, missed=9, twice=14, killed=21)
-
-
-def test_an_older_copy_of_the_state_is_told_from_the_latest(tmp_path: pathlib.Path) -> None:
-    """By its fingerprint, which a ledger keeps; the file by itself cannot tell."""
-    nights = Nights(tmp_path)
-    nights.taken(1)
-    os.link(tmp_path / "run.state", tmp_path / "backup")
-    nights.taken(2)
-    old, new = StateFile(tmp_path / "backup"), nights.state
-    assert (len(old.header.parts), len(new.header.parts)) == (1, 2)
-    assert old.fingerprint != new.fingerprint

@@ -136,25 +136,6 @@ def test_all_parts_of_a_run_are_in_the_ledger_or_none_is(folder: pathlib.Path) -
     assert not (folder / "4.avro").exists()
 
 
-def test_a_killed_part_whose_older_state_comes_back_keeps_its_input(folder: pathlib.Path) -> None:
-    """The state says that nothing was begun, and the ledger knows better: no other log is taken."""
-    assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
-    shutil.copy(folder / "run.state", folder / "backup.state")
-    words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
-    ended = forked.run_python("-c", KILLED, 12, *words, cwd=folder)
-    assert (ended.returncode, (folder / "2.avro").exists()) == (-9, True)
-    shutil.move(folder / "backup.state", folder / "run.state")
-    (folder / "2.avro").rename(folder / "published.avro")
-    bad = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
-    write_parquet(folder / "bad.parquet", bad)
-    assert "another input" in error_of(replay(folder, "2b.avro", *PARTS, log="bad.parquet"))
-    failed = error_of(replay(folder, "2b.avro", *PARTS, "--max-bad-fraction", "0", "--dead-letter", "no/such/folder"))
-    assert failed
-    write_parquet(folder / "corrected.parquet", log_rows()[5:])
-    assert "another input" in error_of(replay(folder, "2b.avro", *PARTS, log="corrected.parquet"))
-    assert not (folder / "2b.avro").exists()
-
-
 def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -> None:
     good = (folder / "log.parquet").read_bytes()
     rows = [(user if at % 10 == 0 else "", item, time) for at, (user, item, time) in enumerate(log_rows())]
@@ -215,52 +196,6 @@ def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str,
     done = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "r.avro", *words, cwd=folder)
     assert message in error_of(done)
     assert not (folder / "r.avro").exists()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Kills
-# ---------------------------------------------------------------------------------------------------------------------
-
-# Kills itself before or after the n-th step of a part: what is told to the ledger, and what gets its name.
-KILLED = """
-from tests.helpers.dying_programs import DyingProgram
-from dp_transforms.runs.ledger import Ledger
-from dp_transforms.cli import replay_run, state_part
-program = DyingProgram()
-program.dies_at(Ledger, "reserve", "start", "publishing", "finish")
-program.dies_at(state_part, "replace_state")
-program.dies_at(replay_run, "publish_output")
-from dp_transforms.cli.main import main
-main()
-"""
-STEPS = 16
-
-
-def check_kill(folder: pathlib.Path, at: int) -> None:
-    """The second part is killed there. The same command repairs it: one answer, charged once."""
-    assert replay(folder, "1.avro", *PARTS, "--until", EVENING, "--run-id", "monday", *CAPS).returncode == 0
-    words = ["replay", "log.parquet", *RANGE, *BUDGET, *ACCOUNT, "--output", "2.avro", *PARTS, "--run-id", "monday"]
-    ended = forked.run_python("-c", KILLED, at, *words, cwd=folder)
-    assert ended.returncode == (-9 if at <= STEPS else 0), ended.stderr
-    published = folder / "2.avro"
-    before = published.read_bytes() if published.exists() else None
-    repaired = shh(*words, cwd=folder)
-    assert repaired.returncode == 0, repaired.stderr
-    assert before in (None, published.read_bytes())
-    assert spent(folder) == "2"
-    assert [status for status in statuses(folder)[0] if status != "released"] == ["finished", "finished"]
-    assert "sound" in shh("ledger", "doctor", *ACCOUNT[:2], cwd=folder).stdout
-
-
-@pytest.mark.parametrize(
-    "at", [pytest.param(at, marks=() if at % 8 == 1 else pytest.mark.nightly) for at in range(1, STEPS + 1)]
-)
-def test_a_part_that_is_killed_anywhere_is_repaired_by_the_same_command(folder: pathlib.Path, at: int) -> None:
-    check_kill(folder, at)
-
-
-def test_there_are_no_more_steps_at_which_a_part_can_be_killed(folder: pathlib.Path) -> None:
-    check_kill(folder, STEPS + 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import random
 import shutil
 import sqlite3
 import tempfile
-import types
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from dp_transforms.runs.ledger import (
     LedgerDamagedError,
     LedgerError,
     RunRefusedError,
+    book,
     database,
 )
 from dp_transforms.runs.ledger.records import Actor
@@ -59,21 +59,24 @@ def _change_a_cell(rng: random.Random, data: bytes) -> bytes:
 
 
 def _change_a_value(rng: random.Random, data: bytes) -> bytes:
-    """Of the counter file: another value of its type, one of an entry less, or the same in other words."""
+    """Of the counter file: in one line another value of its type, a line less, or the same line in other words."""
+    lines = data.splitlines()
     try:
-        fields = json.loads(data)
-        place = rng.choice([fields, fields["before"], fields["after"], *fields["populations"].values()])
+        at = rng.randrange(len(lines))
+        if rng.random() < 0.4:  # an entry is missed; that one before the last was made is not
+            return b"".join(line + b"\n" for line in [*lines[:at], *lines[at + 1 :]])
+        fields = json.loads(lines[at])
+        place = rng.choice([fields, *(record for _, record in fields["records"])])
         name = rng.choice(sorted(place))
         value = place[name]
-        if isinstance(value, bool):
-            place[name] = not value
-        elif isinstance(value, int):
+        if isinstance(value, int):
             place[name] = rng.choice([value + 1, max(0, value - 1), 0, 10**15, 2 * value])
         elif isinstance(value, str):
             place[name] = rng.choice(["", "basic", "renyi", "8", "news", value[:-1], value[::-1]])
         elif isinstance(value, list):
             place[name] = rng.choice([value[:-1], value[1:], value[::-1], [0 for _ in value], [10**15 for _ in value]])
-        return json.dumps(json.loads(data) if rng.random() < 0.2 else fields, indent=rng.choice([None, 1])).encode()
+        lines[at] = json.dumps(fields if rng.random() < 0.8 else json.loads(lines[at])).encode()
+        return b"".join(line + b"\n" for line in lines)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return flip_bits(rng, data)
 
@@ -82,10 +85,10 @@ def _change_a_value(rng: random.Random, data: bytes) -> bytes:
 def _files() -> tuple[bytes, bytes]:
     """Of a ledger with runs in each status, and two populations; the same bytes in each process."""
     noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
-    clock = types.SimpleNamespace(datetime=types.SimpleNamespace(now=lambda zone: noon), UTC=datetime.UTC)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "datetime", clock)
-        patch.setattr(database.secrets, "token_hex", lambda size: "7e" * size)
+        for module in (book, database):
+            patch.setattr(module, "now", noon.isoformat)
+        patch.setattr(book.secrets, "token_hex", lambda size: "7e" * size)
         path = pathlib.Path(folder, "ledger.db")
         ledger = Ledger.open(path, actor=Actor("somebody", "another machine", "7:1:boot"))
         for number, end in enumerate((ledger.finish, ledger.fail, ledger.start, None)):

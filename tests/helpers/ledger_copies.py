@@ -1,14 +1,21 @@
-"""What may happen to the files of a ledger: copies of it, older ones, and none."""
+"""What may happen to the files of a ledger: copies of it, older ones, none, and entries that somebody has changed."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import pathlib
 import shutil
+import sqlite3
 from collections.abc import Callable
+from typing import Any
 
 from dp_transforms.runs.ledger import Ledger
 from tests.helpers.ledger_runs import CAPS, part
+
+Damage = Callable[[pathlib.Path], None]
 
 
 def counter(path: pathlib.Path) -> pathlib.Path:
@@ -23,11 +30,8 @@ def delete(path: pathlib.Path) -> None:
     path.unlink()
 
 
-def cut_to(share: float) -> Callable[[pathlib.Path], None]:
-    def cut(path: pathlib.Path) -> None:
-        os.truncate(path, int(path.stat().st_size * share))
-
-    return cut
+def cut_to(share: float) -> Damage:
+    return lambda path: os.truncate(path, int(path.stat().st_size * share))
 
 
 def restore_counter(path: pathlib.Path) -> None:
@@ -47,3 +51,39 @@ def go_on_with_a_copy(path: pathlib.Path) -> None:
 def take_another(path: pathlib.Path) -> None:
     Ledger.open(path.with_name("another.db")).reserve(part(), CAPS)
     shutil.copy(path.with_name("another.db"), path)
+
+
+def both(first: Damage, then: Damage) -> Damage:
+    def work(path: pathlib.Path) -> None:
+        first(path)
+        then(path)
+
+    return work
+
+
+def change(statement: str, *values: Any) -> Damage:
+    def work(path: pathlib.Path) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(statement, values)
+            connection.commit()
+
+    return work
+
+
+def edit(number: int, old: str, new: str, *, chain: bool = False) -> Damage:
+    """Changes words of an entry. chain: and the digests of all after it, so that the chain is whole."""
+
+    def work(path: pathlib.Path) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            rows = dict(connection.execute("SELECT counter, entry FROM shh_entries ORDER BY counter"))
+            assert old in rows[number], rows[number]
+            rows[number] = rows[number].replace(old, new)
+            for at in range(number + 1, len(rows)) if chain else ():
+                before = hashlib.sha256(rows[at - 1].encode()).hexdigest()
+                rows[at] = json.dumps(json.loads(rows[at]) | {"before": before}, sort_keys=True, separators=(",", ":"))
+            connection.executemany(
+                "UPDATE shh_entries SET entry = ? WHERE counter = ?", [(t, n) for n, t in rows.items()]
+            )
+            connection.commit()
+
+    return work

@@ -1,23 +1,25 @@
-"""Ledgers that were deleted, cut off, restored or written twice; full and read-only disks; clocks; other versions."""
+"""Ledgers that were deleted, cut off, restored, changed or written twice, and what a repair charges then; full and
+read-only disks, clocks, locks, other versions, and files that are none."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import pathlib
 import resource
 import shutil
 import signal
-import sqlite3
+import stat
+import subprocess
 import sys
 import time
-import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from dp_transforms.runs.ledger import (
+    BudgetExceededError,
+    Caps,
     Ledger,
     LedgerBusyError,
     LedgerDamagedError,
@@ -26,54 +28,241 @@ from dp_transforms.runs.ledger import (
     RunRefusedError,
     StateMark,
     VerdictKind,
-    database,
+    book,
 )
-from dp_transforms.runs.ledger.rows import VERSION
+from tests.helpers.killed_nights import Lines, in_a_process
 from tests.helpers.ledger_copies import (
+    Damage,
+    both,
+    change,
     counter,
     cut_to,
     delete,
+    edit,
     go_on_with_a_copy,
     restore,
     restore_counter,
     take_another,
 )
-from tests.helpers.ledger_runs import PLAN, dies, part
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, done, names_cost, part, spent
+from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
 
+
+class Fault(NamedTuple):
+    """words: with which all refuse it. runs: how many are charged after a repair; None: it cannot be repaired."""
+
+    damage: Damage
+    words: str
+    runs: int | None = 2
+
+
+PRICE = f'"price":{{"delta":{cost().delta},"epsilon":{cost().epsilon}'
+FREE = f'"price":{{"delta":{cost().delta},"epsilon":0'
+CAP = f'"max_epsilon":{4 * 10**15}'
+CHANGED = "Entries of the journal were changed"
+UNREADABLE = "an entry of the ledger cannot be read"
+FORKED = "two copies that were both written to"
 FAULTS = {
-    "deleted": (delete, "deleted or emptied"),
-    "emptied": (cut_to(0), "deleted or emptied"),
-    "cut to half": (cut_to(0.5), "damaged"),
-    "cut to a few bytes": (cut_to(0.01), "damaged|deleted or emptied"),
-    "restored": (restore, "an older copy: 3 entries less"),
-    "counter file deleted": (lambda path: counter(path).unlink(), "is missing"),
-    "counter file restored": (restore_counter, "an older copy than ledger.db: 3 behind"),
-    "counter file damaged": (lambda path: counter(path).write_text("{}"), "cannot be read"),
-    "two copies": (go_on_with_a_copy, "two copies that were both written to"),
-    "another ledger": (take_another, "belongs to another ledger"),
+    "deleted": Fault(delete, "deleted or emptied"),
+    "emptied": Fault(cut_to(0), "deleted or emptied"),
+    "cut to half": Fault(cut_to(0.5), "damaged", None),
+    "cut to a few bytes": Fault(cut_to(0.01), "damaged|deleted or emptied", None),
+    "restored": Fault(restore, "an older copy: 3 entries less"),
+    "all rows removed": Fault(change("DELETE FROM shh_entries"), "an older copy: 5 entries less"),
+    "last entry removed": Fault(change("DELETE FROM shh_entries WHERE counter = 4"), "an older copy: 1 entry less"),
+    "an entry removed": Fault(change("DELETE FROM shh_entries WHERE counter = 1"), CHANGED),
+    "a price changed": Fault(edit(1, PRICE, FREE), CHANGED),
+    "the last price changed": Fault(edit(4, '"spent_epsilon":1', '"spent_epsilon":2'), FORKED),
+    "a price changed and chained": Fault(edit(1, PRICE, FREE, chain=True), FORKED),
+    "a cap raised": Fault(edit(1, CAP, '"max_epsilon":9000000000000000'), CHANGED),
+    "a cap raised and chained": Fault(edit(1, CAP, '"max_epsilon":9000000000000000', chain=True), FORKED),
+    "a run released": Fault(edit(1, '"status":"reserved"', '"status":"released"', chain=True), FORKED),
+    "its name changed": Fault(
+        edit(1, '"news"', '"others"', chain=True), "cannot be read|both written to|changed", None
+    ),
+    "the last entry unreadable": Fault(change("UPDATE shh_entries SET entry = '' WHERE counter = 4"), UNREADABLE, None),
+    "an amount below 0": Fault(edit(1, PRICE, PRICE.replace(str(cost().epsilon), "-1")), UNREADABLE),
+    "an amount that is not whole": Fault(edit(1, PRICE, PRICE.replace(str(cost().epsilon), "1.5")), UNREADABLE),
+    "an amount in words": Fault(edit(1, PRICE, PRICE.replace(str(cost().epsilon), '"1"')), UNREADABLE),
+    "a time that is none": Fault(edit(2, '"at":"', '"at":"x'), UNREADABLE),
+    "a field more": Fault(edit(2, '"at":', '"et":1,"at":'), UNREADABLE),
+    "bytes": Fault(change("UPDATE shh_entries SET entry = ? WHERE counter = 2", b"\xff"), UNREADABLE),
+    "counter file deleted": Fault(lambda path: counter(path).unlink(), "is missing"),
+    "counter file restored": Fault(restore_counter, "an older copy than ledger.db: 3 behind"),
+    "counter file damaged": Fault(lambda path: counter(path).write_text("{}\n"), "cannot be read", None),
+    "counter file emptied": Fault(lambda path: counter(path).write_text(""), "cannot be read", None),
+    "two copies": Fault(go_on_with_a_copy, FORKED, 4),
+    "two copies, a price changed": Fault(both(go_on_with_a_copy, edit(1, PRICE, FREE)), CHANGED, 4),
+    "two copies, one unreadable": Fault(both(go_on_with_a_copy, edit(1, PRICE, "")), UNREADABLE, 4),
+    "another ledger": Fault(take_another, "belongs to another ledger", 3),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_ledger_that_is_not_the_one_that_was_last_written_is_refused(path: pathlib.Path, name: str) -> None:
-    damage, words = FAULTS[name]
+    """Until it is repaired: then all is charged that was spent in any copy, and no run of before goes on."""
+    damage, words, runs = FAULTS[name]
     damage(path)
-    with pytest.raises(LedgerDamagedError, match=words):
-        Ledger.open(path).reserve(part(run_id="run 5"))
-    with pytest.raises(LedgerDamagedError, match=words):
-        Ledger.open(path).balances()
+    for asked in (lambda ledger: ledger.reserve(part(run_id="run 5")), Ledger.balances):
+        with pytest.raises(LedgerDamagedError, match=words):
+            asked(Ledger.open(path))
+    if runs is None:
+        with pytest.raises(LedgerDamagedError):
+            Ledger.open(path, create=False, rebuild=True).repair()
+        return
+    ledger = Ledger.open(path, create=False, rebuild=True)
+    assert [finding.is_fault for finding in ledger.doctor()][:1] == [True]
+    ledger.repair()
+    (balance,) = ledger.balances("news")
+    assert balance.total.epsilon == runs * cost().epsilon
+    assert balance.total.delta >= runs * cost().delta, "more where a run is not the same in both"
+    assert str(balance.max_epsilon.normalize()) == "4"
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+    assert ledger.repair() == ["The ledger agrees with its counter file: nothing was done."]
+    for run_id in ("run 1", "run 2") if name != "another ledger" else ():
+        with pytest.raises(RunRefusedError, match=r"abandoned|released"):
+            ledger.reserve(part(1, 2, run_id=run_id, state_fingerprint="state 1"))
+    assert ledger.reserve(part(run_id="run 5")).kind == VerdictKind.NEW
+    again = Ledger.open(path)
+    delete(path)  # what was lost then is not forgotten now
+    with pytest.raises(LedgerError, match="deleted"):
+        Ledger.open(path)
+    again = Ledger.open(path, create=False, rebuild=True)
+    with pytest.raises(LedgerDamagedError, match="older copy"):
+        again.balances()
+    again.repair()
+    assert spent(again) == (runs + 1) * cost().epsilon
 
 
+@pytest.mark.parametrize("without", [lambda path: counter(path).unlink(), restore_counter])
 @pytest.mark.parametrize(
-    "change",
-    ["UPDATE shh_runs SET price_epsilon = '0'", "DELETE FROM shh_runs", "UPDATE shh_populations SET max_epsilon = '9'"],
+    "damage",
+    [
+        change("DELETE FROM shh_entries WHERE counter = 2"),
+        change("UPDATE shh_entries SET entry = ? WHERE counter = 2", b"\xff"),
+        change("UPDATE shh_entries SET entry = '' WHERE counter IN (2, 3, 4)"),
+        edit(2, PRICE, FREE),
+    ],
 )
-def test_the_doctor_finds_amounts_that_were_changed_in_the_tables(path: pathlib.Path, change: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute(change).rowcount
-        connection.commit()
-    faults = [finding.text for finding in Ledger.open(path).doctor() if finding.is_fault]
-    assert any("population news" in text and "not by shh" in text for text in faults), faults
+def test_a_ledger_of_which_an_entry_is_lost_is_not_repaired(
+    path: pathlib.Path, damage: Damage, without: Damage
+) -> None:
+    """It reserved run 2, as nothing else says: without it users would be charged for run 1 alone."""
+    both(damage, without)(path)
+    before = path.read_bytes()
+    for asked, words in ((Ledger.repair, "nobody knows what they charged"), (Ledger.balances, ".")):
+        with pytest.raises(LedgerDamagedError, match=words):
+            asked(Ledger.open(path))
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_that_cannot_be_repaired_is_made_again_from_its_counter_file(path: pathlib.Path) -> None:
+    change("UPDATE shh_entries SET entry = '' WHERE counter = 4")(path)
+    with pytest.raises(LedgerDamagedError, match="move the ledger away"):
+        Ledger.open(path).repair()
+    path.rename(path.with_name("away"))
+    ledger = Ledger.open(path, rebuild=True)
+    ledger.repair()
+    assert spent(ledger) == 2 * cost().epsilon
+
+
+def test_the_doctor_says_what_a_repair_will_do_and_a_repair_what_it_did(path: pathlib.Path) -> None:
+    restore(path)
+    ledger = Ledger.open(path)
+    (fault,) = (finding for finding in ledger.doctor() if finding.is_fault)
+    assert "older copy" in fault.text
+    assert "--repair" in fault.text
+    assert ledger.repair() == [
+        "Population news: charged for what was lost; now 1 of its epsilon is spent.",
+        "Run run 1 is abandoned: it was open, and stays charged.",
+        "Run run 2 is abandoned: it was open, and stays charged.",
+    ]
+    assert [(entry["action"], entry["counter"]) for entry in ledger.journal()][-2:] == [("finish", 4), ("repair", 5)]
+    with pytest.raises(RunRefusedError, match="was abandoned before, and cannot be released"):
+        ledger.release("run 1")
+
+
+def test_a_run_that_went_on_in_two_copies_is_charged_for_each(path: pathlib.Path) -> None:
+    copy = path.with_name("copy.db")
+    for ending in ("", ".counter"):
+        shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    for place, name in ((path, "here"), (copy, "there")):
+        ledger = Ledger.open(place)
+        ledger.start(ledger.reserve(part(run_id="run 1", input_fingerprint=name)))
+    shutil.copy(copy, path)
+    ledger = Ledger.open(path)
+    assert "Both copies were written to" in ledger.repair()[0]
+    assert spent(ledger) == 3 * cost().epsilon
+
+
+@pytest.mark.parametrize("entries_behind", [1, 2, 3])
+def test_a_copy_that_went_on_by_itself_is_told_from_an_older_one(path: pathlib.Path, entries_behind: int) -> None:
+    """Also if it has as many entries, or one that the counter file promised and another one came."""
+    copy = path.with_name("copy.db")
+    for ending in ("", ".counter"):
+        shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    for number in range(entries_behind):
+        Ledger.open(path).reserve(part(run_id=f"here {number}"))
+    Ledger.open(copy).reserve(part(run_id="there"))
+    shutil.copy(copy, path)
+    ledger = Ledger.open(path)
+    ledger.repair()
+    assert spent(ledger) == (3 + entries_behind) * cost().epsilon
+
+
+def test_a_population_that_was_declared_twice_pays_for_the_runs_of_both_in_full(path: pathlib.Path) -> None:
+    """Amounts of one rule say nothing in another one. The smaller caps hold."""
+    path.unlink()
+    counter(path).rename(path.with_name("kept"))
+    Ledger.open(path).reserve_run(part(run_id="here", cost=names_cost()), Caps(9, "1e-6", "renyi"))
+    before = Ledger.open(path).balances()[0]
+    path.with_name("kept").rename(counter(path))
+    ledger = Ledger.open(path)
+    ledger.repair()
+    (after,) = ledger.balances()
+    assert (after.total.epsilon, after.total.delta) == (
+        before.total.epsilon + 2 * cost().epsilon,
+        before.total.delta + 2 * cost().delta,
+    )
+    assert (str(after.max_epsilon.normalize()), after.runs) == ("4", 3)
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve_run(part(cost=names_cost()))
+
+
+def test_more_than_the_caps_is_charged_by_a_repair_alone(path: pathlib.Path) -> None:
+    copy = path.with_name("copy.db")
+    for ending in ("", ".counter"):
+        shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    for place in (path, copy):
+        for number in range(6):
+            Ledger.open(place).reserve_run(part(run_id=f"{place.name} {number}"))
+    shutil.copy(copy, path)
+    ledger = Ledger.open(path)
+    ledger.repair()
+    assert spent(ledger) == 14 * cost().epsilon
+    (note,) = ledger.doctor()
+    assert (note.is_fault, "more than its caps by a repair" in note.text) == (False, True)
+    with pytest.raises(BudgetExceededError):
+        ledger.reserve(part(run_id="run 3"))
+
+
+@pytest.mark.parametrize("damage", [delete, restore])
+@pytest.mark.parametrize(("rule", "kept"), [("renyi", True), ("renyi", False), ("basic", True)])
+def test_a_repair_charges_each_rule_and_what_released_runs_have_kept(
+    folder: pathlib.Path, damage: Damage, rule: str, kept: bool
+) -> None:
+    path = folder / "ledger.db"
+    ledger = Ledger.open(path)
+    shutil.copy(path, folder / "older.db")
+    for number in range(2):
+        ledger.reserve_run(part(cost=names_cost(activity=0.5), run_id=f"run {number}"), Caps(20, "1e-6", rule))
+    if kept:
+        ledger.release("run 1")
+    before = ledger.balances()[0]
+    damage(path)
+    ledger = Ledger.open(path, rebuild=True)
+    ledger.repair()
+    assert ledger.balances()[0] == before
 
 
 def test_a_ledger_and_counter_file_that_were_restored_together_are_found_by_a_state(path: pathlib.Path) -> None:
@@ -86,66 +275,92 @@ def test_a_ledger_and_counter_file_that_were_restored_together_are_found_by_a_st
     assert "not in the ledger" in fault.text
 
 
-def test_a_row_that_somebody_changed_is_found_by_the_doctor(path: pathlib.Path) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE shh_journal SET spent_epsilon = '0' WHERE counter = 1")
-    connection.close()
-    assert ["journal" in finding.text for finding in Ledger.open(path).doctor() if finding.is_fault] == [True]
+@pytest.mark.parametrize("damage", [restore, go_on_with_a_copy, edit(1, PRICE, FREE)])
+def test_a_repair_that_is_killed_at_any_line_forgets_nothing(path: pathlib.Path, damage: Damage) -> None:
+    damage(path)
+    contents = [each.read_bytes() for each in (path, counter(path))]
+    lines = Lines()
+    sys.settrace(lines.trace)
+    try:
+        Ledger.open(path).repair()
+    finally:
+        sys.settrace(None)
+    expected = spent(Ledger.open(path))
+    for at in range(1, lines.count, max(1, lines.count // 25)):
+        for each, content in zip((path, counter(path)), contents, strict=True):
+            each.write_bytes(content)
+        assert in_a_process(lambda: Ledger.open(path).repair(), at) == (True, "")
+        try:
+            found = spent(Ledger.open(path))
+        except LedgerDamagedError:
+            Ledger.open(path).repair()
+            found = spent(Ledger.open(path))
+        assert found == expected, at
 
 
-@pytest.mark.parametrize("amount", ["-1", "nan", "5e-324", "1.5", "", "9" * 61])
-def test_an_amount_that_is_no_whole_number_is_damage(path: pathlib.Path, amount: str) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE shh_runs SET price_epsilon = ?", (amount,))
-    connection.close()
-    with pytest.raises(LedgerDamagedError, match="not a whole number"):
+def test_the_doctor_reads_all_of_a_ledger_that_its_process_has_read(path: pathlib.Path) -> None:
+    ledger = Ledger.open(path)
+    assert spent(ledger) == 2 * cost().epsilon
+    edit(1, PRICE, FREE)(path)
+    assert [finding.is_fault for finding in ledger.doctor()] == [True]
+    with pytest.raises(LedgerDamagedError, match=CHANGED):
         Ledger.open(path).balances()
 
 
-def limited(path: pathlib.Path, most_bytes: int, report: pathlib.Path) -> None:
-    """Reserves with files of at most this size; writes how it ended."""
+def test_triggers_in_a_ledger_are_a_fault(path: pathlib.Path) -> None:
+    change("CREATE TRIGGER t AFTER INSERT ON shh_entries BEGIN DELETE FROM shh_entries; END")(path)
+    assert ["triggers or views" in finding.text for finding in Ledger.open(path).doctor() if finding.is_fault] == [True]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Disks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def reserve_limited(path: pathlib.Path, most_bytes: int) -> None:
+    """With files of at most this size."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
     try:
         Ledger.open(path).reserve(part(run_id="run 5"))
-        text = "reserved"
-    except LedgerError as error:
-        text = str(error)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    report.write_text(text)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-@pytest.mark.parametrize("most_bytes", [0, 100, 600, 5_000, 30_000])
-def test_a_full_disk_changes_nothing(path: pathlib.Path, most_bytes: int) -> None:
-    report = path.with_name("report")
-    dies(lambda: limited(path, most_bytes, report))
+@pytest.mark.parametrize("more", [None, 0, 1, 500, 1_200, 1_300, 1_600, 2_000, 30_000])
+def test_a_full_disk_changes_nothing(path: pathlib.Path, more: int | None) -> None:
+    """more: bytes that the counter file may grow by; None: no file has any."""
+    most_bytes = 0 if more is None else counter(path).stat().st_size + more
+    _, said = in_a_process(lambda: reserve_limited(path, most_bytes))
     ledger = Ledger.open(path)
     runs = ledger.balances()[0].runs
-    if report.read_text() == "reserved":
-        assert runs == 3
-    else:
-        assert "nothing was changed" in report.read_text()
+    if said:
+        assert "nothing was changed" in said
         assert runs == 2
+    else:
+        assert (runs, more is not None and more > 500) == (3, True)
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
-    kind = ledger.reserve(part(run_id="run 5")).kind if runs == 2 else VerdictKind.NEW
-    assert kind == VerdictKind.NEW
+    assert ledger.reserve(part(run_id="run 6")).kind == VerdictKind.NEW
+    assert not [finding for finding in ledger.doctor() if "not settled" in finding.text]
+
+
+def full_settling(patch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    from dp_transforms.runs.ledger import database
+
+    patch.setattr(database, "settle", full)
 
 
 def test_a_counter_file_that_cannot_be_settled_does_not_undo_what_was_committed(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = database.write_counter, []
-
-    def full_at_the_second(*words: Any) -> None:
-        calls.append(words)
-        if len(calls) == 2:
-            raise OSError(28, "No space left on device")
-        real(*words)
-
-    monkeypatch.setattr(database, "write_counter", full_at_the_second)
-    ledger = Ledger.open(path)
-    assert ledger.reserve(part(run_id="run 3")).kind == VerdictKind.NEW
-    assert ledger.balances()[0].runs == 3
+    with monkeypatch.context() as patch:
+        full_settling(patch)
+        ledger = Ledger.open(path)
+        assert ledger.reserve(part(run_id="run 3")).kind == VerdictKind.NEW
+    assert Ledger.open(path).balances()[0].runs == 3
     assert any("not settled" in finding.text and not finding.is_fault for finding in ledger.doctor())
     assert ledger.reserve(part(run_id="run 4")).kind == VerdictKind.NEW
 
@@ -157,16 +372,8 @@ def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
     ledger = Ledger.open(path)
     verdict = ledger.reserve(part(run_id="run 3"))
     shutil.copy(path, path.with_name("older.db"))
-    real, calls = database.write_counter, []
-
-    def full_from_the_second_on(*words: Any) -> None:
-        calls.append(words)
-        if len(calls) > 1:
-            raise OSError(28, "No space left on device")
-        real(*words)
-
     with monkeypatch.context() as patch:
-        patch.setattr(database, "write_counter", full_from_the_second_on)
+        full_settling(patch)
         for _ in range(2):
             with pytest.raises(LedgerUnsettledError, match=r"No space left.*Nothing was drawn"):
                 ledger.start(verdict)
@@ -179,10 +386,23 @@ def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
         Ledger.open(path).release("run 3")
 
 
-def test_a_disk_of_no_size_is_full_for_the_test_above(path: pathlib.Path) -> None:
-    report = path.with_name("report")
-    dies(lambda: limited(path, 0, report))
-    assert "nothing was changed" in report.read_text()
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_promise_that_was_not_kept_is_followed_by_another_one(path: pathlib.Path, share: float) -> None:
+    """Its process died before the commit, after it had written its line or a part of it."""
+    shutil.copy(path, path.with_name("older.db"))
+    whole = counter(path).read_bytes()
+    Ledger.open(path).reserve(part(run_id="run 3"))
+    promised = counter(path).read_bytes().removeprefix(whole).splitlines(keepends=True)[0]
+    restore(path)
+    counter(path).write_bytes(whole + promised[: int(share * len(promised))])
+    ledger = Ledger.open(path)
+    assert spent(ledger) == 2 * cost().epsilon
+    ledger.reserve(part(run_id="run 4"))
+    assert not [finding for finding in ledger.doctor() if finding.is_fault]
+    path.unlink()
+    ledger = Ledger.open(path, rebuild=True)
+    ledger.repair()
+    assert [run.run_id for run, _ in ledger.runs()] == ["run 1", "run 2", "run 4"]
 
 
 def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.Path) -> None:
@@ -193,13 +413,8 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
             os.setgid(65534)
             os.setuid(65534)
         ledger = Ledger.open(path, create=False)
-        runs = ledger.balances()[0].runs
-        try:
-            ledger.reserve(part(run_id="run 5"))
-            words = "reserved"
-        except LedgerError as error:
-            words = str(error)
-        report.write_text(f"{runs} {words}")
+        report.write_text(str(ledger.balances()[0].runs))
+        ledger.reserve(part(run_id="run 5"))
 
     report.touch()
     for file in (path, counter(path), path.with_name("ledger.db.lock"), report, path.parent):
@@ -208,45 +423,91 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
     path.chmod(0o400)
     path.parent.chmod(0o500)
     try:
-        assert dies(work) is None
+        _, said = in_a_process(work)
     finally:
         path.parent.chmod(0o700)
         path.chmod(0o600)
         for file in (path.parent, *path.parent.iterdir()):
             os.chown(file, os.geteuid(), os.getegid())
-    assert report.read_text().startswith("2 the ledger")
-    assert "readonly" in report.read_text()
+    assert report.read_text() == "2"
+    assert "readonly" in said
     assert Ledger.open(path).balances()[0].runs == 2
+
+
+# Mounts a small disk in a namespace of its own; the helper fills it but for so many bytes.
+_SCRIPT = """
+set -e
+mount -t tmpfs -o size=256k shh-full "$1"
+"$3" -m tests.helpers.ledger_on_a_full_disk "$1" "$2"
+"""
+
+
+@pytest.fixture(scope="module")
+def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    words = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=64k", "shh", str(tmp_path_factory.mktemp("disk"))]
+    try:
+        made = subprocess.run(words, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("this machine has no unshare")
+    if made.returncode:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+
+
+@pytest.mark.usefixtures("_mounts")
+@pytest.mark.parametrize(
+    "free", [pytest.param(n, marks=[] if n == 0 else pytest.mark.nightly) for n in (0, 8192, 120_000)]
+)
+def test_a_real_disk_that_is_full_changes_nothing_of_a_ledger(free: int, tmp_path: pathlib.Path) -> None:
+    words = ["unshare", "-rm", "sh", "-c", _SCRIPT, "sh", str(tmp_path), str(free), sys.executable]
+    root = pathlib.Path(__file__).resolve().parents[2]
+    ran = subprocess.run(words, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
+    assert ran.returncode == 0, ran.stderr
+    refused, faults, runs, again = ran.stdout.split(" | ")
+    is_refused = free < 100_000
+    assert ("nothing was changed" in refused) == is_refused, refused
+    assert (faults, runs, again.strip()) == ("0", "1" if is_refused else "2", "new")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Clocks, locks, files
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Earlier(datetime.datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> datetime.datetime:
-            return datetime.datetime(2001, 1, 1, tzinfo=tz)
+    from dp_transforms.runs.ledger import database
 
-    clock = types.SimpleNamespace(datetime=Earlier, UTC=datetime.UTC)
-    monkeypatch.setattr(database, "datetime", clock)
+    monkeypatch.setattr(database, "now", lambda: datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC).isoformat())
     ledger = Ledger.open(path)
-    verdict = ledger.reserve(part(run_id="run 3"))
-    ledger.start(verdict)
-    ledger.finish(verdict)
+    done(ledger, part(run_id="run 3"))
     assert ledger.balances()[0].runs == 3
     assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 8))
     assert ["clock was set back" in finding.text for finding in ledger.doctor() if "clock" in finding.text] == [True]
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
-@pytest.mark.parametrize("version", [0, VERSION - 1, VERSION + 1])
+@pytest.mark.parametrize("version", [0, book.VERSION - 1, book.VERSION + 1])
 def test_a_ledger_of_another_version_is_refused_and_stays_as_it_is(path: pathlib.Path, version: int) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE shh_ledger SET version = ?", [version])
-    connection.close()
+    edit(0, f'"ledger {book.VERSION}"', f'"ledger {version}"')(path)
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match=f"has version {version}, and this program knows version {VERSION} alone"):
-        Ledger.open(path)
+    for asked in (Ledger.balances, Ledger.doctor, Ledger.repair):
+        with pytest.raises(
+            LedgerError, match=f"has version '{version}', and this program knows version {book.VERSION} alone"
+        ):
+            asked(Ledger.open(path))
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_of_before_is_not_begun_anew(folder: pathlib.Path) -> None:
+    """It had other tables, and on a server, or where it is lost, no counter file that would show it."""
+    path = folder / "ledger.db"
+    path.touch(0o600)
+    change("CREATE TABLE shh_ledger (id INTEGER, version INTEGER)")(path)
+    before = path.read_bytes()
+    for rebuild in (False, True):
+        with pytest.raises(LedgerError, match="older version"):
+            Ledger.open(path, rebuild=rebuild)
     assert path.read_bytes() == before
 
 
@@ -259,7 +520,6 @@ def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long(path:
                 os.write(writing, b"1")
                 time.sleep(0.5)
         finally:
-            sys.stdout.flush()
             os._exit(0)
     os.read(reading, 1)
     with pytest.raises(LedgerBusyError, match=r"has had the ledger .* for 0\.05 s"):
@@ -268,3 +528,41 @@ def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long(path:
     os.waitpid(child, 0)
     os.close(reading)
     os.close(writing)
+
+
+def test_only_a_file_that_is_closed_to_others_is_a_ledger(ledger: Ledger, folder: pathlib.Path) -> None:
+    ledger.reserve(part(), CAPS)
+    path = folder / "ledger.db"
+    assert {each.name for each in folder.iterdir()} == {"ledger.db", "ledger.db.counter", "ledger.db.lock"}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()} == {0o600}
+    assert spent(Ledger.open(f"sqlite:///{path}", create=False)) == cost().epsilon
+    (folder / "link").symlink_to(path)
+    os.mkfifo(folder / "pipe", 0o600)
+    for name in ("link", "pipe"):
+        with pytest.raises(LedgerError, match="not a regular file"):
+            Ledger.open(folder / name)
+    path.chmod(0o640)
+    with pytest.raises(LedgerError, match="chmod 600"):
+        Ledger.open(path)
+    path.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+        with pytest.raises(LedgerError, match="belongs to another user"):
+            Ledger.open(path)
+
+
+def test_a_ledger_is_made_only_where_it_is_asked_for(folder: pathlib.Path) -> None:
+    for rebuild in (False, True):
+        with pytest.raises(LedgerError, match="there is no ledger"):
+            Ledger.open(folder / "ledger.db", create=False, rebuild=rebuild)
+    with pytest.raises(LedgerError, match=r"mysql|needs|path"):
+        Ledger.open("mysql://host/database")
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_reserved_is_on_the_disk_and_nobody_else_writes_meanwhile(folder: pathlib.Path) -> None:
+    with seen_connections() as seen:
+        ledger = Ledger.open(folder / "ledger.db")
+        done(ledger, part())
+        assert spent(ledger) == cost().epsilon
+    check_durable_and_in_turns(seen)

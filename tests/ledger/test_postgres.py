@@ -23,8 +23,9 @@ from dp_transforms.runs.ledger import (
 )
 from dp_transforms.stores.databases import postgres_engine
 from tests.helpers import postgres_server
+from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
-from tests.helpers.ledger_runs import CAPS, PLAN, cost, dies, part
+from tests.helpers.ledger_runs import CAPS, PLAN, cost, part
 
 pytestmark = [
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
@@ -119,7 +120,7 @@ def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> Non
             ledger.start(verdict)
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-        dies(work)
+        in_a_process(work)
     ledger = Ledger.open(url)
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
     entries, charged = ledger.journal(), {run.run_id for run, _ in ledger.runs()}
@@ -130,8 +131,7 @@ def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> Non
 def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long_on_a_server(url: str) -> None:
     ledger = Ledger.open(url)
     ledger.reserve(part(run_id="run"), CAPS)
-    with ledger._database.engine.connect() as connection, connection.begin():
-        ledger._database.meta(connection, for_update=True)
+    with ledger._database._writing():
         began = time.monotonic()
         with pytest.raises(LedgerBusyError, match="Try again"):
             Ledger.open(url, wait_seconds=0.2).reserve(part(run_id="run 2"))

@@ -292,3 +292,30 @@ def test_what_cannot_be_paid_or_read_is_an_error():
             Purses(chosen, keys, damaged.to_cells())
     with pytest.raises(ValueError, match="at most 4,294,967,295 looks"):
         Purses(changed(chosen, weights=(1,), units=(1,)), keys)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_right"),
+    [
+        ({}, True),
+        ({"left": 1}, False),  # more than a purse
+        ({"first_windows": 3}, False),  # paid in the window that is to come
+        ({"pays_hits": np.zeros(2, dtype=np.uint8)}, False),  # of a run with a price for hits
+    ],
+)
+def test_purses_that_no_run_of_these_settings_can_have_made_are_refused(changes, is_right):
+    """What a state brings: with too much left, users would pay twice."""
+    chosen = settings_for(9)
+    keys = chosen.stream_keys(SECRET)
+    entries = PurseEntries(
+        np.array([3, 4], dtype=np.uint64),
+        np.full(2, chosen.looks.purse + changes.get("left", 0), dtype=np.int64),
+        np.ones(2, dtype=np.uint32),
+        np.full(2, changes.get("first_windows", 2), dtype=np.uint32),
+        changes.get("pays_hits"),
+    )
+    if is_right:
+        assert Purses.of_entries(chosen, keys, entries, 3) is not None
+        return
+    with pytest.raises(ValueError, match="are damaged"):
+        Purses.of_entries(chosen, keys, entries, 3)

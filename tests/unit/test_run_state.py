@@ -166,6 +166,15 @@ def test_a_changed_file_is_refused_or_reads_the_same(data, small):
         assert found == expected
 
 
+def test_a_cell_that_was_changed_is_refused(small):
+    path, whole, (_, rows) = small
+    cell = max((cell for _, _, cell in rows), key=len)
+    for at in range(0, len(cell), 5):
+        place = whole.index(cell) + at
+        changed = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        assert "it is damaged or cut" in content_or_error(path, changed)
+
+
 def test_a_file_that_was_cut_is_refused(small):
     path, whole, _ = small
     for size in range(0, len(whole), 7):

@@ -10,9 +10,8 @@ It holds no event, no user id and no label: names, times, fingerprints and whole
 Each module imports only those above it:
 
 - `records`: what is asked, stored, answered and refused; who writes, and whether the process that wrote still lives.
-- `rows`: the tables, and records to rows and back.
-- `counter_file`: the number of the last entry, kept beside a ledger file. `database`: transactions, on SQLite and
-  PostgreSQL.
+- `book`: the journal, of which each entry names the digest of the one before, and what it adds up to.
+- `copy_file`: the copy of the journal beside a ledger file. `database`: transactions, on SQLite and PostgreSQL.
 - `reserving`: may this part run, and how it is reserved. `doctor`: what is wrong with a ledger.
 - `ledger`: `Ledger`, the way in.
 """
@@ -41,8 +40,8 @@ from dp_transforms.runs.ledger.records import (
     RunRefusedError,
     StateMark,
     Verdict,
-    VerdictKind,
 )
+from dp_transforms.runs.state_header import VerdictKind
 
 __all__ = [
     "Balance",

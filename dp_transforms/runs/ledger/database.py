@@ -1,81 +1,88 @@
 """Transactions of a ledger: all reading and writing of one decision happens while no other process can write.
 
-SQLite, a file: a lock file beside it is held for the whole transaction, which begins as BEGIN IMMEDIATE, and the
-counter file is written before the commit. The rollback journal with ``synchronous = EXTRA`` is the mode in which one
-file is the whole ledger at every moment, and a commit that returned survives a loss of power. Not for network file
-systems, whose locks cannot be relied on: use PostgreSQL there.
+The database has one table, the entries of the journal. SQLite, a file: a lock file beside it is held for the whole
+transaction, which begins as BEGIN IMMEDIATE, and the copy of the journal is written before the commit. The rollback
+journal with ``synchronous = EXTRA`` is the mode in which one file is the whole ledger at every moment, and a commit
+that returned survives a loss of power. Not for network file systems, whose locks cannot be relied on: use PostgreSQL
+there.
 
-PostgreSQL: the row of `META` is locked for the whole transaction. There is no counter file: that a server was restored
-from an older backup is found by the fingerprints of states, and by nothing else.
+PostgreSQL: an advisory lock is held for the whole transaction. There is no copy of the journal: that a server was
+restored from an older backup is found by the fingerprints of states, and by nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import datetime
 import fcntl
 import os
 import pathlib
-import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger.counter_file import (
-    TRAIL_DIGITS,
-    TRAIL_ENTRIES,
-    CounterFile,
-    Place,
-    check_counter,
-    read_counter,
-    write_counter,
-)
+from dp_transforms.runs.ledger.book import VERSION, Book, Entry, Record, now
+from dp_transforms.runs.ledger.copy_file import CopyFile, copy_path, promise, read_copy, replace_copy, settle
 from dp_transforms.runs.ledger.records import (
     Actor,
+    Balance,
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
     LedgerUnsettledError,
-)
-from dp_transforms.runs.ledger.rows import (
-    JOURNAL,
-    META,
-    VERSION,
-    check_row,
-    check_version,
-    create_tables,
-    entry_digest,
-    has_tables,
-    read_spent,
+    Run,
 )
 from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
 from dp_transforms.stores.local_files import create_new
 
 _POLL_SECONDS = 0.02
-_ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while the tables are made
+_ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while somebody writes
+
+_TABLE_BEFORE = "shh_ledger"  # of version 2: a new journal beside it would forget what it charged
+
+_tables = sa.MetaData()
+ENTRIES = sa.Table(
+    "shh_entries",
+    _tables,
+    sa.Column("counter", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("entry", sa.Text, nullable=False),
+)
 
 
 class Transaction:
     """A transaction that may write one entry.
 
-    connection: for reading and writing the tables. actor: who writes. counter, at: number and time of the entry.
+    book: what the ledger holds, with what this transaction has put there. actor: who writes. counter, at: number and
+    time of the entry.
     """
 
-    def __init__(self, connection: sa.Connection, actor: Actor, counter: int) -> None:
-        self.connection = connection
+    def __init__(self, book: Book, actor: Actor) -> None:
+        self.book = book
         self.actor = actor
-        self.counter = counter
-        self.at = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
-        self.entry: dict[str, Any] | None = None
+        self.counter = book.counter + 1
+        self.at = now()
+        self.entry: Entry | None = None
+        self._put: list[Record] = []
 
-    def enter(self, action: str, population: str, run_id: str, part: int, spent: tuple[int, int], note: str) -> None:
+    def put(self, *records: Record) -> None:
+        """These records are so from now on."""
+        self.book.put(*records)
+        self._put += records
+
+    def note(self, run: Run, part: int, action: str, text: str = "") -> Balance:
+        """The entry, about a run. Returns what its population has spent with it."""
+        balance = self.book.balance(self.book.populations[run.population])
+        spent = {"spent_epsilon": balance.total.epsilon, "spent_delta": balance.total.delta}
+        self.enter(action, text, population=run.population, run_id=run.run_id, part=part, **spent)
+        return balance
+
+    def enter(self, action: str, note: str, **about: str | int) -> None:
         """What this transaction does, for the journal. A transaction without it changes nothing."""
-        self.entry = {"action": action, "population": population, "run_id": run_id, "part": part, "note": note}
-        self.entry |= {"spent_epsilon": spent[0], "spent_delta": spent[1]}
+        nobody = {"population": "", "run_id": "", "part": 0, "spent_epsilon": 0, "spent_delta": 0}
+        when = {"counter": self.counter, "at": self.at, "before": self.book.digest, **vars(self.actor)}
+        self.entry = Entry.of({**nobody, **about, **when, "action": action, "note": note}, self._put)
 
 
 class Database:
@@ -86,10 +93,11 @@ class Database:
         self.name = name
         self.file = file
         self._wait_seconds = wait_seconds
+        self._seen: Book | None = None
 
     @classmethod
     def open(
-        cls, place: str | os.PathLike[str], *, create: bool, wait_seconds: float, rebuild: bool = False
+        cls, place: str | os.PathLike[str], actor: Actor, *, create: bool, wait_seconds: float, rebuild: bool = False
     ) -> Database:
         """place: the path of an SQLite file, or the URL of a PostgreSQL database. create: make one that is missing.
         rebuild: also in place of one that was deleted or emptied; until it is repaired, it is an older copy."""
@@ -101,52 +109,100 @@ class Database:
             database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds)
             with database._errors():
                 # Before a lock file is made beside it.
-                database._check_file(file, read_counter(file), create, rebuild)
+                database._check_file(file, read_copy(file), create, rebuild)
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
             with database._locked(), database._errors():
-                database._prepare(create, rebuild)
+                database._prepare(actor, create, rebuild)
         return database
 
     @contextlib.contextmanager
-    def write(self, actor: Actor, *, must_settle: bool = False, repairs: bool = False) -> Iterator[Transaction]:
+    def write(self, actor: Actor, *, must_settle: bool = False) -> Iterator[Transaction]:
         """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing.
 
         must_settle: raise LedgerUnsettledError unless afterwards no older copy can pass for this ledger. What the entry
-        allows must not be done then. The same call again settles it, although it has no entry. repairs: also of a
-        ledger that does not end where its counter file says; afterwards it does.
+        allows must not be done then. The same call again settles it, although it has no entry.
         """
         with self._locked(), self._errors():
-            with self.engine.connect() as connection, connection.begin() as begun:
-                meta = self.meta(connection, for_update=True)
-                known = self.counter()
-                if not repairs:
-                    self._check(meta, known)
-                last = max(meta.counter, known.after.counter if known else 0) if repairs else meta.counter
-                transaction = Transaction(connection, actor, last + 1)
+            with self._writing() as connection:
+                book, known = self._checked_book(connection)
+                transaction = Transaction(book, actor)
                 yield transaction
-                if transaction.entry is None:
-                    begun.rollback()
+                entry = transaction.entry
+                if entry is None:
                     if must_settle and known and not known.settled:
-                        self._settle(known, must_settle)
+                        self._settle(known.last, must_settle)
                     return
-                promise = self._enter(connection, meta, transaction)
-                if repairs:  # no ledger ends there: the copy stays refused if this process dies before the commit
-                    promise = dataclasses.replace(promise, before=Place(last, ""))
+                _insert(connection, [entry])
                 if self.file:
-                    write_counter(self.file, promise)
-            self._settle(promise, must_settle)
+                    promise(self.file, entry)
+            book.add(entry)
+            self._seen = book
+            self._settle(entry, must_settle)
 
     @contextlib.contextmanager
-    def read(self, *, checked: bool = True) -> Iterator[sa.Connection]:
-        """A consistent look. checked: that the ledger ends where its counter file says."""
+    def mend(self) -> Iterator[tuple[list[Any], CopyFile | None, list[Entry]]]:
+        """For a ledger that does not agree with its copy: the texts of its entries, its copy, and a list. What is in
+        the list at the end of the block is the ledger from then on; nothing changes if it is empty."""
+        with self._locked(), self._errors():
+            entries: list[Entry] = []
+            with self._writing() as connection:
+                self._seen = None
+                yield _texts(connection), self.copy(), entries
+                if not entries:
+                    return
+                connection.execute(sa.delete(ENTRIES))
+                _insert(connection, entries)
+                if self.file:
+                    replace_copy(self.file, entries)
+            self._settle(entries[-1])
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Book]:
+        """A consistent look at a ledger that ends where its copy says."""
         with self._locked(writes=False), self._errors(), self._reading() as connection:
-            if checked:
-                self._check(self.meta(connection), self.counter())
+            book = self._seen = self._checked_book(connection)[0]
+            yield book
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[sa.Connection]:
+        """The same at any ledger."""
+        with self._locked(writes=False), self._errors(), self._reading() as connection:
             yield connection
 
-    def _settle(self, promise: CounterFile, must: bool = False) -> None:
+    def book(self, connection: sa.Connection, *, anew: bool = False) -> Book:
+        """Only what is new is read, after the last entry that this process has seen; all of it if that is not there, or
+        anew. Raises LedgerDamagedError for a journal that is not whole."""
+        book, self._seen = self._seen or Book(), None  # whoever gets it may change it, and fail
+        if book.journal and not anew:
+            last, *new = _texts(connection, book.counter) or [None]
+            if last == book.journal[-1].text:
+                book.extend(new)
+                return book
+        return Book(_texts(connection))
+
+    def copy(self) -> CopyFile | None:
+        """None if there is none, as beside PostgreSQL. Raises LedgerDamagedError, and OSError."""
+        return read_copy(self.file) if self.file else None
+
+    def check(self, book: Book, copy: CopyFile | None) -> None:
+        """Raises LedgerDamagedError unless the ledger ends where its copy says."""
+        if copy:
+            assert self.file is not None
+            copy.check(book, self.file)
+        elif self.file:
+            raise LedgerDamagedError(
+                f"{copy_path(self.file)} is missing: it shows that {self.file.name} is not an old copy. Bring back the"
+                f" newest copy of {self.file.name}, or see: shh ledger doctor"
+            )
+
+    def _checked_book(self, connection: sa.Connection) -> tuple[Book, CopyFile | None]:
+        book, copy = self.book(connection), self.copy()
+        self.check(book, copy)
+        return book, copy
+
+    def _settle(self, entry: Entry, must: bool = False) -> None:
         """The entry is committed, so an error here must not say that nothing was changed.
 
         A promise that cannot be settled is as one that a crash left: the ledger is used as before, the next entry
@@ -154,7 +210,7 @@ class Database:
         """
         try:
             if self.file:
-                write_counter(self.file, dataclasses.replace(promise, settled=True))
+                settle(self.file, entry)
         except OSError as error:
             if must:
                 raise LedgerUnsettledError(
@@ -163,29 +219,12 @@ class Database:
                     " give the same command again."
                 ) from None
 
-    def meta(self, connection: sa.Connection, *, for_update: bool = False) -> Any:
-        query = sa.select(META)
-        meta = connection.execute(query.with_for_update() if for_update else query).one()
-        check_row(META, meta._mapping)
-        return meta
-
-    def counter(self) -> CounterFile | None:
-        """Its counter file. None if there is none, as beside PostgreSQL. Raises LedgerDamagedError, and OSError."""
-        return read_counter(self.file) if self.file else None
-
-    def _check(self, meta: Any, counter: CounterFile | None) -> None:
-        """Raises LedgerDamagedError unless the ledger ends where its counter file says."""
-        if self.file:
-            check_counter(counter, meta.ledger_id, Place(meta.counter, meta.digest), self.file)
-
-    def _enter(self, connection: sa.Connection, meta: Any, transaction: Transaction) -> CounterFile:
-        assert transaction.entry is not None
-        entry = {"counter": transaction.counter, "at": transaction.at, **vars(transaction.actor), **transaction.entry}
-        digest = entry_digest(meta.digest, entry)
-        connection.execute(sa.insert(JOURNAL).values(digest=digest, **entry))
-        connection.execute(sa.update(META).values(counter=transaction.counter, digest=digest))
-        before, after = Place(meta.counter, meta.digest), Place(transaction.counter, digest)
-        return CounterFile(meta.ledger_id, before, after, False, read_spent(connection), _trail(connection))
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self.engine.connect() as connection, connection.begin():
+            if self.file is None:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+            yield connection
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -196,43 +235,41 @@ class Database:
             yield connection
 
     def _is_ready(self) -> bool:
-        """Whether the tables are there, which needs no writing."""
+        """Whether the table is there, which needs no writing."""
         if self.file and not os.path.lexists(self.file):
             return False
         with self._reading() as connection:
-            if not has_tables(connection):
-                return False
-            check_version(connection)
-            return True
+            return sa.inspect(connection).has_table(ENTRIES.name)
 
-    def _prepare(self, create: bool, rebuild: bool) -> None:
-        """Makes the tables, unless another process has done so."""
-        found = self.counter()
+    def _prepare(self, actor: Actor, create: bool, rebuild: bool) -> None:
+        """Makes the table and its first entry, unless another process has done so."""
+        found = self.copy()
         if self.file and not self._check_file(self.file, found, create, rebuild):
             create_new(self.file, 0o600).close()
-        with self.engine.connect() as connection, connection.begin():
-            if not self.file:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-            if has_tables(connection):
-                check_version(connection)
+        with self._writing() as connection:
+            if sa.inspect(connection).has_table(ENTRIES.name):
                 return
+            if sa.inspect(connection).has_table(_TABLE_BEFORE):
+                raise LedgerError(
+                    f"the ledger {self.name} has an older version, and this program knows version {VERSION} alone. Use"
+                    " the shh that wrote it."
+                )
             was_deleted = self._was_deleted(found, create, rebuild)
-            create_tables(connection)
-            ledger_id = found.ledger_id if found and was_deleted else secrets.token_hex(16)
-            connection.execute(sa.insert(META).values(id=1, ledger_id=ledger_id, version=VERSION, counter=0, digest=""))
+            _tables.create_all(connection)
             if was_deleted:
-                return  # its counter file stays as it is, so that it is an older copy
-            empty = CounterFile(ledger_id, Place(0, ""), Place(0, ""), settled=False, populations={})
+                return  # its copy stays as it is: without its entries the ledger is an older copy
+            first = Entry.first(actor)
+            _insert(connection, [first])
             if self.file:
-                write_counter(self.file, empty)
-        self._settle(empty)
+                replace_copy(self.file, [first])
+        self._settle(first)
 
-    def _was_deleted(self, found: CounterFile | None, create: bool, rebuild: bool) -> bool:
+    def _was_deleted(self, found: CopyFile | None, create: bool, rebuild: bool) -> bool:
         """Of a ledger that is not there. Raises LedgerError unless it may be made."""
-        if found and not _is_of_a_new_ledger(found):
+        if found and (found.settled or found.last.counter):  # else it is of a process that died while it made one
             if not rebuild:
                 raise LedgerDamagedError(
-                    f"{self.name} was deleted or emptied: its counter file knows {found.after.counter} entries. Bring"
+                    f"{self.name} was deleted or emptied: its counter file knows {found.last.counter} entries. Bring"
                     " back the newest copy. If there is none, charge all that was spent: shh ledger doctor --repair"
                 )
             return True
@@ -240,7 +277,7 @@ class Database:
             raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
         return False
 
-    def _check_file(self, file: pathlib.Path, found: CounterFile | None, create: bool, rebuild: bool) -> bool:
+    def _check_file(self, file: pathlib.Path, found: CopyFile | None, create: bool, rebuild: bool) -> bool:
         """Whether the file is there. Raises LedgerError for one that is no safe place, and for a deleted one."""
         try:
             mode = os.lstat(file)
@@ -314,11 +351,6 @@ class Database:
             ) from None
         except (UnicodeError, OverflowError):  # of the driver, for texts and numbers that nobody wrote by shh
             raise LedgerDamagedError(f"the ledger {self.name} is damaged. Bring back the newest copy.") from None
-        except (sa.exc.NoResultFound, sa.exc.MultipleResultsFound):
-            raise LedgerDamagedError(
-                f"the ledger {self.name} is damaged: a table has not the one row that it must have. See: shh ledger"
-                " doctor"
-            ) from None
         except OSError as error:
             raise LedgerError(
                 f"the ledger {self.name} cannot be used ({error.strerror}); nothing was changed. Check its folder and"
@@ -340,11 +372,12 @@ def _postgres(text: str, wait_seconds: float) -> tuple[sa.Engine, str]:
         raise LedgerError(f"a ledger on {error}") from None
 
 
-def _is_of_a_new_ledger(found: CounterFile) -> bool:
-    """Of a process that died while it made the ledger."""
-    return not found.settled and found.after.counter == 0
+def _texts(connection: sa.Connection, since: int = 0) -> list[Any]:
+    """What is in the rows of the journal from this one on, in their order: SQLite stores values of any type in each."""
+    query = sa.select(ENTRIES.c.entry).order_by(ENTRIES.c.counter)
+    return list(connection.execute(query.where(ENTRIES.c.counter >= since) if since else query).scalars())
 
 
-def _trail(connection: sa.Connection) -> tuple[str, ...]:
-    query = sa.select(JOURNAL.c.digest).order_by(JOURNAL.c.counter.desc()).limit(TRAIL_ENTRIES)
-    return tuple(str(digest)[:TRAIL_DIGITS] for digest in connection.execute(query).scalars())
+def _insert(connection: sa.Connection, entries: Sequence[Entry]) -> None:
+    rows = [{"counter": entry.counter, "entry": entry.text} for entry in entries]
+    connection.execute(sa.insert(ENTRIES), rows)

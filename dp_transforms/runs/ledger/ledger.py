@@ -9,17 +9,16 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import sqlalchemy as sa
-
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.lifetime_cost import NOTHING, Price
-from dp_transforms.runs.ledger import rows
+from dp_transforms.runs.ledger.book import Book
 from dp_transforms.runs.ledger.database import Database, Transaction
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
 from dp_transforms.runs.ledger.records import (
     Actor,
     Balance,
     Caps,
+    LedgerDamagedError,
     Part,
     PartRequest,
     Run,
@@ -27,18 +26,18 @@ from dp_transforms.runs.ledger.records import (
     StateMark,
     Status,
     Verdict,
-    VerdictKind,
     is_gone,
 )
 from dp_transforms.runs.ledger.reserving import (
     check_fits,
     check_same_run,
     declared_population,
+    ended,
     judge,
     known_run,
     new_run,
-    note,
 )
+from dp_transforms.runs.state_header import VerdictKind
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -69,8 +68,8 @@ class Ledger:
         wait_seconds: how long to wait for another process. actor: who writes; None for this process. rebuild: where the
         file was deleted and its counter file was not, make an empty one, which is good for `repair` alone.
         """
-        database = Database.open(place, create=create, wait_seconds=wait_seconds, rebuild=rebuild)
-        return cls(database, actor or Actor.here())
+        actor = actor or Actor.here()
+        return cls(Database.open(place, actor, create=create, wait_seconds=wait_seconds, rebuild=rebuild), actor)
 
     @property
     def name(self) -> str:
@@ -82,8 +81,8 @@ class Ledger:
 
         request: its windows and fingerprints are not looked at. Changes nothing, so `reserve` may still refuse.
         """
-        with self._database.read() as connection:
-            check_fits(connection, request, caps)
+        with self._database.read() as book:
+            check_fits(book, request, caps)
 
     def reserve(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.
@@ -95,10 +94,10 @@ class Ledger:
         with self._database.write(self._actor) as transaction:
             population = declared_population(transaction, request, caps)
             run_id = request.run_id or secrets.token_hex(16)
-            run = rows.read_run(transaction.connection, run_id)
+            run = transaction.book.runs.get(run_id)
             if run is None:
                 return new_run(transaction, population, run_id, request)
-            parts = rows.read_parts(transaction.connection, run_id)
+            parts = transaction.book.parts_of(run_id)
             decision = judge(run, parts, request, self._actor.process, is_gone)
             return known_run(transaction, population, run, request, decision)
 
@@ -111,10 +110,10 @@ class Ledger:
         with self._database.write(self._actor) as transaction:
             population = declared_population(transaction, request, caps)
             run_id = request.run_id or secrets.token_hex(16)
-            run = rows.read_run(transaction.connection, run_id)
+            run = transaction.book.runs.get(run_id)
             if run is not None:
                 check_same_run(run, dataclasses.replace(request, key_fingerprint=run.key_fingerprint))
-                balance = rows.read_balance(transaction.connection, population)
+                balance = transaction.book.balance(population)
                 return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
             return new_run(transaction, population, run_id, request, has_part=False)
 
@@ -130,9 +129,9 @@ class Ledger:
             if part.status == Status.RUNNING and part.process == self._actor.process:
                 return
             started = part.started_at or transaction.at
-            changes = {"status": Status.RUNNING, "started_at": started, **vars(self._actor)}
-            rows.set_part(transaction.connection, part.part, **changes)
-            note(transaction, run, part.part, "start")
+            owner = vars(self._actor)
+            transaction.put(dataclasses.replace(part, status=Status.RUNNING, started_at=started, **owner))
+            transaction.note(run, part.part, "start")
 
     def publishing(self, verdict: Verdict, state_fingerprint: str) -> None:
         """The report is published next, and then the new state, with this fingerprint. Call it before the first of both
@@ -141,8 +140,8 @@ class Ledger:
             if part.status != Status.RUNNING:
                 raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be published. Reserve it again.")
             if part.state_after != state_fingerprint:
-                rows.set_part(transaction.connection, part.part, state_after=state_fingerprint)
-                note(transaction, run, part.part, "publishing")
+                transaction.put(dataclasses.replace(part, state_after=state_fingerprint))
+                transaction.note(run, part.part, "publishing")
 
     def finish(self, verdict: Verdict, state_fingerprint: str = "", end_window: int | None = None) -> None:
         """The report and the new state are published. state_fingerprint: of the new state; "" without one. end_window:
@@ -152,13 +151,12 @@ class Ledger:
                 return
             if part.status != Status.RUNNING:
                 raise RunRefusedError(f"{_shown(part)} is {part.status}, and cannot be finished. Reserve it again.")
-            changes: dict[str, Any] = {"status": Status.FINISHED, "state_after": state_fingerprint}
-            changes["finished_at"] = transaction.at
             if end_window is not None:
                 check_whole("end_window", end_window, part.first_window + 1, part.end_window)
-                changes["end_window"] = end_window
-            rows.set_part(transaction.connection, part.part, **changes)
-            note(transaction, run, part.part, "finish")
+                part = dataclasses.replace(part, end_window=end_window)
+            finished = dataclasses.replace(part, status=Status.FINISHED, finished_at=transaction.at)
+            transaction.put(dataclasses.replace(finished, state_after=state_fingerprint))
+            transaction.note(run, part.part, "finish")
 
     def fail(self, verdict: Verdict, *, forget: bool = False) -> None:
         """The part failed. The run stays charged, and the part may be resumed with the same input.
@@ -173,27 +171,23 @@ class Ledger:
                 status = Status.FAILED if part.has_started else Status.RESERVED
                 if forget and not part.was_publishing:
                     status = Status.RELEASED
-                    others = rows.read_parts(transaction.connection, run.run_id)
+                    others = transaction.book.parts_of(run.run_id)
                     if not any(other.may_be_published for other in others if other.part != part.part):
-                        rows.set_run(transaction.connection, run.run_id, key_fingerprint="")
-                rows.set_part(transaction.connection, part.part, status=status, place="", process="")
-                note(transaction, run, part.part, "fail")
+                        transaction.put(dataclasses.replace(run, key_fingerprint=""))
+                transaction.put(dataclasses.replace(part, status=status, place="", process=""))
+                transaction.note(run, part.part, "fail")
 
     def fail_run(self, run_id: str) -> int:
         """An operator says that the processes of a run are dead. Returns how many parts may now be resumed."""
         with self._database.write(self._actor) as transaction:
-            run = _known(transaction.connection, run_id)
-            open_parts = [
-                part
-                for part in rows.read_parts(transaction.connection, run_id)
-                if part.status in (Status.RUNNING, Status.RESERVED)
-            ]
+            run, parts = _known(transaction.book, run_id), transaction.book.parts_of(run_id)
+            open_parts = [part for part in parts if part.status in (Status.RUNNING, Status.RESERVED)]
             for part in open_parts:
                 status = Status.FAILED if part.has_started else Status.RESERVED
-                changes = {"status": status, "claim": transaction.counter, "place": "", "process": ""}
-                rows.set_part(transaction.connection, part.part, **changes)
+                claim = transaction.counter
+                transaction.put(dataclasses.replace(part, status=status, claim=claim, place="", process=""))
             if open_parts:
-                note(transaction, run, 0, "fail", f"{len(open_parts)} parts, by an operator")
+                transaction.note(run, 0, "fail", f"{len(open_parts)} parts, by an operator")
             return len(open_parts)
 
     def abandon(self, run_id: str) -> None:
@@ -209,24 +203,21 @@ class Ledger:
 
     def balances(self, population: str | None = None) -> list[Balance]:
         """Of one population, or of all, by name. Raises RunRefusedError for an unknown one."""
-        with self._database.read() as connection:
-            found = rows.read_populations(connection, population)
+        with self._database.read() as book:
+            found = [balance for balance in book.balances() if population in (None, balance.population.name)]
             if population is not None and not found:
                 raise RunRefusedError(f"the ledger knows no population {population}. See: shh ledger")
-            return [rows.read_balance(connection, each) for each in found]
+            return found
 
     def runs(self, population: str | None = None) -> list[tuple[Run, list[Part]]]:
         """Runs with their parts, in the order in which they were reserved."""
-        with self._database.read() as connection:
-            parts: dict[str, list[Part]] = {}
-            for part in rows.read_parts(connection):
-                parts.setdefault(part.run_id, []).append(part)
-            return [(run, parts.get(run.run_id, [])) for run in rows.read_runs(connection, population)]
+        with self._database.read() as book:
+            return [(run, book.parts_of(run.run_id)) for run in book.runs_of(population)]
 
     def journal(self) -> list[dict[str, Any]]:
         """All entries, in order: what was done, by whom, and what the population had spent then."""
-        with self._database.read() as connection:
-            return rows.read_journal(connection)
+        with self._database.read() as book:
+            return [entry.fields for entry in book.journal[1:]]
 
     def doctor(self, states: Sequence[StateMark] = ()) -> list[Finding]:
         """What is wrong, and what to look at; also of a ledger that all other methods refuse. Changes nothing."""
@@ -243,8 +234,9 @@ class Ledger:
     def _claimed(self, verdict: Verdict, *, must_settle: bool = False) -> Iterator[tuple[Transaction, Run, Part]]:
         """A transaction about the part of a verdict. Raises RunRefusedError if it is no longer that of its owner."""
         with self._database.write(self._actor, must_settle=must_settle) as transaction:
-            connection = transaction.connection
-            run, part = _known(connection, verdict.run_id), rows.read_part(connection, verdict.part)
+            run, part = _known(transaction.book, verdict.run_id), transaction.book.parts.get(verdict.part)
+            if part is None or part.run_id != run.run_id:
+                raise LedgerDamagedError(f"part {verdict.part} is not in the ledger. See: shh ledger doctor")
             if run.status != Status.RESERVED or part.status == Status.RELEASED:
                 status = run.status if run.status != Status.RESERVED else part.status
                 raise RunRefusedError(f"{_shown(part)} was {status} meanwhile. Use another run id; it pays again.")
@@ -256,8 +248,7 @@ class Ledger:
 
     def _end(self, run_id: str, status: Status) -> Run:
         with self._database.write(self._actor) as transaction:
-            run = _known(transaction.connection, run_id)
-            parts = rows.read_parts(transaction.connection, run_id)
+            run, parts = _known(transaction.book, run_id), transaction.book.parts_of(run_id)
             if run.status == status:
                 return run
             if run.status != Status.RESERVED:
@@ -267,13 +258,13 @@ class Ledger:
                     f"run {run_id} has a start record: it may have drawn noise, and stays charged. To say that it will"
                     f" never go on: shh ledger abandon {run_id}"
                 )
-            rows.end_run(transaction.connection, run_id, parts, status)
-            note(transaction, run, 0, "release" if status == Status.RELEASED else "abandon")
+            transaction.put(*ended(run, parts, status))
+            transaction.note(run, 0, "release" if status == Status.RELEASED else "abandon")
             return run
 
 
-def _known(connection: sa.Connection, run_id: str) -> Run:
-    run = rows.read_run(connection, run_id)
+def _known(book: Book, run_id: str) -> Run:
+    run = book.runs.get(run_id)
     if run is None:
         raise RunRefusedError(f"the ledger knows no run {run_id}. See: shh ledger --runs")
     return run

@@ -24,6 +24,7 @@ from dp_transforms.plan.lifetime_cost import (
 )
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.runs.state_header import VerdictKind
 
 USER = "user"
 _SHOWN_DIGITS = 6
@@ -65,15 +66,6 @@ class Status(enum.StrEnum):
     FAILED = "failed"  # may be resumed with the same input
     ABANDONED = "abandoned"  # will never be resumed; what it cost stays spent
     RELEASED = "released"  # a run that drew nothing, charged for its histogram alone; a part that published nothing
-
-
-class VerdictKind(enum.StrEnum):
-    """What a part is to the ledger."""
-
-    NEW = "new"  # a new run: it pays
-    CONTINUES = "continues"  # a further part of a run that has paid
-    RESUMES = "resumes"  # the same part again, after a crash
-    DONE = "done"  # this part is finished: there is nothing to do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,22 +159,22 @@ class Population:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own. kept: how much of its price stays charged if it is released. Of one that is lost the texts are not known: "".
+    own. kept: how much of its price stays charged if it is released.
     """
 
     run_id: str
     population: str
-    stream: str = ""
-    plan_fingerprint: str = ""
+    stream: str
+    plan_fingerprint: str
     mode: str
     horizon: int
-    range_start: str = ""
-    range_end: str = ""
+    range_start: str
+    range_end: str
     plan_epsilon: int
     plan_delta: int
     price: Price
     kept: Price
-    key_fingerprint: str = ""
+    key_fingerprint: str
     status: Status
     who: str
     place: str
@@ -231,6 +223,9 @@ class Part:
     @property
     def has_ended(self) -> bool:
         return self.status == Status.FINISHED
+
+    def drew_from(self, input_fingerprint: str) -> bool:
+        return self.has_started and self.input_fingerprint == input_fingerprint
 
     def ended_at(self, window: int) -> bool:
         """Whether a state that is closed up to here can be what this part has left: a stream that was stopped leaves

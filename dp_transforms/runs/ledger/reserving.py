@@ -1,5 +1,5 @@
 """May this part run, and how is it reserved? `judge` decides from what the ledger knows of the run, and of nothing
-else: no database, no clock. What follows works within one transaction: population, run, what it takes, and the rows.
+else: no database, no clock. What follows works within one transaction: population, run, what it takes, and the records.
 
 For each run id the windows go forward: a part begins where the last one ended, the first one at 0. A part that has
 started belongs to its input for ever: the same windows are never drawn from another one. So there is at most one answer
@@ -9,10 +9,8 @@ for a window of a run.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-
-import sqlalchemy as sa
 
 from dp_transforms.plan.lifetime_cost import (
     NOTHING,
@@ -22,7 +20,7 @@ from dp_transforms.plan.lifetime_cost import (
     from_delta_units,
     from_epsilon_units,
 )
-from dp_transforms.runs.ledger import rows
+from dp_transforms.runs.ledger.book import Book
 from dp_transforms.runs.ledger.database import Transaction
 from dp_transforms.runs.ledger.records import (
     Balance,
@@ -36,9 +34,9 @@ from dp_transforms.runs.ledger.records import (
     RunRefusedError,
     Status,
     Verdict,
-    VerdictKind,
     amount,
 )
+from dp_transforms.runs.state_header import VerdictKind
 
 IsGone = Callable[[str, str], bool]
 
@@ -200,17 +198,11 @@ def new_run(
             " on without one, or begin a new run, which pays in full. If the ledger was restored from a backup, see:"
             " shh ledger doctor"
         )
-    if rows.is_forgotten(transaction.connection, run_id):
-        raise RunRefusedError(
-            f"run id {run_id} was used in a copy of this ledger that is lost: on another input it would draw the same"
-            " noise. Use another run id; it pays."
-        )
     if has_part and request.end_window == request.first_window:
         raise RunRefusedError("the part has no windows. Name a later --until.")
-    connection = transaction.connection
-    price, takes = _prices(connection, population, request, "Nothing was drawn.")
-    inputs = request.input_fingerprint
-    same_input = rows.run_of_input(connection, population.name, request.stream, inputs) if has_part else ""
+    book, inputs = transaction.book, request.input_fingerprint
+    price, takes = _prices(book, population, request, "Nothing was drawn.")
+    same_input = book.run_of_input(population.name, request.stream, inputs) if has_part else ""
     run = Run(
         run_id=run_id,
         population=population.name,
@@ -229,9 +221,9 @@ def new_run(
         **vars(transaction.actor),
         reserved_at=transaction.at,
     )
-    rows.write_run(connection, run)
+    transaction.put(run)
     part = _new_part(transaction, run_id, request) if has_part else 0
-    balance = note(transaction, run, part, "reserve")
+    balance = transaction.note(run, part, "reserve")
     return Verdict(VerdictKind.NEW, run_id, part, transaction.counter, balance, takes, same_input)
 
 
@@ -239,27 +231,26 @@ def known_run(
     transaction: Transaction, population: Population, run: Run, request: PartRequest, decision: Decision
 ) -> Verdict:
     """Does what was decided about a part of a run that has paid."""
-    connection, part = transaction.connection, decision.part
+    part = decision.part
     if decision.settled:
-        ended: dict[str, Any] = {"status": Status.FINISHED, "finished_at": transaction.at}
-        rows.set_part(connection, decision.settled.part, **ended, end_window=decision.settled.end_window)
-    for dropped in decision.dropped:
-        rows.set_part(connection, dropped.part, status=Status.RELEASED)
+        transaction.put(dataclasses.replace(decision.settled, finished_at=transaction.at))
+    transaction.put(*(dataclasses.replace(dropped, status=Status.RELEASED) for dropped in decision.dropped))
     if decision.kind == VerdictKind.DONE:
         assert part is not None
         if decision.settled or decision.dropped:
-            note(transaction, run, part.part, "settle", "finished, as its state says")
-        balance = rows.read_balance(connection, population)
+            transaction.note(run, part.part, "settle", "finished, as its state says")
+        balance = transaction.book.balance(population)
         return Verdict(decision.kind, run.run_id, part.part, part.claim, balance, NOTHING)
     if not run.key_fingerprint:
-        rows.set_run(connection, run.run_id, key_fingerprint=request.key_fingerprint)
+        transaction.put(dataclasses.replace(run, key_fingerprint=request.key_fingerprint))
     if part is None:
         number = _new_part(transaction, run.run_id, request)
     else:
         number = part.part
-        changes: dict[str, Any] = {"input_fingerprint": request.input_fingerprint, "claim": transaction.counter}
-        rows.set_part(connection, number, state_before=request.state_fingerprint, **changes, **vars(transaction.actor))
-    balance = note(transaction, run, number, str(decision.kind))
+        inputs = {"input_fingerprint": request.input_fingerprint, "state_before": request.state_fingerprint}
+        taken: dict[str, Any] = {**inputs, "claim": transaction.counter, **vars(transaction.actor)}
+        transaction.put(dataclasses.replace(part, **taken))
+    balance = transaction.note(run, number, str(decision.kind))
     was_publishing = part is not None and part.was_publishing
     claim = transaction.counter
     return Verdict(decision.kind, run.run_id, number, claim, balance, NOTHING, was_publishing=was_publishing)
@@ -267,7 +258,7 @@ def known_run(
 
 def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> int:
     part = Part(
-        part=0,
+        part=len(transaction.book.parts) + 1,
         run_id=run_id,
         first_window=request.first_window,
         end_window=request.end_window,
@@ -279,39 +270,36 @@ def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> in
         **vars(transaction.actor),
         reserved_at=transaction.at,
     )
-    return rows.write_part(transaction.connection, part)
+    transaction.put(part)
+    return part.part
 
 
-def note(transaction: Transaction, run: Run, part: int, action: str, text: str = "") -> Balance:
-    """The entry of this transaction. Returns what the population has spent with it."""
-    (population,) = rows.read_populations(transaction.connection, run.population)
-    balance = rows.read_balance(transaction.connection, population)
-    spent = balance.total.epsilon, balance.total.delta
-    transaction.enter(action, run.population, run.run_id, part, spent, text)
-    return balance
+def ended(run: Run, parts: Sequence[Part], status: Status) -> Iterator[Run | Part]:
+    """The run and those of its parts that are open, with this status. parts: all of the run."""
+    yield dataclasses.replace(run, status=status)
+    for part in parts:
+        if part.status not in (Status.FINISHED, Status.RELEASED):
+            yield dataclasses.replace(part, status=status)
 
 
-def check_fits(connection: sa.Connection, request: PartRequest, caps: Caps | None) -> None:
+def check_fits(book: Book, request: PartRequest, caps: Caps | None) -> None:
     """Raises what reserving this run would raise now, if the ledger does not know it. Changes nothing."""
-    if request.run_id is None or rows.read_run(connection, request.run_id) is None:
-        population, _ = _population_of(connection, request, caps, at="")
-        _prices(connection, population, request, "Nothing was read.")
+    if request.run_id not in book.runs:
+        _prices(book, _population_of(book, request, caps, at=""), request, "Nothing was read.")
 
 
 def declared_population(transaction: Transaction, request: PartRequest, caps: Caps | None) -> Population:
     """The population of the request; declared now if it is new."""
-    population, is_new = _population_of(transaction.connection, request, caps, transaction.at)
-    if is_new:
-        rows.write_population(transaction.connection, population)
+    population = _population_of(transaction.book, request, caps, transaction.at)
+    if population.name not in transaction.book.populations:
+        transaction.put(population)
     return population
 
 
-def _population_of(
-    connection: sa.Connection, request: PartRequest, caps: Caps | None, at: str
-) -> tuple[Population, bool]:
-    """The population of the request, and whether it is new: it is not written here."""
-    found = rows.read_populations(connection, request.population)
-    if not found:
+def _population_of(book: Book, request: PartRequest, caps: Caps | None, at: str) -> Population:
+    """The population of the request. A new one is not written here."""
+    population = book.populations.get(request.population)
+    if population is None:
         if caps is None:
             raise RunRefusedError(
                 f"the ledger knows no population {request.population}. Declare it, once, with --max-epsilon and"
@@ -321,8 +309,7 @@ def _population_of(
             rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
         except ValueError as error:
             raise RunRefusedError(str(error)) from None
-        return Population(request.population, request.unit, rule, at), True
-    population = found[0]
+        return Population(request.population, request.unit, rule, at)
     rule = population.rule
     if caps is not None:
         try:
@@ -336,17 +323,15 @@ def _population_of(
                 f" {amount(from_delta_units(rule.max_delta))}, rule {rule.kind}. Leave --max-epsilon and --max-delta"
                 " out."
             )
-    return population, False
+    return population
 
 
-def _prices(
-    connection: sa.Connection, population: Population, request: PartRequest, so_far: str
-) -> tuple[Price, Price]:
+def _prices(book: Book, population: Population, request: PartRequest, so_far: str) -> tuple[Price, Price]:
     """The price of the run, and what it takes: with the base of the rule if it is the first one.
 
     Raises BudgetExceededError, with the sentence so_far, if it does not fit.
     """
-    rule, before = population.rule, rows.read_balance(connection, population)
+    rule, before = population.rule, book.balance(population)
     price = rule.price(request.cost, before.total)
     takes = price if before.runs else price + rule.base
     if not rule.allows(before.total + takes):

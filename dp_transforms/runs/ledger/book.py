@@ -1,0 +1,198 @@
+"""The journal of a ledger, and what it adds up to: each entry is one line that names the digest of the one before.
+
+An entry holds who did what and when, and the populations, runs and parts as they are from then on. So a ledger is its
+journal and nothing else: `Book` is all entries, one after the other, and nobody can change an amount, a cap or a status
+and leave the chain whole. Amounts are whole numbers of any size. Times are ISO 8601 text in UTC, for people: order is
+by the number of the entry, never by a clock. The first entry, of number 0, says which ledger this is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import functools
+import hashlib
+import json
+import operator
+import secrets
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from dp_transforms.plan.lifetime_cost import NOTHING
+from dp_transforms.runs.ledger.records import (
+    Actor,
+    Balance,
+    LedgerDamagedError,
+    LedgerError,
+    Part,
+    Population,
+    Run,
+    Status,
+)
+
+VERSION = 3
+BROKEN = "Entries of the journal were changed or removed. Bring back a good copy, or see: shh ledger doctor"
+_DAMAGED = "an entry of the ledger cannot be read. See: shh ledger doctor"
+_KINDS: dict[str, type] = {"population": Population, "run": Run, "part": Part}
+_TEXTS = ("at", "action", "population", "run_id", "who", "place", "process", "note", "before")
+_WHOLES = ("counter", "part", "spent_epsilon", "spent_delta")
+_MOST = 10**60  # a delta in units of 10^-30 does not fit into 64 bits
+
+Record = Population | Run | Part
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One line of the journal. fields: of its head, with the digest of the entry `before`. records: as they are now."""
+
+    text: str
+    fields: dict[str, Any]
+    records: tuple[Record, ...]
+
+    @property
+    def counter(self) -> int:
+        return int(self.fields["counter"])
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def before(self) -> str:
+        return str(self.fields["before"])
+
+    @classmethod
+    def of(cls, fields: dict[str, Any], records: Iterable[Record]) -> Entry:
+        """Raises LedgerDamagedError for what could not be read again."""
+        names = {kind: name for name, kind in _KINDS.items()}
+        plain = [[names[type(record)], dataclasses.asdict(record)] for record in records]
+        return cls.parsed(json.dumps({**fields, "records": plain}, sort_keys=True, separators=(",", ":")))
+
+    @classmethod
+    def first(cls, actor: Actor) -> Entry:
+        """Of a new ledger: its note is drawn at random, so that no two ledgers begin alike."""
+        head = {"at": now(), "action": f"ledger {VERSION}", "note": secrets.token_hex(16), **vars(actor)}
+        return cls.of({**dict.fromkeys(_TEXTS, ""), **dict.fromkeys(_WHOLES, 0), **head}, [])
+
+    @classmethod
+    def parsed(cls, text: Any) -> Entry:
+        """Raises LedgerDamagedError for anything but the text of an entry, LedgerError for one of another version."""
+        try:
+            fields = json.loads(text)
+            records = fields.pop("records")
+            wholes = [_value(int, fields[name]) for name in _WHOLES]
+            texts = [_value(str, fields[name]) for name in _TEXTS]
+            if len(fields) != len(wholes) + len(texts) or not datetime.datetime.fromisoformat(fields["at"]).tzinfo:
+                raise ValueError
+            found = tuple(_value(_KINDS[name], each) for name, each in records)
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            raise LedgerDamagedError(_DAMAGED) from None
+        if not fields["counter"] and fields["action"] != f"ledger {VERSION}":
+            raise LedgerError(
+                f"the ledger has version {fields['action'].removeprefix('ledger ')[:20]!r}, and this program knows"
+                f" version {VERSION} alone. Use the shh that wrote it."
+            )
+        return cls(text, fields, found)
+
+
+def _value(kind: Any, value: Any) -> Any:
+    """A field of this type. Raises ValueError or TypeError for any other one."""
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(typing.cast(type, kind))
+        if set(value) != set(hints):
+            raise ValueError
+        return typing.cast(Any, kind)(**{name: _value(hint, value[name]) for name, hint in hints.items()})
+    if issubclass(kind, enum.Enum):
+        return kind(value)
+    if type(value) is not kind or (kind is int and not 0 <= value < _MOST):
+        raise ValueError
+    return value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+
+
+class Book:
+    """What a journal adds up to. entries: how many, the first one included. digest: of the last one."""
+
+    def __init__(self, texts: Iterable[Any] = ()) -> None:
+        """texts: of entries. Raises LedgerDamagedError for one that cannot be read, and for a chain that is broken."""
+        self.populations: dict[str, Population] = {}
+        self.runs: dict[str, Run] = {}
+        self.parts: dict[int, Part] = {}
+        self._of_run: dict[str, set[int]] = {}
+        self.journal: list[Entry] = []
+        self.extend(texts)
+
+    def extend(self, texts: Iterable[Any]) -> None:
+        """The entries that follow."""
+        for text in texts:
+            self.add(Entry.parsed(text))
+
+    @property
+    def digest(self) -> str:
+        return self.journal[-1].digest if self.journal else ""
+
+    @property
+    def counter(self) -> int:
+        """Of the last entry."""
+        return len(self.journal) - 1
+
+    def is_followed_by(self, entry: Entry) -> bool:
+        return (entry.before, entry.counter) == (self.digest, len(self.journal))
+
+    def add(self, entry: Entry) -> None:
+        """Raises LedgerDamagedError unless it is the next one."""
+        if not self.is_followed_by(entry):
+            raise LedgerDamagedError(BROKEN)
+        self.put(*entry.records)
+        self.journal.append(entry)
+
+    def put(self, *records: Record) -> None:
+        """Raises LedgerDamagedError for a run without its population, and a part without its run."""
+        for record in records:
+            if isinstance(record, Population):
+                self.populations[record.name] = record
+            elif isinstance(record, Run) and record.population in self.populations:
+                self.runs[record.run_id] = record
+            elif isinstance(record, Part) and record.run_id in self.runs:
+                self.parts[record.part] = record
+                self._of_run.setdefault(record.run_id, set()).add(record.part)
+            else:
+                raise LedgerDamagedError(BROKEN)
+
+    def parts_of(self, run_id: str) -> list[Part]:
+        """In the order of their windows; released ones too."""
+        found = [self.parts[number] for number in self._of_run.get(run_id, ())]
+        return sorted(found, key=lambda part: (part.first_window, part.part))
+
+    def runs_of(self, population: str | None = None) -> list[Run]:
+        """In the order in which they were reserved; of one population, or of all."""
+        found = [run for run in self.runs.values() if population in (None, run.population)]
+        return sorted(found, key=lambda run: (run.reserved_at, run.run_id))
+
+    def run_of_input(self, population: str, stream: str, input_fingerprint: str) -> str:
+        """The first run of this stream, by its name, of which a part was started on this input; "" if there is none."""
+        started = {part.run_id for part in self.parts.values() if part.drew_from(input_fingerprint)}
+        found = [run for run in self.runs.values() if run.run_id in started]
+        return min((run.run_id for run in found if (run.population, run.stream) == (population, stream)), default="")
+
+    def balances(self) -> list[Balance]:
+        """Of all populations, by name."""
+        return [self.balance(self.populations[name]) for name in sorted(self.populations)]
+
+    def balance(self, population: Population) -> Balance:
+        """The sum over all runs, in whole numbers; of the released ones what they keep."""
+        runs = [run for run in self.runs.values() if run.population == population.name]
+        prices = [run.price for run in runs if run.status != Status.RELEASED]
+        kept = [run.kept for run in runs if run.status == Status.RELEASED]
+        total = population.rule.total(functools.reduce(operator.add, prices, NOTHING), len(prices))
+        return Balance(population, len(prices), functools.reduce(operator.add, kept, total))

@@ -1,0 +1,284 @@
+"""Nights of one run by the code that real ones run, killed before any line, with copies of all files coming and going.
+
+Whatever happens: no window of a run is answered twice, and no run has an answer that its population was not charged
+for. Where nothing but processes was lost, the same command brings the part to its end, and all of it costs one run.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from dp_transforms.plan.lifetime_cost import LifetimeCost
+from dp_transforms.runs.ledger import LedgerDamagedError
+from tests.helpers.killed_nights import PLAN, WINDOWS, Lines, NightFolder, in_a_process
+
+COST = LifetimeCost.of_plan(PLAN)
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # what is killed are processes, not the machine
+LEDGER = ("ledger.db", "ledger.db.counter")
+LOGS = st.sampled_from("aab")
+RARELY = st.sampled_from([False, False, False, True])
+SHARES = st.integers(0, 2**32).map(lambda seed: random.Random(seed).random())  # of a night, after which it is killed
+
+
+def lines_of_a_night() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        nights, lines = NightFolder(pathlib.Path(folder)), Lines()
+        nights.take(1)
+        sys.settrace(lines.trace)
+        try:
+            nights.take(2)
+        finally:
+            sys.settrace(None)
+        return lines.count
+
+
+class NightMachine(RuleBasedStateMachine):
+    """is_whole: no file was taken back, and no operator has ended the run."""
+
+    has_ledger = True
+    lines = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not NightMachine.lines:
+            NightMachine.lines = lines_of_a_night()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-nights-", dir=MEMORY))
+        self.copies = self.folder / "copies"
+        self.copies.mkdir()
+        self.nights = NightFolder(self.folder, has_ledger=self.has_ledger)
+        self.is_whole = True
+        self.answers: dict[tuple[str, int], set[str]] = {}
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @property
+    def closed(self) -> int:
+        try:
+            return self.nights.state.header.closed_through
+        except ValueError:
+            return 0
+
+    @property
+    def begun(self) -> tuple[int, str] | None:
+        """Only where no file was taken back."""
+        return self.nights.begun() if self.is_whole and (self.folder / "run.state").exists() else None
+
+    @rule(ahead=st.integers(1, 2), log=LOGS, is_bad=RARELY)
+    def take(self, ahead: int, log: str, is_bad: bool) -> None:
+        end = self.closed + ahead
+        may_run = self.is_whole and not is_bad and self.begun in (None, (end, log))
+        _, said = in_a_process(lambda: self.nights.take(end, log, is_bad=is_bad))
+        assert not (may_run and said), said
+
+    @rule(ahead=st.integers(1, 2), log=LOGS, share=SHARES, is_bad=RARELY)
+    def take_and_die(self, ahead: int, log: str, share: float, is_bad: bool) -> None:
+        end = self.closed + ahead
+        in_a_process(lambda: self.nights.take(end, log, is_bad=is_bad), 1 + int(share * self.lines))
+
+    @precondition(lambda self: self.begun)
+    @rule(share=st.none() | SHARES)
+    def fail_at_what_was_killed(self, share: float | None) -> None:
+        """By its log; it may then be taken from another one, if nothing of it can have been read."""
+        assert self.begun
+        end, log = self.begun
+        die_at = None if share is None else 1 + int(share * self.lines)
+        _, said = in_a_process(lambda: self.nights.take(end, log, is_bad=True), die_at)
+        if "the log is bad" in said:
+            self.take_another(end)
+
+    def take_another(self, end: int) -> None:
+        in_a_process(lambda: self.nights.take(end, "b"))
+
+    @precondition(lambda self: self.begun)
+    @rule()
+    def take_again_what_was_killed(self) -> None:
+        assert self.begun
+        end, log = self.begun
+        _, said = in_a_process(lambda: self.nights.take(end, log))
+        assert not said, said
+
+    @rule()
+    def move_the_report(self) -> None:
+        self.nights.move_report()
+
+    @rule(what=st.sampled_from([("run.state",), LEDGER[:1], LEDGER[1:], ("run.state", *LEDGER)]))
+    def keep(self, what: tuple[str, ...]) -> None:
+        for name in what:
+            if (self.folder / name).exists():
+                shutil.copy(self.folder / name, self.copies / name)
+
+    @rule(name=st.sampled_from(["run.state", "run.state", *LEDGER]))
+    def bring_back(self, name: str) -> None:
+        """One of the files alone: what no copy of a ledger or a state can tell is in docs/budgets_over_runs.md."""
+        if (self.copies / name).exists():
+            shutil.copy(self.copies / name, self.folder / name)
+            self.is_whole = False
+
+    @precondition(lambda self: not self.is_whole)
+    @rule(share=st.none() | SHARES)
+    def repair_and_begin_anew(self, share: float | None) -> None:
+        """The operator gives up: what is lost is charged, and another run begins."""
+        if self.has_ledger and (self.folder / "ledger.db").exists():
+            if share is not None:
+                in_a_process(lambda: self.nights.ledger.repair(), 1 + int(share * 400))
+            self.nights.ledger.repair()
+            for run, _ in self.nights.ledger.runs():
+                if run.status == "reserved":
+                    self.nights.ledger.abandon(run.run_id)
+        self.nights.begin_anew()
+        self.is_whole = True
+        for path in self.copies.iterdir():
+            path.unlink()
+
+    @precondition(lambda self: self.has_ledger and (self.folder / "ledger.db").exists())
+    @rule(what=st.sampled_from(["fail_run", "fail_run", "abandon", "release"]))
+    def operate(self, what: str) -> None:
+        def work() -> None:
+            ledger = self.nights.ledger
+            for run, _ in ledger.runs():
+                if run.status == "reserved":
+                    getattr(ledger, what)(run.run_id)
+
+        _, said = in_a_process(work)
+        self.is_whole &= bool(said) or what == "fail_run"
+
+    @invariant()
+    def no_window_is_answered_twice_and_no_answer_is_free(self) -> None:
+        for window, found in self.nights.published().items():
+            self.answers.setdefault(window, set()).update(found)
+        assert all(len(found) == 1 for found in self.answers.values()), self.answers
+        if self.has_ledger and self.answers:
+            self.check_charged({run_id for run_id, _ in self.answers})
+
+    def check_charged(self, drawn: set[str]) -> None:
+        try:
+            ledger = self.nights.ledger
+            runs, (balance,) = ledger.runs(), ledger.balances()
+        except LedgerDamagedError:
+            assert not self.is_whole
+            return
+        assert drawn <= {run.run_id for run, _ in runs if run.status != "released"}
+        assert balance.total.epsilon >= len(drawn) * COST.epsilon
+        if self.is_whole:
+            assert len([run for run, _ in runs if run.status == "reserved"]) <= 1
+        assert not [finding for finding in ledger.doctor() if finding.is_fault]
+
+
+class AloneMachine(NightMachine):
+    """A run without a ledger: nothing but its state. Who goes back to an older one has left the guarantee."""
+
+    has_ledger = False
+
+    def bring_back(self, name: str) -> None:
+        """Not here."""
+
+
+def check(machine: type[NightMachine], examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=(Phase.generate,),  # a smaller example would take minutes
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("machine", [NightMachine, AloneMachine])
+def test_a_run_is_answered_once_and_paid_for_whatever_is_killed(machine: type[NightMachine]) -> None:
+    check(machine, 4, 40)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("machine", [NightMachine, AloneMachine])
+def test_a_run_is_answered_once_and_paid_for_in_thousands_of_kills(machine: type[NightMachine]) -> None:
+    check(machine, 300, 50)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# All lines, one after the other
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def take_again(machine: NightMachine) -> None:
+    machine.take_again_what_was_killed()
+
+
+def take_what_was_moved(machine: NightMachine) -> None:
+    """Both again, from the log as it was and from another one."""
+    end, log = machine.begun or (0, "")
+    machine.move_the_report()
+    machine.take_another(end)
+    machine.no_window_is_answered_twice_and_no_answer_is_free()
+    in_a_process(lambda: machine.nights.take(end, log))
+
+
+def fail_and_take_another(machine: NightMachine) -> None:
+    machine.fail_at_what_was_killed(None)
+
+
+def bring_back_the_state(machine: NightMachine) -> None:
+    end = machine.nights.begun() or (machine.closed + 1, "a")
+    machine.bring_back("run.state")
+    machine.move_the_report()
+    for log in ("b", "a"):
+        in_a_process(lambda log=log: machine.nights.take(end[0], log, is_bad=log == "a"))
+        in_a_process(lambda: machine.nights.take(end[0], "b"))
+    machine.repair_and_begin_anew(None)
+
+
+AFTERWARDS = [take_again, take_what_was_moved, fail_and_take_another, bring_back_the_state]
+
+
+def kill_each_line(machine: NightMachine, afterwards: Callable[[NightMachine], None], lines: range) -> None:
+    for at in lines:
+        machine.take(1, "a", False)
+        machine.keep(("run.state",))
+        end = machine.closed + 1
+        in_a_process(lambda end=end, at=at: machine.nights.take(end, "a"), at)
+        machine.no_window_is_answered_twice_and_no_answer_is_free()
+        if machine.begun or afterwards is bring_back_the_state:
+            afterwards(machine)
+            machine.no_window_is_answered_twice_and_no_answer_is_free()
+        if machine.begun:
+            machine.take_again_what_was_killed()
+        if machine.closed > WINDOWS - 4:
+            machine.repair_and_begin_anew(None)
+
+
+def kill_all_nights(afterwards: Callable[[NightMachine], None], stride: int) -> None:
+    for kind in (NightMachine, AloneMachine):
+        if kind is AloneMachine and afterwards is bring_back_the_state:
+            continue  # a state cannot tell that it is an older copy: only a ledger can
+        machine = kind()
+        try:
+            kill_each_line(machine, afterwards, range(1 + AFTERWARDS.index(afterwards), machine.lines, stride))
+        finally:
+            machine.teardown()
+
+
+@pytest.mark.parametrize("afterwards", AFTERWARDS)
+def test_a_night_that_is_killed_before_any_line(afterwards: Callable[[NightMachine], None]) -> None:
+    kill_all_nights(afterwards, 67)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("afterwards", AFTERWARDS)
+def test_a_night_that_is_killed_before_each_line(afterwards: Callable[[NightMachine], None]) -> None:
+    kill_all_nights(afterwards, 1)
