@@ -259,7 +259,7 @@ def test_a_log_that_changes_while_it_is_read_is_an_error(s3: S3Server, bucket: s
 def test_a_network_that_is_cut_in_the_middle(
     s3: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("dp_transforms.stores.remote_files._PAUSES", (0.0,))
+    monkeypatch.setattr("dp_transforms.stores.range_reader._PAUSES", (0.0,))
     url = f"{bucket}/{name}"
     remote_files.put_new(url, FORMATS[name])
     chunks = find_log_chunks([url], FIELDS)
