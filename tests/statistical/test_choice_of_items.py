@@ -40,7 +40,7 @@ def _pairs(keys: StreamKeys, windows: int) -> UserPairs:
     rows = windows * ITEMS
     return UserPairs(
         users,
-        np.arange(len(users) + 1) * rows,
+        np.repeat(np.arange(len(users)), rows),
         np.tile(np.repeat(np.arange(windows), ITEMS), len(users)),
         np.tile(np.arange(ITEMS), len(users) * windows),
         table,
