@@ -34,11 +34,9 @@ from dp_transforms.reports import (
     decode_report,
     encode_report,
     read_report_file,
-    report_file_bytes,
     report_format,
-    write_report_file,
 )
-from dp_transforms.reports.files import replace_private, replace_stored, replace_whole, write_error
+from dp_transforms.reports.files import replace_whole, report_writer, write_error
 from dp_transforms.stores.local_files import publish
 from dp_transforms.stores.remote_files import copy_new, draft_url, is_remote, remove
 
@@ -112,16 +110,7 @@ def _write_reports(encoded: Iterable[bytes], path: str, header: ReportHeader, sh
     for report in gathered_reports(encoded):
         if kept.setdefault((report.stream, report.window_start), report) is not report:
             conflicting.inc()
-    file_format = report_format(path)
-
-    def write(temporary: str) -> None:
-        write_report_file(temporary, header, kept.values(), file_format=file_format)
-
-    if is_remote(path):
-        content = report_file_bytes(header, kept.values(), file_format=file_format)
-        replace_stored(path, content, shown_name=shown_name)
-    else:
-        replace_whole(path, write, shown_name=shown_name)
+    replace_whole(path, report_writer(header, kept.values(), report_format(path)), shown_name=shown_name)
     return path
 
 
@@ -252,10 +241,7 @@ class WriteRejectedFolder(beam.PTransform):
 
 def _write_rejected(encoded: Iterable[bytes], path: str, shown_name: str | None) -> str:
     packed = [data for data in encoded if data]
-    if is_remote(path):
-        replace_stored(path, _lines_of(packed), shown_name=shown_name)
-    else:
-        replace_private(path, lambda handle: write_rejected_lines(handle, packed), shown_name=shown_name)
+    replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600, shown_name=shown_name)
     return path
 
 

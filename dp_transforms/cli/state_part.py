@@ -344,7 +344,7 @@ def _facts(state: StateFile, plan: Plan, end: int, log: str, output: str, noise_
     def facts(how: VerdictKind, record: PartRecord) -> PartFacts:
         return PartFacts(how, plan, record, header, state.path, state.fingerprint, noise_key)
 
-    done = header.finished(end, log, output)
+    done = header.finished(end, log)
     if done is not None:
         return facts(VerdictKind.DONE, done)
     if end <= header.closed_through:

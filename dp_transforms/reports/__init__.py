@@ -19,14 +19,10 @@ Sinks for the reports of a stream: `ReportFolder`, one file per window, `ReportT
     `table_rows`          tables and statements
     `report_table`        a key for each window, in PostgreSQL or SQLite
 
-Each module loads the libraries of its own format or sink alone, and this one those of none: sinks are loaded when they
-are asked for. Knows no Beam.
+The library of a format or a sink is loaded when it is used. Knows no Beam.
 """
 
 from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
 
 from dp_transforms.reports.files import (
     Report,
@@ -40,22 +36,10 @@ from dp_transforms.reports.files import (
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
 from dp_transforms.reports.records import HEADER_KEY, ReportFileError, ReportHeader
-
-if TYPE_CHECKING:
-    from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
-    from dp_transforms.reports.report_table import ReportTable, read_report_table
-    from dp_transforms.reports.report_topic import ReportTopic
-    from dp_transforms.reports.report_writer import ReportSink, ReportWriter
-
-_SINKS = {
-    "ReportFolder": "report_folder",
-    "ReportSink": "report_writer",
-    "ReportTable": "report_table",
-    "ReportTopic": "report_topic",
-    "ReportWriter": "report_writer",
-    "read_report_folder": "report_folder",
-    "read_report_table": "report_table",
-}
+from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
+from dp_transforms.reports.report_table import ReportTable, read_report_table
+from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports.report_writer import ReportSink, ReportWriter
 
 __all__ = [
     "HEADER_KEY",
@@ -80,9 +64,3 @@ __all__ = [
     "report_of_json",
     "write_report_file",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _SINKS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_SINKS[name]}"), name)

@@ -9,7 +9,6 @@ import importlib
 import io
 import os
 import pathlib
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, BinaryIO
@@ -18,7 +17,7 @@ from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order
-from dp_transforms.stores.local_files import Path, create_new, open_regular, sync_folder
+from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, write_whole
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
 _ENDINGS = {
@@ -29,7 +28,6 @@ _ENDINGS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_PRIVATE_MODE = 0o600
 _SHOWN_WINDOWS, _SHOWN_ITEMS = 24, 8
 _MODULES = {"avro": "avro", "json": "json_lines", "parquet": "parquet"}
 
@@ -56,34 +54,26 @@ def write_report_file(
     Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
     that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
     """
-    report_writer = _module_of(file_format or report_format(path))
-    ordered = in_file_order(map(checked_report, reports))
+    write = report_writer(header, reports, file_format or report_format(path))
     try:
         with new_on_disk(path) as handle:
-            report_writer.write(handle, header, ordered)
+            write(handle)
     except OSError as error:
         raise write_error(path, error) from error
 
 
-@contextlib.contextmanager
-def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A new file, which is on the disk at the end of the block. If anything fails, no file remains. Raises OSError."""
-    handle = create_new(path, mode)
-    try:
-        with handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
+def report_writer(
+    header: ReportHeader, reports: Iterable[WindowReport], file_format: str
+) -> Callable[[IO[bytes]], None]:
+    """Writes these reports, once they are checked and sorted, into a file of this format that is open."""
+    ordered = in_file_order(map(checked_report, reports))
+    return lambda handle: _module_of(file_format).write(handle, header, ordered)
 
 
 def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
     """What `write_report_file` would write. For ``avro`` and ``json``, the same reports always make the same bytes."""
     handle = io.BytesIO()
-    _module_of(file_format).write(handle, header, in_file_order(map(checked_report, reports)))
+    report_writer(header, reports, file_format)(handle)
     return handle.getvalue()
 
 
@@ -233,39 +223,21 @@ def _items(window: WindowReport) -> tuple[tuple[str, ...], int]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def replace_whole(path: str, write: Callable[[str], None], *, shown_name: str | None = None) -> None:
-    """Lets ``write`` make a new file beside ``path``, and puts it at ``path`` in one step.
+def replace_whole(
+    path: str, write: Callable[[BinaryIO], None], *, mode: int = 0o666, shown_name: str | None = None
+) -> None:
+    """Puts a file at ``path``, a local one or a URL, whole and in one step, also in the place of the one that this step
+    wrote before.
 
+    mode: of a local file, from its creation on, before the umask; who may read one in a store is the store's affair.
     shown_name: the name of the output for errors; None: path. Raises ReportFileError.
     """
-    temporary = str(pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp"))
     try:
-        write(temporary)
-        os.replace(temporary, path)
-    except (OSError, ReportFileError) as error:
-        cause = error.__cause__ if isinstance(error, ReportFileError) else error
-        if isinstance(cause, OSError):  # with the name that the user knows, not the temporary one
-            raise write_error(shown_name or path, cause) from None
-        raise
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-    sync_folder(path)
-
-
-def replace_stored(url: str, content: bytes, *, shown_name: str | None = None) -> None:
-    """The same in a store, in which a file always appears as a whole. Who may read it is the store's affair."""
-    try:
-        put_over(url, content)
+        if is_remote(path):
+            content = io.BytesIO()
+            write(content)
+            put_over(path, content.getvalue())
+        else:
+            write_whole(path, write, mode=mode, may_replace=True)
     except OSError as error:
-        raise write_error(shown_name or url, error) from None
-
-
-def replace_private(path: str, write: Callable[[IO[bytes]], None], *, shown_name: str | None = None) -> None:
-    """The same for a file that only its owner can read, from its creation on."""
-
-    def write_private(temporary: str) -> None:
-        with new_on_disk(temporary, _PRIVATE_MODE) as handle:
-            write(handle)
-
-    replace_whole(path, write_private, shown_name=shown_name)
+        raise write_error(shown_name or path, error) from None

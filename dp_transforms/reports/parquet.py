@@ -19,7 +19,6 @@ from dp_transforms.reports.records import (
     ReportFileError,
     ReportHeader,
     check_report,
-    json_bytes,
     parse_header,
     plain_fields,
     too_many_heavy_hitters,
@@ -96,15 +95,14 @@ def _records(file: pq.ParquetFile) -> Iterator[WindowReport]:
         if any(columns.column(i).num_values > _MAX_VALUES_PER_COLUMN for i in range(columns.num_columns)):
             raise ReportFileError(f"a row group of the Parquet file has more than {_MAX_VALUES_PER_COLUMN} values.")
         for batch in file.iter_batches(batch_size=_BATCH_WINDOWS, row_groups=[row_group]):
-            texts = _Texts()
             if _is_within_bounds(batch):
-                yield from _decoded(batch, texts)
+                yield from _decoded(batch)
             else:
                 for row in range(len(batch)):
                     window = batch.slice(row, 1)
                     if not _is_within_bounds(window):
                         raise too_many_heavy_hitters()
-                    yield from _decoded(window, texts)
+                    yield from _decoded(window)
 
 
 def _is_within_bounds(batch: pa.RecordBatch) -> bool:
@@ -117,53 +115,21 @@ def _is_within_bounds(batch: pa.RecordBatch) -> bool:
     return len(heavy_hitters) <= MAX_HEAVY_HITTERS and size <= MAX_RECORD_BYTES
 
 
-class _Texts:
-    """The texts of the dictionaries of a batch, each made and measured once: one of megabytes can be in very many rows.
-
-    Holds little more than one report may have.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[str, int], str] = {}
-        self._json_bytes: dict[str, int] = {}
-        self._held_bytes = 0
-
-    def of(self, name: str, column: pa.DictionaryArray) -> list[str | None]:
-        """The texts of a column, called ``name`` here."""
-        if self._held_bytes > MAX_RECORD_BYTES:
-            self._made, self._json_bytes, self._held_bytes = {}, {}, 0
-        indices = column.indices.to_pylist()
-        for index in {*indices}:
-            if index is not None and (name, index) not in self._made:
-                self._made[name, index] = column.dictionary[index].as_py()
-        return [self._made.get((name, index)) for index in indices]
-
-    def json_bytes(self, text: str) -> int:
-        """See `records.json_bytes`."""
-        if text not in self._json_bytes:
-            self._json_bytes[text] = json_bytes(text)
-            self._held_bytes += self._json_bytes[text]
-        return self._json_bytes[text]
-
-
-def _decoded(batch: pa.RecordBatch, texts: _Texts) -> Iterator[WindowReport]:
-    # Times as plain microseconds: the calendar of datetime ends before that of an int64.
-    plain = {
-        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
-        for field, column in zip(batch.schema, batch.columns, strict=True)
-        if field.name not in ("stream", "heavy_hitters")
-    }
+def _decoded(batch: pa.RecordBatch) -> Iterator[WindowReport]:
+    """Column by column: a scalar for each cell would take a multiple of the time."""
     windows = batch.column("heavy_hitters")
     entries = windows.flatten()
     names = [field.name for field in entries.type]
-    columns = (
-        texts.of(name, entries.field(name)) if name in ("item", "zone") else entries.field(name).to_pylist()
-        for name in names
-    )
-    heavy_hitters = [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    ends = itertools.accumulate(pc.list_value_length(windows).to_pylist())
-    begin = 0
-    for stream, end, *values in zip(texts.of("stream", batch.column("stream")), ends, *plain.values(), strict=True):
-        fields = {"stream": stream, "heavy_hitters": heavy_hitters[begin:end], **dict(zip(plain, values, strict=True))}
-        yield check_report(fields, texts.json_bytes)
-        begin = end
+    cells = zip(*(entries.field(name).to_pylist() for name in names), strict=True)
+    hitters = (dict(zip(names, entry, strict=True)) for entry in cells)
+    columns = {
+        # Times as plain microseconds: the calendar of datetime ends before that of an int64.
+        field.name: (column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column).to_pylist()
+        for field, column in zip(batch.schema, batch.columns, strict=True)
+        if field.name != "heavy_hitters"
+    }
+    columns["heavy_hitters"] = [
+        list(itertools.islice(hitters, count)) for count in pc.list_value_length(windows).to_pylist()
+    ]
+    for values in zip(*columns.values(), strict=True):
+        yield check_report(dict(zip(columns, values, strict=True)))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,17 +128,16 @@ def json_bytes(text: str) -> int:
     return len(json.encoder.encode_basestring(text).encode())
 
 
-def check_report(fields: Mapping[str, Any], measure: Callable[[str], int] = json_bytes) -> WindowReport:
+def check_report(fields: Mapping[str, Any]) -> WindowReport:
     """The report of one record, of any format, that was read or is to be written.
 
-    measure: `json_bytes`, or the same with a memory of texts that many reports share.
     Raises ReportFileError, which names the field and never its content, unless every field has its type and range. This
     is also the last check before publication: a noisy count beside ``above``, or a zone beside a level, would break the
     guarantee.
     """
     _check_names(fields, WindowReport._fields)
-    stream, stream_bytes = _text(fields["stream"], "stream", measure)
-    heavy_hitters, heavy_hitters_bytes = _heavy_hitters(fields["heavy_hitters"], measure)
+    stream, stream_bytes = _text(fields["stream"], "stream")
+    heavy_hitters, heavy_hitters_bytes = _heavy_hitters(fields["heavy_hitters"])
     report = WindowReport(
         stream=stream,
         window_start=_whole(fields["window_start"], "window_start", _FIRST_MICROS, _LAST_MICROS),
@@ -211,15 +210,12 @@ def _check_json_size(data: bytes) -> None:
         raise too_many_heavy_hitters()
 
 
-def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[HeavyHitter], int]:
+def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
     """The heavy hitters, and what they take as JSON."""
     if not isinstance(entries, (list, tuple)):
         raise ReportFileError("heavy_hitters of a report must be a list.")
     if len(entries) > MAX_HEAVY_HITTERS:
         raise too_many_heavy_hitters()
-    names = _of_names(entries, measure)
-    if names is not None:
-        return names
     heavy_hitters, size = [], 0
     for entry in entries:
         if type(entry) is HeavyHitter:
@@ -240,38 +236,10 @@ def _heavy_hitters(entries: Any, measure: Callable[[str], int]) -> tuple[list[He
             raise ReportFileError(
                 "noisy_count must be at least 0 beside a level: another one is not a count of mode looks."
             )
-        item, item_bytes = _text(entry["item"], "item", measure)
+        item, item_bytes = _text(entry["item"], "item")
         heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
         size += _HEAVY_HITTER_FRAME_BYTES + item_bytes
     return heavy_hitters, size
-
-
-def _of_names(entries: Sequence[Any], measure: Callable[[str], int]) -> tuple[list[HeavyHitter], int] | None:
-    """`_heavy_hitters` for entries of mode looks without counts, column by column: a run has ten thousands.
-    None for all others, and where anything is wrong: then each is looked at."""
-    kinds = set(map(type, entries))
-    if kinds == {dict} and set(map(len, entries)) == {len(HeavyHitter._fields)}:
-        try:
-            rows = [*map(operator.itemgetter(*HeavyHitter._fields), entries)]
-        except KeyError:
-            return None
-    elif kinds == {HeavyHitter}:
-        rows = [*entries]
-    else:
-        return None
-    items, zones, counts, levels, users = zip(*rows, strict=True)
-    if set(map(type, items)) != {str} or {*map(type, levels), *map(type, users)} != {int}:
-        return None
-    if {*map(type, zones), *map(type, counts)} != {type(None)}:
-        return None
-    if not (min(levels) >= 1 and min(users) >= 0 and max(max(levels), max(users)) <= _MAX_LONG):
-        return None
-    try:
-        # Each character of JSON is escaped by itself, so the texts are measured as one, and each has two quotes.
-        size = measure("".join(items)) + 2 * (len(items) - 1) if measure is json_bytes else sum(map(measure, items))
-    except UnicodeEncodeError:
-        return None
-    return [*map(HeavyHitter._make, rows)], size + len(rows) * _HEAVY_HITTER_FRAME_BYTES
 
 
 def _size(level: Any, at_least_users: Any) -> tuple[int | None, int | None]:
@@ -305,11 +273,11 @@ def is_unicode(text: object) -> bool:
     return True
 
 
-def _text(value: Any, name: str, measure: Callable[[str], int]) -> tuple[str, int]:
+def _text(value: Any, name: str) -> tuple[str, int]:
     """The text, and what it takes as JSON."""
     try:
         if isinstance(value, str):
-            return str(value), measure(value)
+            return str(value), json_bytes(value)
     except UnicodeEncodeError:
         pass
     raise ReportFileError(f"{name} of a record must be Unicode text.")

@@ -26,7 +26,7 @@ from typing import Any
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.files import new_on_disk, read_report_file, report_file_bytes
+from dp_transforms.reports.files import read_report_file, report_file_bytes
 from dp_transforms.reports.records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
 from dp_transforms.reports.report_writer import (
     Answer,
@@ -39,7 +39,7 @@ from dp_transforms.reports.report_writer import (
     ended_fields,
     parse_ended,
 )
-from dp_transforms.stores.local_files import open_regular, read_regular, sync_folder
+from dp_transforms.stores.local_files import new_on_disk, open_regular, read_regular, sync_folder
 
 FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
 _HEADER, _ENDED = "header.json", "ended.json"
@@ -102,7 +102,8 @@ class ReportFolder(ReportSink):
             if not self.is_begun:
                 return None, {}, None
             header, _ = _read_header(folder)
-            _check_run_id(folder, header, run_id)
+            asked = dataclasses.replace(header, run_id=run_id or header.run_id)
+            check_same_run(f"the folder {self.path!r}", header, asked)
             ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
             names = [name for name in _window_names(folder) if name not in known]
             return header, {name: _read_window(folder / name, header) for name in names}, ended
@@ -211,14 +212,6 @@ def _read_fields(path: pathlib.Path, names: set[str]) -> dict[str, Any]:
 
 def _line(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def _check_run_id(folder: pathlib.Path, header: ReportHeader, run_id: str | None) -> None:
-    if run_id is not None and header.run_id != run_id:
-        raise StreamError(
-            f"the folder {str(folder)!r} belongs to another run: its run_id is {header.run_id!r}, and this run has"
-            f" {run_id!r}. Name another folder."
-        )
 
 
 def _check_empty(folder: pathlib.Path) -> None:

@@ -219,9 +219,8 @@ class TablePlace(Place):
     def close(self) -> None:
         begun, self._begun = self._begun, None
         if begun is not None:
-            dropped = _DroppedError()
-            with contextlib.suppress(_DroppedError, StreamError), self.errors():
-                begun.__exit__(_DroppedError, dropped, None)
+            with contextlib.suppress(StreamError), self.errors(), begun:
+                self._connection.rollback()
 
     def _begin(self) -> None:
         """Locks the run until `commit`, unless this has been done: so what `get` does not find nobody else puts there.
@@ -232,10 +231,6 @@ class TablePlace(Place):
             self._connection = stack.enter_context(self._rows.transaction())
             self._ended = self._rows.locked_run(self._connection, self._header).ended
             self._begun = stack.pop_all()
-
-
-class _DroppedError(Exception):
-    """Ends a transaction without a commit."""
 
 
 def read_report_table(

@@ -42,7 +42,6 @@ DAMAGED = "was changed by another program, or is damaged. Start a new run, with 
 _WAIT_SECONDS = 60.0  # for another worker
 _FILE_MODE = 0o644
 _WINDOWS_AT_ONCE = 500  # a database takes so many values in a statement, and more
-_ITEMS_AT_ONCE = 20_000
 _EPOCH = datetime.datetime(1970, 1, 1)
 _ADVISORY_LOCK = 0x7368_6872  # of PostgreSQL, while the tables are made
 
@@ -253,9 +252,9 @@ class TableRows:
 
     def insert(self, connection: sa.Connection, run_id: str, reports: Sequence[WindowReport]) -> None:
         """reports: of windows that are not there."""
-        for some in _pieces(reports):
+        for place in range(0, len(reports), _WINDOWS_AT_ONCE):
             windows, items = [], []
-            for report in some:
+            for report in reports[place : place + _WINDOWS_AT_ONCE]:
                 of_both = {name: getattr(report, name) for name in ("stream", "window_start", "window_end")}
                 spent = {name: getattr(report, name) for name in ("epsilon_total", "delta", "epsilon_spent")}
                 held = report.heavy_hitters
@@ -349,17 +348,3 @@ def _item_row(rank: int, held: HeavyHitter) -> dict[str, Any]:
 def _heavy_hitter(row: Any) -> HeavyHitter:
     item = row.item if row.item_utf8 is None else bytes(row.item_utf8).decode()
     return HeavyHitter(item, row.zone, row.noisy_count, row.level, row.at_least_users)
-
-
-def _pieces(reports: Sequence[WindowReport]) -> Iterator[list[WindowReport]]:
-    """In their order: as many as one statement takes, and at least one."""
-    piece: list[WindowReport] = []
-    items = 0
-    for report in reports:
-        items += len(report.heavy_hitters)
-        if piece and (len(piece) == _WINDOWS_AT_ONCE or items > _ITEMS_AT_ONCE):
-            yield piece
-            piece, items = [], len(report.heavy_hitters)
-        piece.append(report)
-    if piece:
-        yield piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -117,26 +118,14 @@ class RunPart:
                 yield bucket, cell, hits
 
     def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
-        state = _OPENED.get(self)
+        state = _opened(self)
         return [] if state is None else list(state.cells_of(kind, buckets))
 
 
-class _Opened:
+@functools.lru_cache(maxsize=1)
+def _opened(part: RunPart) -> StateFile | None:
     """The state that this process read last, so that each of its cells is checked once and not for each shard."""
-
-    def __init__(self) -> None:
-        self._part: RunPart | None = None
-        self._state: StateFile | None = None
-
-    def get(self, part: RunPart) -> StateFile | None:
-        if part.state_path is None:
-            return None
-        if part != self._part or self._state is None:
-            self._part, self._state = part, part.state()
-        return self._state
-
-
-_OPENED = _Opened()
+    return part.state()
 
 
 def _by_bucket(users: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.uint64]]:

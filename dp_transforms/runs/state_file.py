@@ -28,7 +28,7 @@ import pyarrow as pa
 from dp_transforms.checks import on_one_line
 from dp_transforms.runs.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
 from dp_transforms.runs.state_header import StateError, StateHeader, at_path
-from dp_transforms.stores.local_files import create_new, mode_for_others, open_regular, sync_folder
+from dp_transforms.stores.local_files import mode_for_others, new_on_disk, open_regular, sync_folder
 
 _HEADER_KEY = b"shh.state"
 _END = "end"
@@ -155,19 +155,12 @@ def write_state(
         header.after(header.intent).to_json()
     schema = pa.schema(_FIELDS, metadata={_HEADER_KEY: text})
     chain = _Chain(text)
-    with create_new(path, _MODE) as file:
-        try:
-            with pa.ipc.new_file(file, schema) as writer:
-                for kind, bucket, cell in cells:
-                    digest = hashlib.sha256(cell).digest()
-                    chain.add(kind, bucket, digest)
-                    writer.write_batch(_row_batch(schema, kind, bucket, digest, cell))
-                writer.write_batch(_row_batch(schema, _END, 0, chain.digest(), _seal(key, chain.digest())))
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            os.unlink(path)
-            raise
+    with new_on_disk(path, _MODE) as file, pa.ipc.new_file(file, schema) as writer:
+        for kind, bucket, cell in cells:
+            digest = hashlib.sha256(cell).digest()
+            chain.add(kind, bucket, digest)
+            writer.write_batch(_row_batch(schema, kind, bucket, digest, cell))
+        writer.write_batch(_row_batch(schema, _END, 0, chain.digest(), _seal(key, chain.digest())))
 
 
 def replace_state(draft: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:

@@ -8,11 +8,9 @@ import json
 
 from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MOST_HEADER_BYTES = 4 << 20
-MOST_WHOLE_PARTS = 64
-MOST_EARLIER_PARTS = 100_000  # a year of five minutes, in 3 MB
-_SHORT_DIGITS = 16
+MOST_PARTS = 500
 _MOST_TEXT = 4096
 _HEX_DIGITS = 64
 
@@ -62,8 +60,7 @@ class StateHeader:
     key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
     user_field, item_field: the names of the fields of the log; from other fields each user would have a second purse.
     population: under which a ledger accounts for the run; "" for a run without a ledger.
-    parts: those that were finished last, in order: whatever was to be published of their windows is. earlier: of those
-        before them ``(end, the first digits of the input fingerprint)``, so that the header does not grow without end.
+    parts: the latest `MOST_PARTS` that were finished, in order: whatever was to be published of their windows is.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
         published from this input alone. begun_by: the version of shh that began it.
     next_fingerprint: of the state after the intent, from the moment when its report may be published; "" before.
@@ -77,7 +74,6 @@ class StateHeader:
     user_field: str
     item_field: str
     population: str = ""
-    earlier: tuple[tuple[int, str], ...] = ()
     parts: tuple[PartRecord, ...] = ()
     intent: PartRecord | None = None
     begun_by: str = ""
@@ -91,10 +87,9 @@ class StateHeader:
         _check_hex("key_fingerprint", self.key_fingerprint)
         if not all(isinstance(name, str) and name for name in (self.user_field, self.item_field)):
             raise ValueError("user_field and item_field must be names.")
-        _check_earlier(self.earlier)
-        if len(self.parts) > MOST_WHOLE_PARTS or (self.earlier and not self.parts):
-            raise ValueError("the latest parts must be whole, and the others short.")
-        begin = self.earlier[-1][0] if self.earlier else 0
+        if len(self.parts) > MOST_PARTS:
+            raise ValueError(f"only the latest {MOST_PARTS} parts must be kept.")
+        begin = self.parts[0].first if len(self.parts) == MOST_PARTS else 0
         for part in self.parts:
             if part.first != begin:
                 raise ValueError("each part must begin where the one before it ended.")
@@ -113,16 +108,10 @@ class StateHeader:
         """The windows before this one are closed."""
         return self.parts[-1].end if self.parts else 0
 
-    def finished(self, end: int, input_fingerprint: str, output: str) -> PartRecord | None:
-        """The part that ended before this window and had this input. output: of a part whose own is not kept."""
-        found = [part for part in self.parts if (part.end, part.input_fingerprint) == (end, input_fingerprint)]
-        if found:
-            return found[0]
-        short = end, input_fingerprint[:_SHORT_DIGITS]
-        if short not in self.earlier:
-            return None
-        at = self.earlier.index(short)
-        return PartRecord(self.earlier[at - 1][0] if at else 0, end, input_fingerprint, output)
+    def finished(self, end: int, input_fingerprint: str) -> PartRecord | None:
+        """The part that ended before this window and had this input, as long as it is kept."""
+        found = (part for part in self.parts if (part.end, part.input_fingerprint) == (end, input_fingerprint))
+        return next(found, None)
 
     def with_intent(self, intent: PartRecord | None, begun_by: str = "") -> StateHeader:
         """The header when this part is begun, by this version of shh; None: when none is."""
@@ -135,12 +124,7 @@ class StateHeader:
 
     def after(self, part: PartRecord) -> StateHeader:
         """The header when this part is finished."""
-        parts, earlier = (*self.parts, part), self.earlier
-        if len(parts) > MOST_WHOLE_PARTS:
-            short = parts[0].end, parts[0].input_fingerprint[:_SHORT_DIGITS]
-            parts, earlier = parts[1:], (*earlier, short)[-MOST_EARLIER_PARTS:]
-        ended = self.with_intent(None)
-        return dataclasses.replace(ended, parts=parts, earlier=earlier)
+        return dataclasses.replace(self.with_intent(None), parts=(*self.parts, part)[-MOST_PARTS:])
 
     def ended_before(self, end: int) -> StateHeader:
         """The header when the part that was begun has ended before this window, which may be earlier than intended. A
@@ -184,8 +168,7 @@ class StateHeader:
         try:
             intent, parts = fields.get("intent"), [PartRecord(**part) for part in fields["parts"]]
             begun = None if intent is None else PartRecord(**intent)
-            earlier = tuple((end, digits) for end, digits in fields["earlier"])
-            return cls(**{**fields, "parts": tuple(parts), "intent": begun, "earlier": earlier})
+            return cls(**{**fields, "parts": tuple(parts), "intent": begun})
         except (KeyError, TypeError, ValueError):
             raise StateError("its header has missing, unknown or wrong fields. It is damaged.") from None
 
@@ -194,18 +177,6 @@ def _check_hex(name: str, text: object) -> None:
     is_hex = isinstance(text, str) and len(text) == _HEX_DIGITS and not set(text) - set("0123456789abcdef")
     if not is_hex:
         raise ValueError(f"{name} must be {_HEX_DIGITS} hex digits.")
-
-
-def _check_earlier(earlier: tuple[tuple[int, str], ...]) -> None:
-    if len(earlier) > MOST_EARLIER_PARTS:
-        raise ValueError("too many parts.")
-    before = 0
-    for end, digits in earlier:
-        if not is_whole(end) or end <= before:
-            raise ValueError("each part must end after the one before it.")
-        if not isinstance(digits, str) or len(digits) != _SHORT_DIGITS or digits.strip("0123456789abcdef"):
-            raise ValueError(f"the input of an earlier part must be {_SHORT_DIGITS} hex digits.")
-        before = end
 
 
 def at_path(path: str, error: StateError) -> StateError:

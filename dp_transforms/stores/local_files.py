@@ -75,6 +75,21 @@ def create_new(path: Path, mode: int = 0o666) -> BinaryIO:
     return open(os.open(path, flags, mode), "wb")
 
 
+@contextlib.contextmanager
+def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A new file, which is on the disk at the end of the block. If anything fails, no file remains. Raises OSError."""
+    handle = create_new(path, mode)
+    try:
+        with handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
 def append_private(path: Path, content: bytes) -> None:
     """Adds to the end of a file of this user, on to the disk; makes it if there is none. Raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -111,10 +126,8 @@ def write_whole(
     may_replace one, and of nothing else. Raises FileExistsError."""
     with draft_of(output) as folder:
         path = folder / "content"
-        with create_new(path, mode) as file:
+        with new_on_disk(path, mode) as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
         if may_replace and is_replaceable(output):
             os.replace(path, output)
             sync_folder(output)

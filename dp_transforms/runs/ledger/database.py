@@ -23,7 +23,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger.book import VERSION, Book, Entry, Record, now
+from dp_transforms.runs.ledger.book import Book, Entry, Record, now
 from dp_transforms.runs.ledger.copy_file import CopyFile, copy_path, promise, read_copy, replace_copy, settle
 from dp_transforms.runs.ledger.records import (
     Actor,
@@ -39,8 +39,6 @@ from dp_transforms.stores.local_files import create_new
 
 _POLL_SECONDS = 0.02
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while somebody writes
-
-_TABLE_BEFORE = "shh_ledger"  # of version 2: a new journal beside it would forget what it charged
 
 _tables = sa.MetaData()
 ENTRIES = sa.Table(
@@ -249,11 +247,6 @@ class Database:
         with self._writing() as connection:
             if sa.inspect(connection).has_table(ENTRIES.name):
                 return
-            if sa.inspect(connection).has_table(_TABLE_BEFORE):
-                raise LedgerError(
-                    f"the ledger {self.name} has an older version, and this program knows version {VERSION} alone. Use"
-                    " the shh that wrote it."
-                )
             was_deleted = self._was_deleted(found, create, rebuild)
             _tables.create_all(connection)
             if was_deleted:
