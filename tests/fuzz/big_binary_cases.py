@@ -207,15 +207,15 @@ def parquet_cases() -> list[BigCase]:
             "either",
             30,
         ),
-        BigCase("a window of 10 million heavy hitters", *report, _report_parquet(10**7, "i")),
-        BigCase("2^18 labels of a megabyte", *report, _report_parquet(2**18, "x" * MB)),
-        BigCase("2^18 heavy hitters", *report, _report_parquet(2**18, "i"), "accepted", 30),
-        BigCase("2^18 heavy hitters with long labels", *report, _report_parquet(2**18, "i" * 60), "accepted", 30),
+        BigCase("a window of 10 million heavy hitters", *report, report_parquet(10**7, "i")),
+        BigCase("2^18 labels of a megabyte", *report, report_parquet(2**18, "x" * MB)),
+        BigCase("2^18 heavy hitters", *report, report_parquet(2**18, "i"), "accepted", 30),
+        BigCase("2^18 heavy hitters with long labels", *report, report_parquet(2**18, "i" * 60), "accepted", 30),
         BigCase("footer that says 4 GB", *log, as_file(lambda: b"PAR1" + bytes(100) + b"\xff\xff\xff\xff" + b"PAR1")),
     ]
 
 
-def _report_parquet(count: int, label: str, windows: int = 1, stream: str = "news") -> Callable[[pathlib.Path], None]:
+def report_parquet(count: int, label: str, windows: int = 1, stream: str = "news") -> Callable[[pathlib.Path], None]:
     """Windows, each of ``count`` heavy hitters with one label: in the file these are a few KB."""
 
     def write(path: pathlib.Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter
 from dp_transforms.reports import HEADER_KEY, ReportFileError, decode_report, encode_report
+from dp_transforms.reports.records import MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
+from tests.fuzz.big_binary_cases import report_parquet
 from tests.helpers.report_samples import COUNTS, ENDINGS, HEADER, IN_ORDER, LABELS, NAMES, read_all, refusal, written
 
 
@@ -33,7 +35,7 @@ def test_a_cut_file_is_refused_except_between_its_records(tmp_path, ending):
         whole |= {place + 1 for place, byte in enumerate(data) if byte == ord("\n")}
     if ending == "avro":  # the sync marker ends the header, and each block: here there is one
         whole |= {data.index(data[-16:]) + 16}
-    for size in range(len(data) + 1):
+    for size in sorted({*range(0, len(data), 17), *whole}):
         cut.write_bytes(data[:size])
         if size in whole:
             assert read_all(cut)[0] == HEADER
@@ -42,11 +44,12 @@ def test_a_cut_file_is_refused_except_between_its_records(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_random_bytes_and_empty_files_are_refused(tmp_path, ending):
+def test_what_is_no_file_of_its_format_is_refused(tmp_path, ending):
     generator = random.Random(3)
+    others = [written(tmp_path, other).read_bytes() for other in ENDINGS if other != ending]
     path = tmp_path / f"junk.{ending}"
-    for size in [0, 1, 4, 100, 5000]:
-        path.write_bytes(generator.randbytes(size))
+    for content in (*others, *map(generator.randbytes, [0, 1, 4, 100, 5000])):
+        path.write_bytes(content)
         refusal(path)
 
 
@@ -56,7 +59,7 @@ def test_damaged_bytes_end_in_one_line_or_in_checked_records(tmp_path, ending):
     path = tmp_path / f"damaged.{ending}"
     generator = random.Random(11)
     refused = 0
-    for _ in range(400):
+    for _ in range(150):
         damaged = bytearray(data)
         for _ in range(generator.choice([1, 3, 20])):
             damaged[generator.randrange(len(damaged))] = generator.choice([0, 127, 128, 255, generator.randrange(256)])
@@ -65,16 +68,7 @@ def test_damaged_bytes_end_in_one_line_or_in_checked_records(tmp_path, ending):
         assert "\n" not in error
         refused += bool(error)
         assert [decode_report(encode_report(found)) for found in reports] == reports
-    assert refused > 200
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_file_under_another_ending_is_refused(tmp_path, ending):
-    data = written(tmp_path, ending).read_bytes()
-    for other in {*ENDINGS} - {ending}:
-        path = tmp_path / f"other.{other}"
-        path.write_bytes(data)
-        refusal(path)
+    assert refused > 75
 
 
 def test_errors_while_opening_name_the_path_and_the_reason(tmp_path):
@@ -120,20 +114,10 @@ NAMES_LINE = encode_report(NAMES) + "\n"
         [HEADER_LINE, RECORD_LINE.replace('"delta"', '"stream": "x", "delta"')],
         [HEADER_LINE, RECORD_LINE.replace('"delta"', '"raw_count": 5, "delta"')],
         [HEADER_LINE, RECORD_LINE.replace('"zone": "above", "noisy_count": null', '"zone": "above", "noisy_count": 5')],
-        [HEADER_LINE, RECORD_LINE.replace('"level": null, "at', '"level": 1, "at')],
-        [HEADER_LINE, RECORD_LINE.replace('"at_least_users": null}', '"at_least_users": 3}')],
-        [HEADER_LINE, RECORD_LINE.replace('"level": null, "at', '"at')],
+        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 3.0')],
         [HEADER_LINE, RECORD_LINE.replace(', "at_least_users": null', "")],
         [HEADER_LINE, RECORD_LINE.replace(', "zone": "between"', "").replace(', "noisy_count": 812', "")],
-        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 0')],
-        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": true')],
-        [HEADER_LINE, NAMES_LINE.replace('"level": 3', '"level": 3.0')],
-        [HEADER_LINE, NAMES_LINE.replace('"at_least_users": 240', '"at_least_users": -1')],
-        [
-            HEADER_LINE,
-            NAMES_LINE.replace('"zone": null, "noisy_count": 255', '"zone": "above", "noisy_count": 255'),
-        ],
-        [HEADER_LINE, NAMES_LINE.replace('"noisy_count": 255, "level": 3', '"noisy_count": -1, "level": 3')],
+        [HEADER_LINE, " " * (MAX_RECORD_BYTES + 1)],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "2017-10-01T04:00:00+02:00")],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "2017-13-01T04:00:00Z")],
         [HEADER_LINE, RECORD_LINE.replace("2017-10-01T04:00:00Z", "٢٠١٧-10-01T04:00:00Z")],
@@ -236,9 +220,7 @@ def test_an_avro_file_with_another_schema_is_refused_before_it_is_decoded(tmp_pa
         zigzag(1) + zigzag(8) + b"\xff" * 8 + b"S" * 16,
         b"\xff" * 30,
         avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", ABOVE, 5)]))),
-        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, -7, 1, 5)]))),
-        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, None, 0, 5)]))),
-        avro_block(1, avro_payload(LABELS._replace(heavy_hitters=[HeavyHitter("a", None, None, None, 5)]))),
+        avro_block(1, b"\0" * 3 + zigzag(MAX_HEAVY_HITTERS + 1) + b"\0" * 2_000_000),
         avro_block(1, avro_payload(LABELS._replace(window_end=(1 << 63) - 1))),
     ],
     ids=lambda _: "case",
@@ -247,13 +229,10 @@ def test_broken_avro_blocks_are_refused(tmp_path, blocks):
     refusal(avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, blocks))
 
 
-def test_an_avro_block_that_unpacks_to_more_than_the_bound_is_refused(tmp_path, monkeypatch):
-    from dp_transforms.reports import avro
-
-    path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, avro_block(1, b"\0" * 5_000_000))
-    assert path.stat().st_size < 20_000
-    monkeypatch.setattr(avro, "_MAX_BLOCK_BYTES", 1_000_000)
-    assert "unpacks to more than 1000000 bytes" in refusal(path)
+def test_an_avro_block_that_unpacks_to_more_than_the_bound_is_refused(tmp_path):
+    path = avro_file(tmp_path, WINDOW_REPORT_AVRO_SCHEMA, avro_block(1, bytes(MAX_RECORD_BYTES + (1 << 17))))
+    assert path.stat().st_size < 100_000
+    assert "unpacks to more than" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +262,17 @@ def test_a_parquet_file_with_another_schema_or_without_header_is_refused(tmp_pat
     assert read_all(other) == (HEADER, IN_ORDER)
 
 
-def test_a_parquet_row_group_of_more_values_than_the_bound_is_refused(tmp_path, monkeypatch):
-    from dp_transforms.reports import parquet
-
-    path = written(tmp_path, "parquet")
-    monkeypatch.setattr(parquet, "_MAX_VALUES_PER_COLUMN", 4)
-    assert "more than 4 values" in refusal(path)
+@pytest.mark.parametrize(
+    ("count", "label", "words"),
+    [
+        (MAX_HEAVY_HITTERS + 1, "i", "heavy hitters, got more"),
+        (2 * MAX_HEAVY_HITTERS, "i", "a row group of the Parquet file has more than"),
+        (100, "x" * 1_000_000, "heavy hitters, got more"),
+    ],
+)
+def test_a_parquet_window_beyond_the_bounds_is_refused_before_it_is_decoded(tmp_path, count, label, words):
+    """In the file it takes a few KB: one label stands in all of its rows."""
+    path = tmp_path / "hostile.parquet"
+    report_parquet(count, label)(path)
+    assert path.stat().st_size < 200_000
+    assert words in refusal(path)
