@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
-import random
 import shutil
 import signal
 import stat
@@ -16,10 +15,11 @@ from typing import Any
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import RunEnded, WindowReport
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file, report_file_bytes
 from dp_transforms.reports.records import MAX_HEADER_BYTES
 from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder, read_report_folder
+from tests.helpers.killed_nights import in_a_process
 from tests.helpers.sinks import ENDED, HEADER, MANY, REPORTS, files_of, header, one_item, write_all
 
 
@@ -241,51 +241,6 @@ def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def in_another_process(work: Callable[[], object]) -> int:
-    """Starts it; it ends with 0 when the work is done."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return child
-
-
-def test_workers_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(
-    sink: ReportFolder, tmp_path: pathlib.Path
-) -> None:
-    """30 deaths, two workers at a time for half of them; each starts anew from the beginning and gets a bit further."""
-    source, ended, killed = random.Random(5), RunEnded("news", 60, 60), 0
-
-    def work() -> None:
-        write_all(sink, MANY, ended)
-
-    for death in range(30):
-        children = [in_another_process(work) for _ in range(1 + death % 2)]
-        deadline = time.monotonic() + 60
-        while len(windows_of(sink)) < 2 * death and time.monotonic() < deadline:
-            time.sleep(0.0005)
-        time.sleep(source.uniform(0, 0.005))  # so that it meets any step of a file
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-        statuses = [os.waitpid(child, 0)[1] for child in children]
-        assert all(os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0 for status in statuses)
-        killed += sum(map(os.WIFSIGNALED, statuses))
-        found, reports, end = sink.read("run-1")
-        assert found in (HEADER, None)
-        assert 2 * death <= len(reports)
-        assert reports == MANY[: len(reports)]
-        assert end is None or len(reports) == len(MANY)
-    assert killed >= 10, "the test kills while they write"
-    assert os.waitstatus_to_exitcode(os.waitpid(in_another_process(work), 0)[1]) == 0
-    write_all(ReportFolder(str(tmp_path / "calm"), sink.file_format), MANY, ended)
-    visible = {name: data for name, data in files_of(sink.path).items() if not name.startswith(".")}
-    assert visible == files_of(tmp_path / "calm")
-
-
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "link", "unlink"])
 def test_a_worker_that_dies_between_two_steps_is_made_good(sink: ReportFolder, step: str) -> None:
     """Before and after each step of a file, as a process would stop there: nothing is tidied up."""
@@ -298,12 +253,12 @@ def test_a_worker_that_dies_between_two_steps_is_made_good(sink: ReportFolder, s
             def die(*arguments: object, **options: object) -> None:
                 if dies_after:
                     original(*arguments, **options)
-                os._exit(7)
+                os.kill(os.getpid(), signal.SIGKILL)
 
             setattr(os, step, die)
             writer.write(MANY[window])
 
-        assert os.waitstatus_to_exitcode(os.waitpid(in_another_process(write_and_die), 0)[1]) == 7
+        assert in_a_process(write_and_die) == (True, "")
         assert sink.read("run-1")[1] in (MANY[:window], MANY[: window + 1])
         writer.write(MANY[window])
         assert sink.read("run-1")[1] == MANY[: window + 1]

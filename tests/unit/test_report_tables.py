@@ -11,10 +11,8 @@ import secrets
 import signal
 import sqlite3
 import stat
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,8 +21,8 @@ import pytest
 import sqlalchemy as sa
 
 from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
-from dp_transforms.reports import ReportFileError, table_rows
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
+from dp_transforms.reports import ReportFileError
 from dp_transforms.reports.report_table import ReportTable, read_report_table
 from dp_transforms.reports.report_writer import ReportWriter
 from tests.helpers import postgres_server
@@ -143,37 +141,6 @@ def test_a_writer_waits_for_the_one_that_has_begun(table: ReportTable) -> None:
     writers_take_turns(table)
 
 
-def test_a_window_takes_three_statements_and_a_whole_run_no_more_for_more_windows(table: ReportTable) -> None:
-    counts = []
-    for reports in (MANY[:2], MANY):
-        another = dataclasses.replace(table, table=f"t{len(reports)}")
-        with statements() as sent:
-            another.write_whole(HEADER, reports, RunEnded("news", 60, 60))
-        assert another.read("run-1")[1] == reports
-        counts.append(len(sent))
-    assert counts[0] == counts[1]
-    with contextlib.closing(table.open(HEADER)) as writer:
-        writer.write(MANY[0])
-        with statements() as sent:
-            writer.write(MANY[1])
-        assert [statement.split()[0] for statement in sent] == ["SELECT", "INSERT", "INSERT"]
-
-
-@contextlib.contextmanager
-def statements() -> Iterator[list[str]]:
-    """What SQLAlchemy sends to any database meanwhile; one for many rows counts once."""
-    sent: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
-        sent.append(statement)
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Runs
 # ---------------------------------------------------------------------------------------------------------------------
@@ -221,15 +188,12 @@ def test_a_whole_run_is_written_once_or_not_at_all(table: ReportTable) -> None:
     assert rows_of(table) == before
 
 
-def test_a_whole_run_is_written_in_pieces(table: ReportTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of no more windows, and no more items unless a window has more by itself."""
-    monkeypatch.setattr(table_rows, "_WINDOWS_AT_ONCE", 3)
-    monkeypatch.setattr(table_rows, "_ITEMS_AT_ONCE", 7)
+def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table: ReportTable) -> None:
     more = [
-        report(window, *[HeavyHitter(f"{rank}", None, rank) for rank in range(window % 9)])
-        for window in range(100, 130)
+        report(window, *[HeavyHitter(f"{rank}", None, rank) for rank in range(window % 3)])
+        for window in range(100, 1200)
     ]
-    table.write_whole(HEADER, [*more[::-1], *EDGES], ENDED._replace(reports=100))
+    table.write_whole(HEADER, [*more[::-1], *EDGES], ENDED._replace(reports=2000))
     assert table.read("run-1")[1] == sorted([*more, *EDGES], key=lambda each: each.window_start)
 
 
@@ -293,69 +257,6 @@ def test_a_run_that_the_database_drops_is_not_begun(tmp_path: pathlib.Path) -> N
         with pytest.raises(StreamError, match="is damaged"):
             table.write_whole(HEADER, REPORTS[:1], ENDED)
         assert rows_of(table)[f"{table.table}_windows"] == []
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Workers in processes of their own
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def write_one_by_one(table: ReportTable, item: str) -> int:
-    """All of `MANY` in a commit for each window, each with this item. Returns how many had another answer. item: none
-    for their own, and an end."""
-    refused = 0
-    for window in MANY:
-        mine = window._replace(heavy_hitters=[window.heavy_hitters[0]._replace(item=item)]) if item else window
-        try:
-            write_all(table, [mine], None)
-        except StreamError as error:
-            if "already has another answer" not in str(error):
-                raise
-            refused += 1
-    if not item:
-        write_all(table, [], RunEnded("news", 60, 60))
-    return refused
-
-
-@contextlib.contextmanager
-def worker(table: ReportTable, item: str = "") -> Iterator[subprocess.Popen[str]]:
-    """A process that writes so. Prints how many were refused."""
-    program = (
-        "import sys; from dp_transforms.reports import ReportTable;"
-        " from tests.unit.test_report_tables import write_one_by_one;"
-        " print(write_one_by_one(ReportTable(sys.argv[1], sys.argv[2]), sys.argv[3]))"
-    )
-    words = [sys.executable, "-c", program, table.url, table.table, item]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.nightly
-def test_of_workers_with_two_answers_one_is_first_and_the_other_refused(table: ReportTable) -> None:
-    with worker(table, "heads") as one, worker(table, "tails") as other:
-        refused = [int(process.communicate(timeout=300)[0]) for process in (one, other)]
-    held = [window.heavy_hitters[0].item for window in table.read("run-1")[1]]
-    assert len(held) == sum(refused) == len(MANY)
-    assert refused == [held.count("tails"), held.count("heads")]
-
-
-@pytest.mark.nightly
-def test_workers_that_are_killed_anywhere_leave_whole_windows_and_the_last_one_finishes(table: ReportTable) -> None:
-    for death in range(1, 5):
-        with worker(table):
-            deadline = time.monotonic() + 300
-            while len(table.read("run-1")[1]) < 8 * death and time.monotonic() < deadline:
-                time.sleep(0.01)
-        _, reports, _ = table.read("run-1")
-        assert reports == MANY[: len(reports)]
-        assert 8 * death <= len(reports)
-    with worker(table) as last:
-        assert last.communicate(timeout=300)[0] == "0\n"
-    assert table.read("run-1") == (HEADER, MANY, RunEnded("news", 60, 60))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

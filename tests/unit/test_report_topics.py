@@ -1,4 +1,4 @@
-"""Topics of reports: their records, what a topic tells of a run, following it, and what is asked of Kafka's client.
+"""Topics of reports: their records, what a topic tells of a run, following it, and waiting for a broker.
 
 On the cluster that librdkafka simulates; a real broker is in tests/engines. What topics share with other sinks is in
 test_report_sinks.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import pathlib
 import time
-import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports import ReportFileError, report_topic, topic_records
+from dp_transforms.reports import ReportFileError, topic_records
 from dp_transforms.reports.avro import TOPIC_AVRO_SCHEMAS
 from dp_transforms.reports.report_topic import ReportTopic, TopicPlace, _partition, _transactional_id
 from dp_transforms.reports.report_writer import HeldRun, ReportNews, ReportWriter, TopicRecord
@@ -29,8 +28,8 @@ from dp_transforms.reports.topic_records import (
     decode_record,
     encode_record,
     kafka_errors,
+    read_from_beginning,
 )
-from dp_transforms.stores.kafka_client import silent_logger
 from dp_transforms.views.serving.report_source import Found, source_of
 from tests.helpers import report_samples
 from tests.helpers.sinks import (
@@ -49,7 +48,6 @@ from tests.helpers.sinks import (
 pytestmark = pytest.mark.waits
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
-admin = pytest.importorskip("confluent_kafka.admin")
 
 
 @pytest.fixture
@@ -180,19 +178,14 @@ def test_one_partition_has_all_of_a_run_once_in_either_format(sink: ReportTopic)
 
 
 def test_streams_of_a_run_and_runs_of_a_stream_share_a_topic(sink: ReportTopic) -> None:
-    runs = [("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news")]
-    for number, (run_id, stream) in enumerate(runs):
-        reports = [window._replace(stream=stream, epsilon_spent=0.1 * number) for window in REPORTS]
-        write_all(sink, reports, None, header(run_id, stream))
-    before = records_of(sink)
-    for number, (run_id, stream) in enumerate(runs):
-        reports = [window._replace(stream=stream, epsilon_spent=0.1 * number) for window in REPORTS]
-        write_all(sink, reports, None, header(run_id, stream))
-    assert records_of(sink) == before
-    assert len(before) == 4 * (1 + len(REPORTS))
-    assert sink.read("run-2")[1] == [window._replace(epsilon_spent=0.1) for window in REPORTS]
-    assert len({_transactional_id(header(*run)) for run in runs}) == len(runs), "none shuts out another"
-    assert all(_transactional_id(header(*run)).startswith("shh-") for run in runs)
+    runs = [header(*names) for names in (("run-1", "news"), ("run-2", "news"), ("run-1", "olds"), ("run", "1news"))]
+    for _ in range(2):
+        for number, run in enumerate(runs):
+            write_all(sink, [one_item(0, number)._replace(stream=run.stream)], None, run)
+    assert len(records_of(sink)) == 2 * len(runs)
+    assert sink.read("run-2")[1] == [one_item(0, 1)]
+    assert len({_transactional_id(run) for run in runs}) == len(runs), "none shuts out another"
+    assert all(_transactional_id(run).startswith("shh-") for run in runs)
     assert {_partition(header(f"run-{number}"), 3) for number in range(50)} == {0, 1, 2}
 
 
@@ -249,19 +242,7 @@ def test_a_run_that_has_not_begun_is_waited_for_and_of_several_runs_one_is_named
         TopicFollower(sink).read_new()
 
 
-def test_a_second_answer_is_refused_by_each_reading_as_by_the_reader_of_the_topic(sink: ReportTopic) -> None:
-    write_all(sink, WINDOWS[:1], None)
-    source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
-    assert source.poll() == Found(HEADER, WINDOWS[:1], None, True)
-    forge(sink, one_item(0, 8))
-    for _ in range(3):
-        with pytest.raises(UserError, match="a window of the run has two answers"):
-            source.poll()
-    with pytest.raises(StreamError, match="a window of the run has two answers"):
-        sink.read("run-1")
-
-
-def test_a_source_tells_only_what_is_new(sink: ReportTopic) -> None:
+def test_a_source_tells_only_what_is_new_and_refuses_a_second_answer_each_time(sink: ReportTopic) -> None:
     source = source_of([f"kafka://{sink.bootstrap_servers}/{sink.topic}"], "run-1")
     with pytest.raises(UserError, match="once the stream has begun"):
         source.poll()
@@ -270,10 +251,15 @@ def test_a_source_tells_only_what_is_new(sink: ReportTopic) -> None:
     assert source.poll() is None
     write_all(sink, WINDOWS[:3], RunEnded("news", 6, 3))
     assert source.poll() == Found(HEADER, WINDOWS[2:3], RunEnded("news", 6, 3), False)
-    assert source.poll() is None
+    forge(sink, one_item(0, 8))
+    for _ in range(2):
+        with pytest.raises(UserError, match="a window of the run has two answers"):
+            source.poll()
+    with pytest.raises(StreamError, match="a window of the run has two answers"):
+        sink.read("run-1")
 
 
-def test_records_that_are_gone_make_it_read_all_again(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_are_gone_make_it_read_all_again(sink: ReportTopic) -> None:
     """As after the topic was made anew, or retention was faster than the page."""
     write_all(sink, WINDOWS[:2], None)
     follower = TopicFollower(sink, "run-1")
@@ -310,139 +296,17 @@ def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: Repor
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is asked of the client, to the letter: settings, timeouts and offsets decide nothing while all goes well
+# Waiting, and transactions that fail
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-class Client:
-    """Notes each call, and then makes it."""
-
-    calls: list[tuple[Any, ...]]
-
-    def __init__(self, settings: dict[str, object], **more: object) -> None:
-        self.calls.append((type(self).__name__, settings, more))
-        super().__init__(settings, **more)  # type: ignore[call-arg]
-
-    def list_topics(self, *given: Any, **more: Any) -> Any:
-        self.calls.append(("list_topics", given, more))
-        return super().list_topics(*given, **more)  # type: ignore[misc]
-
-
-class Consumer(Client, confluent_kafka.Consumer):
-    def assign(self, places: list[Any]) -> None:
-        self.calls.append(("assign", [(place.topic, place.partition, place.offset) for place in places]))
-        super().assign(places)
-
-    def consume(self, *given: Any, **more: Any) -> Any:
-        self.calls.append(("consume", given, more))
-        return super().consume(*given, **more)
-
-    def close(self) -> None:
-        self.calls.append(("close",))
-        super().close()
-
-
-class Producer(Client, confluent_kafka.Producer):
-    def init_transactions(self, *given: Any) -> None:
-        self.calls.append(("init_transactions", given))
-        super().init_transactions(*given)
-
-    def commit_transaction(self, *given: Any) -> None:
-        self.calls.append(("commit_transaction", given))
-        super().commit_transaction(*given)
-
-    def abort_transaction(self, *given: Any) -> None:
-        self.calls.append(("abort_transaction", given))
-        super().abort_transaction(*given)
-
-    def purge(self, *given: Any) -> None:
-        self.calls.append(("purge", given))
-        super().purge(*given)
-
-    def produce(self, *given: Any, **more: Any) -> None:
-        self.calls.append(("produce", given, more))
-        super().produce(*given, **more)
-
-
-class AdminClient(Client, admin.AdminClient):
-    def list_offsets(self, asked: dict[Any, Any], **more: Any) -> Any:
-        places = [(place.topic, place.partition, type(spec)) for place, spec in asked.items()]
-        self.calls.append(("list_offsets", places, more))
-        return super().list_offsets(asked, **more)
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    monkeypatch.setattr(Client, "calls", [], raising=False)
-    for kind in (Consumer, Producer):
-        monkeypatch.setattr(confluent_kafka, kind.__name__, kind)
-    monkeypatch.setattr(confluent_kafka, "admin", types.SimpleNamespace(AdminClient=AdminClient))
-    return Client.calls
-
-
-def settings_of(sink: ReportTopic, own: dict[str, object]) -> dict[str, object]:
-    return {"retries": "7", "bootstrap.servers": sink.bootstrap_servers, "allow.auto.create.topics": False, **own}
-
-
-def test_what_a_run_asks_of_the_client(sink: ReportTopic, calls: list[tuple[Any, ...]]) -> None:
-    writer = sink.open(HEADER)
-    logger = {"logger": silent_logger()}
-    made = {call[0]: call for call in calls if call[0] in ("Consumer", "Producer", "AdminClient")}
-    assert made["Consumer"] == ("Consumer", settings_of(sink, topic_records.CONSUMER), logger)
-    assert made["AdminClient"] == ("AdminClient", settings_of(sink, {}), logger)
-    name = report_topic._transactional_id(HEADER)
-    assert len(name) == 36
-    own = {**report_topic._PRODUCER, "transactional.id": name}
-    assert made["Producer"] == ("Producer", settings_of(sink, own), logger)
-
-    named = [call[0] for call in calls if call[0] != "consume"]
-    shut_out_first = ["Producer", "list_topics", "init_transactions", "Consumer", "list_topics", "AdminClient"]
-    assert named == [*shut_out_first, "list_offsets", "assign", "close", "produce", "commit_transaction"]
-    assert [call[1:] for call in calls if call[0] == "list_topics"] == [(("reports",), {"timeout": 15.0})] * 2
-    (asked,) = (call for call in calls if call[0] == "list_offsets")
-    assert asked[1] == [("reports", number, type(admin.OffsetSpec.latest())) for number in range(4)]
-    uncommitted = confluent_kafka.IsolationLevel.READ_UNCOMMITTED
-    assert asked[2] == {"isolation_level": uncommitted, "request_timeout": 30.0}
-    beginning = [("reports", number, confluent_kafka.OFFSET_BEGINNING) for number in range(4)]
-    assert [call[1] for call in calls if call[0] == "assign"] == [beginning]
-    assert {str(call[1:]) for call in calls if call[0] == "consume"} == {str(((1000,), {"timeout": 0.1}))}
-
-    del calls[:]
-    writer.write(REPORTS[0])
-    writer.close()
-    writer.close()
-    (produced, *ended) = calls
-    assert produced[1][0] == "reports"
-    assert produced[1][2:] == (b"run-1|news|2017-10-01T03:00:00Z", _partition(HEADER, 4))
-    assert produced[2] == {"headers": {"shh.run_id": b"run-1"}}
-    assert ended == [("abort_transaction", (10.0,)), ("purge", ()), ("purge", ())], "what is open is given up, once"
-
-
-def test_how_long_a_run_waits_for_the_broker(sink: ReportTopic, calls: list[tuple[Any, ...]]) -> None:
-    writer = sink.open(HEADER)
-    writer.commit()
-    writer.write(REPORTS[0])
-    writer.commit()
-    writer.commit()
-    writer.close()
-    waits = [call for call in calls if call[0] in ("init_transactions", "commit_transaction", "abort_transaction")]
-    assert waits == [("init_transactions", (120.0,)), *[("commit_transaction", (120.0,))] * 2]
-
-
-def test_reading_alone_asks_for_no_last_offsets_and_makes_no_producer(
-    sink: ReportTopic, calls: list[tuple[Any, ...]]
-) -> None:
-    assert sink.read("run-1") == (None, [], None)
-    assert [call[0] for call in calls if call[0] != "consume"] == ["Consumer", "list_topics", "assign", "close"]
 
 
 def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another producer's open transaction hides it; here the broker is said to hold one record more than it has."""
     monkeypatch.setattr(topic_records, "WAIT_SECONDS", 0.6)
-    ends = {number: int(number == 2) for number in range(4)}
-    monkeypatch.setattr(ReportTopic, "_last_offsets", lambda self, places: ends)
+    consumer, places = sink.consumer({})
     with pytest.raises(StreamError, match=r"^the topic 'reports' could not be read to its end in 1 s"):
-        sink._read(TopicRun("run-1").take, to_last_record=True)
+        read_from_beginning(consumer, places, TopicRun("run-1").take, {2: 1})
+    consumer.close()
 
 
 class _Refusing:
@@ -484,16 +348,6 @@ def test_a_full_queue_is_waited_for() -> None:
     assert producer.calls[-1] == produce, "in the same transaction"
 
 
-def test_a_commit_that_fails_is_told_as_the_topic_is() -> None:
-    fenced = confluent_kafka.KafkaError(confluent_kafka.KafkaError._FENCED)
-    producer = _Refusing()
-    writer = writer_on(producer)
-    writer.write(REPORTS[0])
-    producer.errors.append(confluent_kafka.KafkaException(fenced))
-    with pytest.raises(StreamError, match="another worker has taken over this run"):
-        writer.commit()
-
-
 @pytest.mark.parametrize("code", ["_STATE", "MSG_SIZE_TOO_LARGE"])
 def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(code: str) -> None:
     error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, code)))
@@ -523,19 +377,10 @@ def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink: ReportTopic) -> N
         ("_TRANSPORT", r"the topic 'reports' cannot be used \(_TRANSPORT\)"),
     ],
 )
-def test_an_error_of_a_topic_of_reports_names_the_topic(monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+def test_an_error_of_a_topic_of_reports_names_the_topic(name: str, said: str) -> None:
     error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
-
-    def fail(*given: object, **more: object) -> None:
-        raise error
-
     with pytest.raises(StreamError, match=f"^{said}"), kafka_errors("reports"):
-        fail()
-    monkeypatch.setattr(ReportTopic, "_client", fail)
-    sink = ReportTopic("b:1", "reports")
-    for ask in (lambda: sink.open(HEADER), lambda: sink.read("run-1")):
-        with pytest.raises(StreamError, match=f"^{said}"):
-            ask()
+        raise error
 
 
 def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -> None:
