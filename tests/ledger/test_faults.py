@@ -10,7 +10,6 @@ import resource
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import time
 from typing import Any, NamedTuple
@@ -29,6 +28,7 @@ from dp_transforms.runs.ledger import (
     StateMark,
     VerdictKind,
     book,
+    database,
 )
 from tests.helpers.killed_nights import Lines, in_a_process
 from tests.helpers.ledger_copies import (
@@ -286,7 +286,7 @@ def test_a_repair_that_is_killed_at_any_line_forgets_nothing(path: pathlib.Path,
     finally:
         sys.settrace(None)
     expected = spent(Ledger.open(path))
-    for at in range(1, lines.count, max(1, lines.count // 25)):
+    for at in range(1, lines.count, max(1, lines.count // 12)):
         for each, content in zip((path, counter(path)), contents, strict=True):
             each.write_bytes(content)
         assert in_a_process(lambda: Ledger.open(path).repair(), at) == (True, "")
@@ -334,35 +334,16 @@ def test_a_full_disk_changes_nothing(path: pathlib.Path, more: int | None) -> No
     _, said = in_a_process(lambda: reserve_limited(path, most_bytes))
     ledger = Ledger.open(path)
     runs = ledger.balances()[0].runs
+    unsettled = [finding for finding in ledger.doctor() if "not settled" in finding.text]
     if said:
         assert "nothing was changed" in said
         assert runs == 2
     else:
         assert (runs, more is not None and more > 500) == (3, True)
+        assert [finding.is_fault for finding in unsettled] == [False] * (more != 30_000)
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
     assert ledger.reserve(part(run_id="run 6")).kind == VerdictKind.NEW
     assert not [finding for finding in ledger.doctor() if "not settled" in finding.text]
-
-
-def full_settling(patch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    from dp_transforms.runs.ledger import database
-
-    patch.setattr(database, "settle", full)
-
-
-def test_a_counter_file_that_cannot_be_settled_does_not_undo_what_was_committed(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        full_settling(patch)
-        ledger = Ledger.open(path)
-        assert ledger.reserve(part(run_id="run 3")).kind == VerdictKind.NEW
-    assert Ledger.open(path).balances()[0].runs == 3
-    assert any("not settled" in finding.text and not finding.is_fault for finding in ledger.doctor())
-    assert ledger.reserve(part(run_id="run 4")).kind == VerdictKind.NEW
 
 
 def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
@@ -372,8 +353,12 @@ def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
     ledger = Ledger.open(path)
     verdict = ledger.reserve(part(run_id="run 3"))
     shutil.copy(path, path.with_name("older.db"))
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
     with monkeypatch.context() as patch:
-        full_settling(patch)
+        patch.setattr(database, "settle", full)
         for _ in range(2):
             with pytest.raises(LedgerUnsettledError, match=r"No space left.*Nothing was drawn"):
                 ledger.start(verdict)
@@ -434,40 +419,6 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
     assert Ledger.open(path).balances()[0].runs == 2
 
 
-# Mounts a small disk in a namespace of its own; the helper fills it but for so many bytes.
-_SCRIPT = """
-set -e
-mount -t tmpfs -o size=256k shh-full "$1"
-"$3" -m tests.helpers.ledger_on_a_full_disk "$1" "$2"
-"""
-
-
-@pytest.fixture(scope="module")
-def _mounts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    words = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=64k", "shh", str(tmp_path_factory.mktemp("disk"))]
-    try:
-        made = subprocess.run(words, capture_output=True, text=True)
-    except FileNotFoundError:
-        pytest.skip("this machine has no unshare")
-    if made.returncode:
-        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-
-
-@pytest.mark.usefixtures("_mounts")
-@pytest.mark.parametrize(
-    "free", [pytest.param(n, marks=[] if n == 0 else pytest.mark.nightly) for n in (0, 8192, 120_000)]
-)
-def test_a_real_disk_that_is_full_changes_nothing_of_a_ledger(free: int, tmp_path: pathlib.Path) -> None:
-    words = ["unshare", "-rm", "sh", "-c", _SCRIPT, "sh", str(tmp_path), str(free), sys.executable]
-    root = pathlib.Path(__file__).resolve().parents[2]
-    ran = subprocess.run(words, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
-    assert ran.returncode == 0, ran.stderr
-    refused, faults, runs, again = ran.stdout.split(" | ")
-    is_refused = free < 100_000
-    assert ("nothing was changed" in refused) == is_refused, refused
-    assert (faults, runs, again.strip()) == ("0", "1" if is_refused else "2", "new")
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Clocks, locks, files
 # ---------------------------------------------------------------------------------------------------------------------
@@ -476,8 +427,6 @@ def test_a_real_disk_that_is_full_changes_nothing_of_a_ledger(free: int, tmp_pat
 def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dp_transforms.runs.ledger import database
-
     monkeypatch.setattr(database, "now", lambda: datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC).isoformat())
     ledger = Ledger.open(path)
     done(ledger, part(run_id="run 3"))
@@ -496,18 +445,6 @@ def test_a_ledger_of_another_version_is_refused_and_stays_as_it_is(path: pathlib
             LedgerError, match=f"has version '{version}', and this program knows version {book.VERSION} alone"
         ):
             asked(Ledger.open(path))
-    assert path.read_bytes() == before
-
-
-def test_a_ledger_of_before_is_not_begun_anew(folder: pathlib.Path) -> None:
-    """It had other tables, and on a server, or where it is lost, no counter file that would show it."""
-    path = folder / "ledger.db"
-    path.touch(0o600)
-    change("CREATE TABLE shh_ledger (id INTEGER, version INTEGER)")(path)
-    before = path.read_bytes()
-    for rebuild in (False, True):
-        with pytest.raises(LedgerError, match="older version"):
-            Ledger.open(path, rebuild=rebuild)
     assert path.read_bytes() == before
 
 

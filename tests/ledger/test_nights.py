@@ -202,7 +202,7 @@ def check(machine: type[NightMachine], examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("machine", [NightMachine, AloneMachine])
 def test_a_run_is_answered_once_and_paid_for_whatever_is_killed(machine: type[NightMachine]) -> None:
-    check(machine, 4, 40)
+    check(machine, 2, 40)
 
 
 @pytest.mark.nightly
@@ -275,7 +275,7 @@ def kill_all_nights(afterwards: Callable[[NightMachine], None], stride: int) -> 
 
 @pytest.mark.parametrize("afterwards", AFTERWARDS)
 def test_a_night_that_is_killed_before_any_line(afterwards: Callable[[NightMachine], None]) -> None:
-    kill_all_nights(afterwards, 67)
+    kill_all_nights(afterwards, 113)
 
 
 @pytest.mark.nightly

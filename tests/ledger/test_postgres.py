@@ -18,14 +18,13 @@ from dp_transforms.runs.ledger import (
     LedgerBusyError,
     LedgerError,
     RunRefusedError,
-    StateMark,
     VerdictKind,
 )
 from dp_transforms.stores.databases import postgres_engine
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
-from tests.helpers.ledger_runs import CAPS, PLAN, cost, part
+from tests.helpers.ledger_runs import CAPS, cost, part
 
 pytestmark = [
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
@@ -77,20 +76,12 @@ def test_a_run_is_reserved_continued_and_resumed_as_in_a_file(url: str) -> None:
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
-def test_a_state_finds_a_server_that_was_restored(url: str) -> None:
-    """There is no counter file beside a server."""
-    ledger = Ledger.open(url)
-    ledger.reserve(part(), CAPS)
-    (fault,) = (f for f in ledger.doctor([StateMark("lost", PLAN, 3, "state 3")]) if f.is_fault)
-    assert "not in the ledger" in fault.text
-
-
 def test_eight_processes_never_overspend_on_a_server(url: str) -> None:
-    answers = crowd(8, spend_all(url, Caps(50, "1e-6")))
+    answers = crowd(8, spend_all(url, Caps(12, "1e-6")))
     ledger = Ledger.open(url)
-    assert sum(map(int, answers)) == ledger.balances()[0].runs == 100
+    assert sum(map(int, answers)) == ledger.balances()[0].runs == 24
     assert ledger.doctor() == []
-    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 301))
+    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 73))
 
 
 def test_eight_processes_never_overspend_on_a_server_of_another_default(url: str) -> None:
@@ -110,11 +101,11 @@ def test_of_eight_processes_one_gets_the_part_on_a_server(url: str) -> None:
 
 def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> None:
     Ledger.open(url)
-    for number in range(30):
+    for number in range(12):
 
         def work(number: int = number) -> None:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, 0.002 + number * 0.003)
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + number * 0.008)
             ledger = Ledger.open(url)
             verdict = ledger.reserve(part(run_id=f"run {number}"), Caps(50, "1e-6"))
             ledger.start(verdict)
