@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from dp_transforms.checks import shown
@@ -27,7 +27,6 @@ from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
-    HeldRun,
     NewWindows,
     Place,
     ReportSink,
@@ -143,16 +142,11 @@ class ReportTable(ReportSink):
         with self._reading() as found:
             return [] if found is None else found[0].run_ids(found[1])
 
-    def write_whole(self, header: ReportHeader, reports: Iterable[WindowReport], ended: RunEnded) -> None:
-        """A whole run in one transaction: afterwards all of it is there, or none. Raises StreamError also if the table
-        has the run already."""
+    def write_whole(self, header: ReportHeader, reports: Sequence[WindowReport], ended: RunEnded) -> None:
+        """A whole run in one transaction: afterwards all of it is there, or none. reports: as `read_report_file` gives
+        them, each window once. Raises StreamError also if the table has the run already."""
         rows = self.rows(writes=True)
         rows.check_names(header)
-        held = HeldRun(self.place, keeps=True)
-        writer = ReportWriter(held, header)
-        for report in reports:
-            writer.write(report)
-        writer.end(ended)
         with rows.errors():
             rows.make()
             with rows.transaction() as connection:
@@ -161,7 +155,7 @@ class ReportTable(ReportSink):
                         f"{self.place} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was"
                         " written."
                     )
-                rows.insert(connection, header.run_id, held.reports)
+                rows.insert(connection, header.run_id, reports)
                 rows.end_run(connection, header.run_id, ended)
 
     @contextlib.contextmanager

@@ -1,8 +1,6 @@
-"""Several processes at once on one ledger file: nothing is overspent, and a part has one process."""
+"""Several processes at once on one ledger: nothing is overspent, and a part has one process."""
 
 from __future__ import annotations
-
-import pathlib
 
 import pytest
 
@@ -11,7 +9,9 @@ from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
 from tests.helpers.ledger_runs import CAPS, cost
 
 
-def check_spent(place: pathlib.Path, answers: list[str], runs: int) -> None:
+@pytest.mark.parametrize("runs", [8, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_eight_processes_never_overspend(place: str, runs: int) -> None:
+    answers = crowd(8, spend_all(place, Caps(str(runs / 2), "1e-5")))
     assert sum(map(int, answers)) == runs
     ledger = Ledger.open(place)
     (balance,) = ledger.balances()
@@ -20,18 +20,8 @@ def check_spent(place: pathlib.Path, answers: list[str], runs: int) -> None:
     assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 3 * runs + 1))
 
 
-def test_eight_processes_never_overspend(folder: pathlib.Path) -> None:
-    check_spent(folder / "l.db", crowd(8, spend_all(folder / "l.db", CAPS)), 8)
-
-
-@pytest.mark.nightly
-def test_eight_processes_never_overspend_in_a_thousand_runs(folder: pathlib.Path) -> None:
-    answers = crowd(8, spend_all(folder / "l.db", Caps(500, "1e-5")))
-    check_spent(folder / "l.db", answers, 1000)
-
-
-def test_of_eight_processes_one_gets_the_part(folder: pathlib.Path) -> None:
-    answers = crowd(8, take_one_part(folder / "l.db", CAPS))
+def test_of_eight_processes_one_gets_the_part(place: str) -> None:
+    answers = crowd(8, take_one_part(place, CAPS))
     assert answers.count("new") == 1
     assert set(answers) <= {"new", "busy", "done"}
-    assert Ledger.open(folder / "l.db").balances()[0].runs == 1
+    assert Ledger.open(place).balances()[0].runs == 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 import signal
 import time
-from collections.abc import Iterator
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -23,29 +21,12 @@ from dp_transforms.runs.ledger import (
 from dp_transforms.stores.databases import postgres_engine
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
-from tests.helpers.ledger_crowd import crowd, spend_all, take_one_part
+from tests.helpers.ledger_crowd import crowd, spend_all
 from tests.helpers.ledger_runs import CAPS, cost, part
 
 pytestmark = [
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres_server.server() as url:
-        yield url
-
-
-@pytest.fixture
-def url(server: str) -> str:
-    """Of a database of its own."""
-    name = f"t{secrets.token_hex(6)}"
-    engine = sa.create_engine(server.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    engine.dispose()
-    return urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
 
 
 def test_what_is_reserved_is_on_the_disk_whatever_the_default_is(url: str) -> None:
@@ -76,14 +57,6 @@ def test_a_run_is_reserved_continued_and_resumed_as_in_a_file(url: str) -> None:
     assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
-def test_eight_processes_never_overspend_on_a_server(url: str) -> None:
-    answers = crowd(8, spend_all(url, Caps(12, "1e-6")))
-    ledger = Ledger.open(url)
-    assert sum(map(int, answers)) == ledger.balances()[0].runs == 24
-    assert ledger.doctor() == []
-    assert [entry["counter"] for entry in ledger.journal()] == list(range(1, 73))
-
-
 def test_eight_processes_never_overspend_on_a_server_of_another_default(url: str) -> None:
     engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -91,12 +64,6 @@ def test_eight_processes_never_overspend_on_a_server_of_another_default(url: str
         connection.execute(sa.text(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"))
     engine.dispose()
     assert sum(map(int, crowd(8, spend_all(url, CAPS)))) == 8
-
-
-def test_of_eight_processes_one_gets_the_part_on_a_server(url: str) -> None:
-    answers = crowd(8, take_one_part(url, CAPS))
-    assert answers.count("new") == 1
-    assert set(answers) <= {"new", "busy", "done"}
 
 
 def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> None:

@@ -13,6 +13,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule, parse_duration
 
 BUDGET = {"epsilon": 2, "delta": 1e-9, "start": "2026-01-01", "end": "2026-01-03T00:00:00Z", "window": "1h"}
 SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-03", 3600)
+PLAN = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
 
 
 def budget(**changes: object) -> dict:
@@ -22,7 +23,6 @@ def budget(**changes: object) -> dict:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"epsilon": "2", "delta": "1e-9"},
         {"start": datetime.date(2026, 1, 1), "end": datetime.datetime(2026, 1, 3)},
         {"end": datetime.datetime(2026, 1, 3, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))},
@@ -31,20 +31,18 @@ def budget(**changes: object) -> dict:
     ],
 )
 def test_all_ways_to_write_a_budget_make_one_plan(changes: dict) -> None:
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
-    assert declared_plan(**budget(**changes)).fingerprint == plan.fingerprint
+    assert declared_plan(**budget(mode="hits", **changes)).fingerprint == PLAN.fingerprint
 
 
-def test_slide_and_release_are_those_of_the_plan() -> None:
+def test_slide_and_mode_are_those_of_the_plan() -> None:
+    assert declared_plan(**budget()).mode == "looks"
     plan = declared_plan(**budget(slide="30m", mode="hits"))
     assert (plan.schedule.window_seconds, plan.schedule.slide_seconds, plan.mode) == (3600, 1800, "hits")
 
 
 def test_a_file_has_all_of_it(tmp_path: pathlib.Path) -> None:
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
-    (tmp_path / "plan.json").write_text(plan.to_json())
-    assert declared_plan(tmp_path / "plan.json") == plan
-    assert declared_plan(str(tmp_path / "plan.json")) == plan
+    (tmp_path / "plan.json").write_text(PLAN.to_json())
+    assert declared_plan(tmp_path / "plan.json") == declared_plan(str(tmp_path / "plan.json")) == PLAN
     with pytest.raises(ValueError, match=r"^epsilon, mode cannot be given beside plan"):
         declared_plan(tmp_path / "plan.json", epsilon=2, mode="looks")
 

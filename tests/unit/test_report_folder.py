@@ -112,23 +112,17 @@ def test_an_error_names_the_folder(tmp_path: pathlib.Path) -> None:
     sink = ReportFolder(str(path))
     writer = sink.open(HEADER)
 
-    def fails(asked: Callable[[], Any]) -> None:
-        with pytest.raises(StreamError, match=rf"^the folder '{path}' cannot be used: "):
-            asked()
+    def fails(*asked: Callable[[], Any]) -> None:
+        for ask in asked:
+            with pytest.raises(StreamError, match=rf"^the folder '{path}' cannot be used: "):
+                ask()
 
     (path / "ended.json").mkdir()
-    for asked in (lambda: writer.end(ENDED), sink.read):
-        fails(asked)
-    (path / "ended.json").rmdir()
+    fails(lambda: writer.end(ENDED), sink.read)
     path.rename(tmp_path / "away")
     fails(lambda: writer.write(REPORTS[0]))
     path.write_text("a file")
     fails(lambda: sink.open(HEADER))
-    path.unlink()
-    path.mkdir()
-    (path / "header.json").write_text("{}")
-    for asked in (sink.read, lambda: sink.open(HEADER)):
-        fails(asked)
 
 
 NEWS, OLDS = one_item(3), one_item(3)._replace(stream="olds")
@@ -165,14 +159,9 @@ def test_a_window_of_another_stream_under_its_own_name_is_refused(sink: ReportFo
     olds = ReportFolder(str(tmp_path / "olds"), sink.file_format)
     olds.open(header(stream="olds")).write(OLDS)
     sink.open(HEADER).write(NEWS)
-    copy = pathlib.Path(shutil.copy(windows_of(olds)[0], sink.path))
-    for content in (
-        copy.read_bytes(),
-        report_file_bytes(HEADER, [OLDS], file_format=FILE_FORMATS[sink.file_format]),
-    ):
-        copy.write_bytes(content)
-        with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
-            sink.read("run-1")
+    shutil.copy(windows_of(olds)[0], sink.path)
+    with pytest.raises(StreamError, match=r"is not a window of this run|cannot be used"):
+        sink.read("run-1")
 
 
 def test_a_header_as_long_as_it_may_be_is_read_and_a_longer_one_is_not(sink: ReportFolder) -> None:

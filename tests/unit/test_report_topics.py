@@ -106,10 +106,9 @@ def test_records_are_short_and_readable_whatever_the_letters() -> None:
 class Message:
     """A record as the client hands it over."""
 
-    def __init__(self, record: TopicRecord, run_id: str = "run-1", in_header: str | None = None, at: int = 0) -> None:
+    def __init__(self, record: TopicRecord, run_id: str = "run-1", in_header: str | None = None) -> None:
         self._value = encode_record(record, run_id, "json")
         self._run_id = in_header or run_id
-        self._at = at
 
     def headers(self) -> list[tuple[str, bytes]]:
         return [("other", b"run-1"), (RUN_ID_FIELD, self._run_id.encode())]
@@ -118,34 +117,14 @@ class Message:
         return self._value
 
     def partition(self) -> int:
-        return self._at
+        return 0
 
 
-def taken(*messages: Any, stream: str | None = "news", keeps: bool = True) -> TopicRun:
-    run = TopicRun("run-1", stream, keeps=keeps)
+def taken(*messages: Any, stream: str | None = "news") -> TopicRun:
+    run = TopicRun("run-1", stream)
     for message in messages:
         run.take(message)
     return run
-
-
-def test_what_a_topic_holds_of_a_run() -> None:
-    run = taken(
-        Message(header(), at=3),
-        Message(REPORTS[1]),
-        Message(REPORTS[0]),
-        Message(REPORTS[1]),
-        Message(header("run-2"), "run-2"),
-        Message(report(2, HeavyHitter("", None, -9)), "run-2"),
-        Message(report(2, HeavyHitter("", None, -9), stream="olds")),
-        Message(ENDED),
-        Message(ENDED),
-    )
-    assert (run.held.header, run.partition, run.held.ended()) == (header(), 3, ENDED)
-    assert (run.held.reports, run.held.count()) == ([REPORTS[1], REPORTS[0]], 2)
-    digest = taken(Message(REPORTS[0]), keeps=False).held
-    assert (digest.reports, digest.count(), digest.get(REPORTS[0])) == ([], 1, True)
-    olds = report(2, stream="olds")
-    assert taken(Message(REPORTS[0]), Message(olds), stream=None).held.reports == [REPORTS[0], olds]
 
 
 def test_a_topic_that_contradicts_itself_is_not_read() -> None:
@@ -381,10 +360,3 @@ def test_an_error_of_a_topic_of_reports_names_the_topic(name: str, said: str) ->
     error = confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
     with pytest.raises(StreamError, match=f"^{said}"), kafka_errors("reports"):
         raise error
-
-
-def test_settings_of_a_topic_of_reports_are_those_of_the_moment_it_was_named() -> None:
-    given = {"retries": "3"}
-    sink = ReportTopic("b:1", "reports", client_config=given)
-    given["acks"] = "0"
-    assert sink.client_config == {"retries": "3"}

@@ -16,45 +16,25 @@ from dp_transforms.runs.state_header import StateError
 from tests.helpers.small_runs import SECRET
 
 
-def test_the_fingerprint_of_a_log_is_that_of_its_content(tmp_path):
+def test_the_fingerprint_of_a_log_is_that_of_its_content_how_it_is_read_and_the_key(tmp_path):
     for name, content in (("a", b"1"), ("b", b"2"), ("copy of a", b"1")):
         (tmp_path / name).write_bytes(content)
 
-    def text(*names, reading=("user", "item")):
-        return InputFingerprint([(str(tmp_path / name), "csv") for name in names], reading).text
+    def text(*names, read_as="csv", reading=("user", "item"), key=None):
+        return InputFingerprint([(str(tmp_path / name), read_as) for name in names], reading, key).text
 
     assert text("a", "b") == text("b", "a", "a") == text("copy of a", "b")
     different = [
-        text("a"),
-        text("a", "b"),
-        text("a", "copy of a"),
-        text("b"),
-        text(),
-        text("a", reading=("item", "user")),
+        *(text("a"), text("a", "b"), text("a", "copy of a"), text("b"), text()),
+        *(text("a", reading=reading) for reading in (("item", "user"), ("us", "er"), ("use", "r"))),
+        # The same bytes are other rows in another format, or if they are uncompressed first.
+        *(text("a", read_as=ending_of_log(f"log.{name}")) for name in ("tsv", "jsonl", "csv.gz", "tsv.gz", "jsonl.gz")),
+        # Without the key nobody can try guesses of the log.
+        *(text("a", key=input_key(secret)) for secret in (SECRET, SECRET + b"x")),
     ]
     assert len(set(different)) == len(different)
-    assert text("a", reading=("us", "er")) != text("a", reading=("use", "r"))
-
-
-def test_the_fingerprint_of_a_log_tells_its_format(tmp_path):
-    """The same bytes are other rows in another format, with another delimiter, or if they are uncompressed first."""
-    names = ["log.csv", "log.tsv", "log.jsonl", "log.csv.gz", "log.tsv.gz", "log.jsonl.gz", "log.CSV.GZ"]
-    for name in names:
-        (tmp_path / name).write_bytes(b"1")
-    texts = [InputFingerprint([(str(tmp_path / name), ending_of_log(name))], []).text for name in names]
-    assert texts[-1] == texts[3]
-    assert len(set(texts)) == len(names) - 1
-
-
-def test_without_the_key_nobody_can_try_guesses_of_the_log(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_bytes(b"alice,clinic")
-    mine, again, other, none = (
-        InputFingerprint([(str(path), ".csv")], [], key).text
-        for key in (input_key(SECRET), input_key(SECRET), input_key(SECRET + b"x"), None)
-    )
-    assert mine == again
-    assert len({mine, other, none}) == 3
+    assert text("a", key=input_key(SECRET)) == different[-2]
+    assert ending_of_log("log.CSV.GZ") == ending_of_log("log.csv.gz")
 
 
 def test_a_log_that_is_written_to_meanwhile_is_noticed(tmp_path):
