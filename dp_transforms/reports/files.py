@@ -9,6 +9,7 @@ import importlib
 import io
 import os
 import pathlib
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, BinaryIO
@@ -17,7 +18,7 @@ from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order
-from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, write_whole
+from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, sync_folder
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
 _ENDINGS = {
@@ -238,6 +239,17 @@ def replace_whole(
             write(content)
             put_over(path, content.getvalue())
         else:
-            write_whole(path, write, mode=mode, may_replace=True)
+            _replace_local(path, write, mode)
     except OSError as error:
         raise write_error(shown_name or path, error) from None
+
+
+def _replace_local(path: str, write: Callable[[BinaryIO], None], mode: int) -> None:
+    temporary = pathlib.Path(path).with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        with new_on_disk(temporary, mode) as handle:
+            write(handle)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path)

@@ -240,18 +240,6 @@ def test_tables_of_others_are_not_touched_and_a_run_that_is_gone_is_not_written_
     assert rows_of(table)[f"{table.table}_windows"] == []
 
 
-def test_a_run_that_the_database_drops_is_not_begun(tmp_path: pathlib.Path) -> None:
-    with sink_of("sqlite", tmp_path, "") as table:
-        table.open(header("run-0")).close()
-        name = f"{table.table}_runs"
-        change(table, f"CREATE TRIGGER drops BEFORE INSERT ON {name} BEGIN SELECT RAISE(IGNORE); END")
-        with pytest.raises(StreamError, match="is damaged"):
-            table.open(HEADER)
-        with pytest.raises(StreamError, match="is damaged"):
-            table.write_whole(HEADER, REPORTS[:1], ENDED)
-        assert rows_of(table)[f"{table.table}_windows"] == []
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # SQLite alone
 # ---------------------------------------------------------------------------------------------------------------------

@@ -279,6 +279,28 @@ def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: Repor
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def test_earlier_writers_are_shut_out_before_the_topic_is_read(
+    sink: ReportTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one of them could still commit an answer that the new one has not seen."""
+    order = []
+
+    class Producer(confluent_kafka.Producer):
+        def init_transactions(self, *given: Any) -> None:
+            order.append("shut out")
+            super().init_transactions(*given)
+
+    class Consumer(confluent_kafka.Consumer):
+        def assign(self, places: list[Any]) -> None:
+            order.append("read")
+            super().assign(places)
+
+    for kind in (Producer, Consumer):
+        monkeypatch.setattr(confluent_kafka, kind.__name__, kind)
+    sink.open(HEADER).close()
+    assert order == ["shut out", "read"]
+
+
 def test_a_topic_whose_end_does_not_come_is_given_up(sink: ReportTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another producer's open transaction hides it; here the broker is said to hold one record more than it has."""
     monkeypatch.setattr(topic_records, "WAIT_SECONDS", 0.6)
