@@ -131,27 +131,18 @@ def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) 
     assert SHARED in shown.out
 
 
-def test_a_stream_of_names_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
-    """It keeps more than the other modes: what every user has left, and labels that were named."""
-    shell.home.put("names.json", logs.looks_plan().to_json().encode())
-    shell.home.put("logs/log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
-    ran = shell.run_clean(*stream("--output", "reports", budget=("--plan", "names.json")))
+def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
+    """Those of text, whose rows are rejected one by one. Mode looks keeps more than the others: what every user has
+    left, and labels that were named."""
+    shell.home.put("looks.json", logs.looks_plan().to_json().encode())
+    shell.home.put("logs/0.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    for number, (name, (ending, data)) in enumerate(logs.hostile_logs(canaries).items()):
+        if name.startswith(("csv", "jsonl")) and is_readable(shell.home.put(f"log.{ending}", data)):
+            shell.home.put(f"logs/{number + 1}.{ending}", data)
+    ran = shell.run_clean(*stream("--output", "reports", budget=("--plan", "looks.json")))
     assert ran.code == 0, ran.err
     assert SHARED in ran.out
-
-
-@pytest.mark.parametrize("forms", [("csv", "jsonl"), ("parquet", "avro")])
-def test_a_stream_of_hostile_logs_shows_no_canary(shell: Shell, canaries: Canaries, forms: tuple[str, str]) -> None:
-    """Whether they are rejected or end the run: nothing of them is shown."""
-    shell.home.put(f"logs/0.{forms[0]}", logs.file_of(forms[0], logs.rows_of(canaries)))
-    for number, (name, (ending, data)) in enumerate(logs.hostile_logs(canaries).items()):
-        if name.startswith(forms):
-            shell.home.put(f"logs/{number + 1}.{ending}", data)
-    ran = shell.run_clean(*stream("--output", "reports"))
-    assert ran.code in (0, 1)
-    assert ran.err.count("shh: ") == ran.code
-    if ran.code == 0:
-        assert any(name.startswith("file work/bad/") for name in ran.places)
+    assert any(name.startswith("file work/bad/") for name in ran.places)
 
 
 # Options that take a file, given the log itself by mistake.
@@ -197,7 +188,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("shift", [0, 2])
+@pytest.mark.parametrize("shift", [0, pytest.param(2, marks=pytest.mark.nightly)])
 def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries, shift: int) -> None:
     """Each of them with logs of two formats."""
     leaks, codes = {}, {}
@@ -217,14 +208,12 @@ def test_no_mistake_with_an_option_shows_a_cell(shell: Shell, canaries: Canaries
     assert {name for name, code in codes.items() if code == 0} <= {"a key", "a domain", "a wrong unit"}
 
 
-@pytest.mark.parametrize("mode", ["looks", "hits"])
-def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries, mode: str) -> None:
-    """It has hashes of users, and labels of items that were named."""
+def test_the_state_of_a_run_holds_no_canary(shell: Shell, canaries: Canaries) -> None:
+    """It has hashes of users, and in mode looks labels of items that were named; the other mode: test_ledger."""
     shell.home.put("log.jsonl", logs.file_of("jsonl", logs.rows_of(canaries)))
     shell.home.put("noise.key", bytes(range(32)), 0o600)
-    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--mode", mode)
+    words = ("replay", "log.jsonl", *BUDGET, "--time-unit", "s", "--output", "report.jsonl", "--mode", "hits")
     ran = shell.run_clean(*words, "--noise-key-file", "noise.key", "--state", "run.state")
     assert ran.code == 0, ran.err
     assert SHARED in ran.out
     assert len(ran.places["file work/run.state"]) > 1000
-    assert (SHARED.encode() in ran.places["file work/run.state"]) == (mode == "looks")

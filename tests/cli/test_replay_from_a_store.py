@@ -82,13 +82,7 @@ def test_all_files_of_a_replay_by_url(s3: S3Server, bucket: str, log: str, tmp_p
     assert f"--output {bucket}/reports/a.avro exists and is never overwritten" in error_line(again)
 
 
-def test_worker_processes_read_from_a_store(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
-    result = shh("replay", log, *BUDGET, "--processes", "2", "--output", f"{bucket}/a.avro", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert items(f"{bucket}/a.avro") == EXPECTED
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_worker_processes_read_parts_of_one_stored_file(
     bucket: str, tmp_path: pathlib.Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
