@@ -165,12 +165,12 @@ SOUND: list[Any] = [
     {"most_looks": 3_000, "domain": DOMAIN},
     {"counts_for": 4, "known_items": False, "schedule": _windows(30, 3600, 600)},
     {"hits_per_user": 1, "most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
-    {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
     {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
     *(
         pytest.param(options, marks=NIGHTLY)
         for options in (
             {"most_looks": 50_000},
+            {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
             {"counts_for": 3, "most_looks": 2},
             {"counts_for": 10, "domain": DOMAIN},
             {"hits_per_user": 10, "most_looks": 3_000, "known_items": False},

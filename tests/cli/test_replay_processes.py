@@ -108,13 +108,12 @@ def test_processes_memory_and_shards_change_no_byte(
     assert found[2] == expected[2]
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "avro"])
 def test_a_log_of_one_large_piece_is_cut_and_changes_no_byte(
-    ending: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same of stored files: test_replay_from_a_store."""
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
-    path = write_large_piece(tmp_path / f"log.{ending}")
+    path = write_large_piece(tmp_path / "log.jsonl")
     fields = EventFields(time_unit="s")
     plan, key = PLANS["looks"](), key_file(tmp_path)
     here, there = (
@@ -342,7 +341,6 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
     assert made[1:] == [(2, 950_000_000)]
     assert (tmp_path / "bad.txt").read_text().count("\n") == 1
     run("one", "--processes", "1")
-    run("state", "--state", "a.state", "--noise-key-file", key_file(tmp_path))
     assert len(made) == 2
 
 
