@@ -274,6 +274,12 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
     assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
 
 
+def test_a_url_that_is_not_known_is_named(tmp_path: pathlib.Path) -> None:
+    looked = shh("doctor", "https://example.com/a.csv", cwd=tmp_path)
+    assert looked.stderr.startswith("shh: URLs https://... are not known. Use s3://, gs://, azfs:// or a path:")
+    assert looked.returncode == 1
+
+
 def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path: pathlib.Path) -> None:
     lines = [f"u{n % 500},i,2026-01-0{1 + n // 20_000}T00:{n % 60:02}:00Z" for n in range(80_000)]
     text = "\n".join(["user,item,timestamp", *lines]) + "\n"
