@@ -80,7 +80,7 @@ def show_glance(
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
     glance = glance_at(sample, given_roles(roles), times)
-    blocks = [[FOR_THE_OPERATOR], log_lines(glance, ascii_only)]
+    blocks = [[FOR_THE_OPERATOR], list(log_lines(glance, ascii_only))]
     if glance.has_rows:
         blocks.append(["Read it as:", *choice_lines(glance, ascii_only)])
     if faults := fault_lines(glance, ascii_only):

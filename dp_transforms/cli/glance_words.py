@@ -103,154 +103,158 @@ def wrapped(line: str, width: int | None) -> str:
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def log_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
+def log_lines(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     """The files and their fields."""
     sample = glance.sample
-    lines = []
     if len(sample.samples) == 1 and sample.files == 1:
-        lines.append(_file_line(sample.samples[0], sample.size))
+        yield _file_line(sample.samples[0], sample.size)
     else:
         looked_at = len(sample.samples) + len(sample.faults)
         rows = sum(each.looked_at for each in sample.samples)
         formats = ", ".join(sorted({_FORMATS[each.format] for each in sample.samples}))
         which = "all of them" if looked_at == sample.files else f"the first and the last {looked_at // 2} by name"
-        lines.append(
+        yield (
             f"{sample.files:,} files ({formats}), {_size(sample.size)}."
             f" Looked at {rows:,} rows of {looked_at} ({which})."
         )
     if any(is_remote(each.path) for each in sample.samples):
-        lines.append("They are in an object store: only some ranges of them were read.")
+        yield "They are in an object store: only some ranges of them were read."
     if folders := list(_partitions_of(each.path for each in sample.samples)):
         names = ", ".join(label_text(name, ascii_only) for name in folders)
-        lines.append(f"Their folders are partitions by {names}: that is part of the path, and no field of an event.")
+        yield f"Their folders are partitions by {names}: that is part of the path, and no field of an event."
+    yield ""
     if not glance.has_rows:
-        return [*lines, "", "There is no row in them."]
-    shown = [
-        [label_text(field.name, ascii_only), _kind(field), *_counts(field)] for field in glance.fields[:_MOST_FIELDS]
-    ]
-    table = [["field", "holds", "different", "empty"], *shown]
-    widths = [max(len(row[column]) for row in table) for column in range(4)]
-    lines.append("")
-    for row in table:
-        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].rjust(widths[3])]
-        lines.append("  " + "   ".join(cells).rstrip())
+        yield "There is no row in them."
+        return
+    table = [("field", "holds", "different", "empty")]
+    for field in glance.fields[:_MOST_FIELDS]:
+        counts = (f"{field.different:,}", f"{field.empty:,}") if field.rows else ("", "")
+        table.append((label_text(field.name, ascii_only), _kind(field), *counts))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for name, kind, different, empty in table:
+        cells = (name.ljust(widths[0]), kind.ljust(widths[1]), different.rjust(widths[2]), empty.rjust(widths[3]))
+        yield "  " + "   ".join(cells).rstrip()
     if len(glance.fields) > _MOST_FIELDS:
-        lines.append(f"  and {len(glance.fields) - _MOST_FIELDS} more")
-    return lines
+        yield f"  and {len(glance.fields) - _MOST_FIELDS} more"
 
 
-def choice_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
+def choice_lines(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     """Which field has which role, and how time is read."""
-    lines = []
     for role in (USER, ITEM, TIME):
         name, flag = glance.chosen.get(role), _FLAGS[role][0]
         if name is None:
             none = "none was found" if role != ITEM else "no field looks like an item"
-            lines.append(f"  {role}   {none}: name it with {flag}{'; items are published' if role == ITEM else ''}")
+            yield f"  {role}   {none}: name it with {flag}{'; items are published' if role == ITEM else ''}"
             continue
         doubt = "   (a guess: its name does not say so)" if role in glance.guessed else ""
         found = glance.field(role)
         how = f"   {_how(found.times, glance.time_zone)}" if role == TIME and found is not None and found.times else ""
-        lines.append(f"  {role}   {flag} {label_text(name, ascii_only)}{how}{doubt}")
-    return lines
+        yield f"  {role}   {flag} {label_text(name, ascii_only)}{how}{doubt}"
 
 
 def fault_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
     """What stands in the way of a replay, or may be wrong. Holds no cell."""
-    faults = [escape_text(str(error), ascii_only) for error in glance.sample.faults]
-    for sample in glance.sample.samples:
-        of_file = f"of {sample.looked_at:,} rows that were looked at are broken"
-        faults += [
-            f"{escape_text(sample.path, ascii_only)}: {count:,} {of_file}: {reason}.{_remedy(reason)}"
-            for reason, count in sample.broken.items()
-        ]
-        if sample.not_utf8:
-            what = f"in {sample.not_utf8:,} of the lines that were looked at"
-            faults.append(
-                f"{escape_text(sample.path, ascii_only)}: {what} {NOT_UTF8_TEXT}. Else such ids are left out."
-            )
-    faults += [
-        f"{escape_text(path, ascii_only)}: it has other fields than the first file, or another separator. Replay such"
-        " files by themselves."
-        for path in glance.differing
-    ]
+    faults = list(_faults_of_files(glance, ascii_only))
     if glance.has_rows:
         faults += _faults_of_user(glance, ascii_only)
-    for role in (USER, ITEM, TIME):
-        faults += _faults_of_field(glance, role, ascii_only)
+        for role in (USER, ITEM, TIME):
+            if (name := glance.chosen.get(role)) is not None:
+                faults += _faults_of_field(glance, role, label_text(name, ascii_only), ascii_only)
     if glance.odd_times:
         faults.append(f"{glance.odd_times:,} rows have times before 1990 or after 2100: is the unit right?")
     left_out = len(faults) - _MOST_FAULTS
     return [*faults[:_MOST_FAULTS], f"and {left_out} more of this kind."] if left_out > 0 else faults
 
 
-def _faults_of_user(glance: LogGlance, ascii_only: bool) -> list[str]:
+def _faults_of_files(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
+    for error in glance.sample.faults:
+        yield escape_text(str(error), ascii_only)
+    for sample in glance.sample.samples:
+        path = escape_text(sample.path, ascii_only)
+        for reason, count in sample.broken.items():
+            remedy = (
+                " If cells of this file hold line ends, add --csv-line-ends-in-cells."
+                if reason.startswith("quote")
+                else ""
+            )
+            of_file = f"of {sample.looked_at:,} rows that were looked at are broken"
+            yield f"{path}: {count:,} {of_file}: {reason}.{remedy}"
+        if sample.not_utf8:
+            what = f"in {sample.not_utf8:,} of the lines that were looked at"
+            yield f"{path}: {what} {NOT_UTF8_TEXT}. Else such ids are left out."
+    for other in glance.differing:
+        yield (
+            f"{escape_text(other, ascii_only)}: it has other fields than the first file, or another separator. Replay"
+            " such files by themselves."
+        )
+
+
+def _faults_of_user(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     """Whether the user is a person."""
     user, name, candidates = glance.field(USER), glance.chosen.get(USER), user_candidates(glance.fields)
     label = "" if name is None else label_text(name, ascii_only)
-    persons = [field for field in candidates if user_kind(field) not in _NOT_PERSONS]
-    found = []
-    if not persons and (user is None or user_kind(user) is None or user_kind(user) in _NOT_PERSONS):
+    kind = None if user is None else user_kind(user)
+    if all(user_kind(field) in _NOT_PERSONS for field in candidates) and (kind is None or kind in _NOT_PERSONS):
         guess = "" if user is None else f": {label} is what is left" if USER in glance.guessed else f", {label} neither"
-        found.append(f"no field looks like a person{guess}. The guarantee protects what --user-field names, no more.")
-    if user is not None and (kind := user_kind(user)) in _NOT_PERSONS:
-        found.append(f"{label} seems to be {_NOT_PERSONS[kind]}.")
-    others = [field for field in candidates if field is not user]
+        yield f"no field looks like a person{guess}. The guarantee protects what --user-field names, no more."
+    if kind in _NOT_PERSONS:
+        yield f"{label} seems to be {_NOT_PERSONS[kind]}."
+    others = [label_text(field.name, ascii_only) for field in candidates if field is not user]
     if user is not None and others:
-        named = ", ".join(label_text(field.name, ascii_only) for field in others)
-        found.append(
-            f"besides {label} the user could be {named}. Name the one that a person keeps: --user-field. A session or a"
-            " device as the user protects only that, since each one gets a budget of its own."
+        yield (
+            f"besides {label} the user could be {', '.join(others)}. Name the one that a person keeps: --user-field. A"
+            " session or a device as the user protects only that, since each one gets a budget of its own."
         )
-    return found
 
 
-def _faults_of_field(glance: LogGlance, role: str, ascii_only: bool) -> list[str]:
-    field, name = glance.field(role), glance.chosen.get(role)
-    if name is None or not glance.has_rows:
-        return []
-    label = label_text(name, ascii_only)
+def _faults_of_field(glance: LogGlance, role: str, label: str, ascii_only: bool) -> Iterator[str]:
+    field = glance.field(role)
     if field is None:
-        return [f"there is no field {label}."]
-    found = []
-    if role != TIME and not field.may_be_id:
-        found.append(f"{label} holds {_kind(field)}; a {role} must be text or a whole number. Convert it.")
+        yield f"there is no field {label}."
+        return
+    if role == TIME:
+        yield from _faults_of_times(glance, field, label)
+    elif not field.may_be_id:
+        yield f"{label} holds {_kind(field)}; a {role} must be text or a whole number. Convert it."
     if role == ITEM and is_private(field):
         what = f"holds {field.holds}" if field.holds else "is named like an address, a token or a person"
-        found.append(f"{label} {what}: items are published, so choose another field.")
+        yield f"{label} {what}: items are published, so choose another field."
     if role == ITEM and glance.shared > 1:
-        found.append(
+        yield (
             f"{glance.shared:,} values of {label} are also values of {label_text(glance.chosen[USER], ascii_only)}: if"
             " both are people, choose another item, since items are published. (Numbers may be alike by chance.)"
         )
-    if role == TIME and field.times is None and field.has_nanoseconds:
-        found.append(f"{label} seems to count nanoseconds, which have no unit here. Convert them to microseconds.")
-    elif role == TIME and field.are_other_dates:
-        found.append(
-            f"{label} looks like times, but not in a form that is known here. Say it with --time-format, such as"
-            " '%d.%m.%Y %H:%M' (docs/formats.md)."
-        )
-    elif role == TIME and field.times is None:
-        found.append(f"{label} cannot be read as times. They must be typed, ISO 8601 text, or numbers in s, ms or us.")
-    if role == TIME and field.times is not None and field.times.other_format:
-        found.append(
-            f"{label}: day and month cannot be told apart. If it is not --time-format"
-            f" {shlex.quote(str(field.times.time_format))}, it is {shlex.quote(field.times.other_format)}."
-        )
-    if role == TIME and glance.are_days and any(other.holds == CLOCKS for other in glance.fields):
-        found.append(f"{label} holds days, and the clock is in another field: join both, or take windows of days.")
-    if role == TIME and field.times is not None and field.times.unread:
-        found.append(f"{label}: {field.times.unread:,} of {field.rows:,} values are no times; such rows are left out.")
     if field.empty:
-        found.append(f"{label}: {field.empty:,} of {field.rows:,} rows have no {role}; such rows are left out.")
+        yield f"{label}: {field.empty:,} of {field.rows:,} rows have no {role}; such rows are left out."
     if role != TIME and field.rows >= 50 and field.different >= 0.98 * field.rows:
         what = (
             "is it the id of a row? Then nobody is protected: the guarantee is for one user with all of its events"
             if role == USER
             else "then nothing is held by many. Perhaps there is a coarser field, such as a page in place of a link"
         )
-        found.append(f"{label} differs in nearly every row: {what}.")
-    return found
+        yield f"{label} differs in nearly every row: {what}."
+
+
+def _faults_of_times(glance: LogGlance, field: Field, label: str) -> Iterator[str]:
+    found = field.times
+    if found is None:
+        if field.has_nanoseconds:
+            yield f"{label} seems to count nanoseconds, which have no unit here. Convert them to microseconds."
+        elif field.are_other_dates:
+            yield (
+                f"{label} looks like times, but not in a form that is known here. Say it with --time-format, such as"
+                " '%d.%m.%Y %H:%M' (docs/formats.md)."
+            )
+        else:
+            yield f"{label} cannot be read as times. They must be typed, ISO 8601 text, or numbers in s, ms or us."
+        return
+    if found.other_format:
+        first, other = (shlex.quote(str(form)) for form in (found.time_format, found.other_format))
+        yield f"{label}: day and month cannot be told apart. If it is not --time-format {first}, it is {other}."
+    if glance.are_days and any(other.holds == CLOCKS for other in glance.fields):
+        yield f"{label} holds days, and the clock is in another field: join both, or take windows of days."
+    if found.unread:
+        yield f"{label}: {found.unread:,} of {field.rows:,} values are no times; such rows are left out."
 
 
 def range_lines(glance: LogGlance, proposal: Proposal, ascii_only: bool) -> list[str]:
@@ -290,22 +294,12 @@ def _file_line(sample: FileSample, size: int) -> str:
     return f"{what} Looked at {sample.looked_at:,} rows ({which})."
 
 
-def _remedy(reason: str) -> str:
-    if reason.startswith("quote"):
-        return " If cells of this file hold line ends, add --csv-line-ends-in-cells."
-    return ""
-
-
 def _kind(field: Field) -> str:
     if field.kind == OTHER:
         return "nothing" if field.rows and field.empty == field.rows else "lists, objects or several kinds of values"
     if field.times is not None and field.times.zone != "typed":
         return "text, times"
     return field.kind
-
-
-def _counts(field: Field) -> tuple[str, str]:
-    return (f"{field.different:,}", f"{field.empty:,}") if field.rows else ("", "")
 
 
 def _how(found: Times, time_zone: str | None) -> str:

@@ -10,7 +10,6 @@ from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import mode_for_others, open_regular, read_regular
 
 _MOST_TITLES_BYTES = 64 << 20
-_COLUMNS = ("item", "title")
 _LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
 _MOST_TOKEN_BYTES = 4096
 
@@ -30,18 +29,15 @@ def read_titles(path: str | pathlib.Path) -> dict[str, str]:
         )
     titles: dict[str, str] = {}
     try:
-        rows = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-        head = next(rows, [])
-        if any(head.count(name) != 1 for name in _COLUMNS):
+        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        if any((rows.fieldnames or []).count(name) != 1 for name in ("item", "title")):
             raise UserError(
                 f"--titles {path} must name the columns item and title once each in its first line, divided by commas."
             )
-        item, title = (head.index(name) for name in _COLUMNS)
         for row in rows:
-            if row and len(row) <= max(item, title):
+            if row["item"] is None or row["title"] is None:
                 raise UserError(f"--titles {path} has too few cells in line {rows.line_num:,}. Write it again.")
-            if row:
-                titles.setdefault(row[item], row[title].strip())
+            titles.setdefault(row["item"], row["title"].strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--titles {path} is not CSV in UTF-8 ({type(error).__name__}). Write it again.") from error
     return titles

@@ -1,4 +1,7 @@
-"""``shh audit`` by its command line: what it prints and writes, its exit codes, and files that are not plans."""
+"""``shh audit`` by its command line: what it prints and writes, its exit codes, what it does not try.
+
+No sound plan raises a false alarm: the keys are fresh, and each audit raises one with a probability of at most 1e-6.
+"""
 
 from __future__ import annotations
 
@@ -6,275 +9,409 @@ import dataclasses
 import io
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from dp_transforms.audit.exact_hits import ExactAudit, audit_exactly
+from dp_transforms.audit.exact_hits import audit_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
+from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.query_law import ThresholdLaw
-from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
-from dp_transforms.cli.audit import command, finish, sample_hits
-from dp_transforms.cli.audit_mode_reports import HitsReport
+from dp_transforms.audit.statistics import FALSE_ALARM
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.cli import audit
+from dp_transforms.cli.audit import command, finish, sample_hits, sample_looks
+from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
+from dp_transforms.cli.audit_report import AuditReport
 from dp_transforms.errors import UserError
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.item_domain import ItemDomain
-from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.plan.plan import Plan
+from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
+from dp_transforms.plan.plan import Plan, choices_of
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers import shh_here
-from tests.helpers.shh_process import shh
-from tests.helpers.trials import trial_of
+from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
+from tests.helpers.shh_here import shh
+from tests.helpers.trials import changed, trial_of
 
 RUNS = 2_000
+DOMAIN = ItemDomain.of_ids([f"item {n}" for n in range(40)])
+HOURS = WindowSchedule.fixed(0, 24 * 3600, 3600)
+
+HITS = {"mode": "hits", "hits_per_user": 2, "epsilon": 1.0, "delta": 1e-6, "max_users": 10_000}
+HITS["schedule"] = WindowSchedule.fixed(0, 200 * 60, 60)
 
 
-def _plan(**options: object) -> Plan:
-    return Plan.calibrate(
-        **{
-            "epsilon": 1.0,
-            "delta": 1e-6,
-            "schedule": WindowSchedule.fixed(0, 200 * 60, 60),
-            "mode": "hits",
-            "hits_per_user": 2,
-            "max_users": 10_000,
-            **options,
-        }
-    )
+def _plan(**options: Any) -> Plan:
+    usual = {"epsilon": 2.0, "delta": 1e-9, "schedule": HOURS, "mode": "looks", "max_users": 100_000}
+    return Plan.calibrate(**{**usual, **options})
 
 
-@pytest.fixture
-def plan_file(tmp_path: pathlib.Path) -> pathlib.Path:
-    path = tmp_path / "plan.json"
-    path.write_text(_plan().to_json())
-    return path
+def _audit(plan: Plan, folder: pathlib.Path, *words: object) -> Result:
+    (folder / "plan.json").write_text(plan.to_json())
+    return CliRunner().invoke(command, ["--plan", str(folder / "plan.json"), *map(str, words)])
 
 
-def _run(*words: object) -> Result:
-    return CliRunner().invoke(command, [str(word) for word in words])
-
-
-def test_the_command_itself(plan_file: pathlib.Path) -> None:
-    """In a process of its own: exit code 0, a report on stdout, nothing left on stderr; all numbers as JSON."""
+def _audited(plan: Plan, folder: pathlib.Path, parts: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """What the whole command says on stderr, and the record; parts: of what it says on stdout."""
+    (folder / "plan.json").write_text(plan.to_json())
     words = ["audit", "--plan", "plan.json", "--runs", RUNS, "--output", "audit.json"]
-    done = shh(*words, cwd=plan_file.parent, COLUMNS="100")
+    done = shh(*words, cwd=folder, COLUMNS="100")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == ""
     text = " ".join(done.stdout.split())
-    plan = Plan.from_json(plan_file.read_text())
-    for part in (
-        plan.guarantee,
-        plan.fingerprint[:16],
+    for part in (plan.guarantee, plan.fingerprint[:16], f"{RUNS:,} runs of the real code in each world", *parts):
+        assert part in text
+    record = json.loads((folder / "audit.json").read_text())
+    assert sorted(path.name for path in folder.iterdir()) == ["audit.json", "plan.json"]
+    assert (record["verdict"], record["violations"]) == ("passed", [])
+    assert record["plan"] == json.loads(plan.to_json())
+    for limit in record["not_tried"]:
+        assert f"- {limit}." in text
+    assert record["sampled"]["runs_in_each_world"] == RUNS
+    assert 0 <= record["sampled"]["epsilon_lower_bound"] <= plan.epsilon
+    assert record["sampled"]["confidence"] == 0.999
+    assert record["sampled"]["fit"]["p_value"] >= record["sampled"]["fit"]["false_alarm"] == FALSE_ALARM
+    return done.stderr, record
+
+
+def test_a_plan_in_which_users_pay_for_hits(tmp_path: pathlib.Path) -> None:
+    plan = _plan(**HITS)
+    parts = (
         "charged results, user added",
         "items the user holds alone",
         f"{plan.threshold - 1:,} other holders, one fewer than the threshold",
         "one fewer than the upper edge of the zone instead",
         "until the user is excluded",
-        f"{RUNS:,} runs of the real code in each world",
         "with 99.9 % confidence",
-        "Not tried:",
         "PASSED",
-    ):
-        assert part in text
-    assert sorted(path.name for path in plan_file.parent.iterdir()) == ["audit.json", "plan.json"]
-    record = json.loads((plan_file.parent / "audit.json").read_text())
-    assert (record["verdict"], record["violations"]) == ("passed", [])
-    assert record["plan"]["fingerprint"] == plan.fingerprint
-    assert record["plan"] == json.loads(plan_file.read_text())
+    )
+    said, record = _audited(plan, tmp_path, parts)
+    assert said.strip() == "", "no bar is left"
+    exact = record["exact"]
     for direction in ("adding", "removing"):
-        side = record["exact"][direction]
+        side = exact[direction]
         assert 0.9 < side["delta_at_claimed_epsilon"] / plan.shares.paid <= 1
         assert 0.95 < side["epsilon_at_delta_accounting"] <= 1
         assert side["best_adaptive_delta"] == pytest.approx(side["delta_at_claimed_epsilon"], rel=1e-4)
         assert side["best_static"]["delta_at_claimed_epsilon"] < side["delta_at_claimed_epsilon"]
         assert side["stream"]["adds_user"] is (direction == "adding")
         assert len(side["curve"]) > 10
-    assert 0.9 < record["exact"]["lone_items"]["delta"] / plan.delta_open <= 1
-    assert record["exact"]["together"]["epsilon_at_claimed_delta"] <= 1
-    assert [figure["hits"] for figure in record["exact"]["running_figure"]] == [1, 2]
-    sampled = record["sampled"]
-    assert sampled["runs_in_each_world"] == RUNS
-    assert 0 <= sampled["epsilon_lower_bound"] <= 1
-    assert sampled["confidence"] == 0.999
-    assert sampled["fit"]["p_value"] >= sampled["fit"]["false_alarm"] == FALSE_ALARM
-    assert record["not_tried"]
+    assert 0.9 < exact["lone_items"]["delta"] / plan.delta_open <= 1
+    assert exact["together"]["epsilon_at_claimed_delta"] <= 1
+    assert [figure["hits"] for figure in exact["running_figure"]] == [1, 2]
 
 
-def test_no_runs_and_few_rounds(plan_file: pathlib.Path) -> None:
-    output = plan_file.parent / "audit.json"
-    result = _run("--plan", plan_file, "--runs", 0, "--rounds", 30, "--output", output)
+def test_a_plan_in_which_users_pay_for_looks(tmp_path: pathlib.Path) -> None:
+    """Its delta is large, for a test."""
+    plan = audited_plan()
+    parts = (
+        f"price of a look, worst of {len(plan.paid_looks.weights)}",
+        "delta of a full purse",
+        "3 adaptive looks",
+        f"items the user holds alone, {plan.paid_looks.most_looks} looks",
+        "both together",
+        "most that a user spends in a stream 1.0000 of a purse",
+        "weights that change with the events of others 0",
+        "with 99.9 % confidence, of 2",
+        "PASSED",
+    )
+    said, record = _audited(plan, tmp_path, parts)
+    assert [line.partition(" is large")[0] for line in said.splitlines()] == ["shh: warning: delta = 0.0001"]
+    exact = record["exact"]
+    price = exact["worst_price"]
+    assert 0.9999 < price["attained_divergence"] / price["claimed_divergence"] <= 1
+    assert exact["prices_compared"] == len(plan.paid_looks.weights)
+    assert exact["full_purse"]["delta_at_claimed_epsilon"] == pytest.approx(plan.shares.paid)
+    assert [each["looks"] for each in exact["adaptive_looks"]] == [1, 2, 3]
+    assert [each["looks"] for each in exact["equal_looks"]] == [1, 3, 10, 20]
+    for each in (*exact["adaptive_looks"], *exact["equal_looks"]):
+        assert 0 < each["delta_at_claimed_epsilon"] <= plan.shares.paid
+    assert 0.9 < exact["lone_items"]["delta"] / plan.delta_open <= 1
+    assert exact["together"]["delta_at_claimed_epsilon"] <= plan.delta
+    assert 0.99 < record["payments"]["replay_share"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "rounds", "tried"),
+    [
+        (_plan(**HITS), 30, lambda exact: exact["adding"]["stream"]["rounds"]),
+        (audited_plan(domain=("a", "b")), 1, lambda exact: len(exact["adaptive_looks"])),
+    ],
+    ids=["hits", "looks"],
+)
+def test_no_runs_and_few_rounds(
+    tmp_path: pathlib.Path, plan: Plan, rounds: int, tried: Callable[[dict[str, Any]], int]
+) -> None:
+    output = tmp_path / "audit.json"
+    result = _audit(plan, tmp_path, "--runs", 0, "--rounds", rounds, "--output", output)
     assert result.exit_code == 0, result.output
-    text = " ".join(result.stdout.split())
-    assert "The real code was not run" in text
-    assert "So few items do not exclude the user" in text
+    assert "The real code was not run" in result.stdout
     record = json.loads(output.read_text())
-    assert record["sampled"] is None
-    assert record["exact"]["adding"]["stream"]["rounds"] == 30
+    assert record["sampled"] is record.get("payments") is None
+    assert tried(record["exact"]) == rounds
+    assert (record["exact"]["lone_items"]["delta"] == 0) == bool(plan.domain_size)
 
 
-@pytest.mark.parametrize("mode", ["hits-with-counts", "kms21"])
-def test_other_release_modes(tmp_path: pathlib.Path, mode: str) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(_plan(mode=mode).to_json())
-    result = _run("--plan", path, "--runs", 200)
+def _windows(number: int, window: int, slide: int) -> WindowSchedule:
+    return WindowSchedule(0, number * slide, window, slide)
+
+
+NIGHTLY = pytest.mark.nightly  # what takes longest
+SOUND: list[Any] = [
+    {"most_looks": 1},
+    {"most_looks": 3_000, "domain": DOMAIN},
+    {"counts_for": 4, "known_items": False, "schedule": _windows(30, 3600, 600)},
+    {"hits_per_user": 1, "most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
+    {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
+    *(
+        pytest.param(options, marks=NIGHTLY)
+        for options in (
+            {"most_looks": 50_000},
+            {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
+            {"counts_for": 3, "most_looks": 2},
+            {"counts_for": 10, "domain": DOMAIN},
+            {"hits_per_user": 10, "most_looks": 3_000, "known_items": False},
+            {"schedule": _windows(20_000, 60, 60)},
+            {"epsilon": 0.01, "delta": 1e-6},
+        )
+    ),
+    *(
+        {"mode": mode, **options}
+        for mode in ("hits", "hits-with-counts", "kms21")
+        for options in (
+            {"hits_per_user": 2, "schedule": _windows(1, 60, 60), "max_items_per_user": 3},
+            {"hits_per_user": 1, "schedule": _windows(50, 60, 10), "domain": DOMAIN},
+            {"hits_per_user": 10, "epsilon": 5.0},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("options", SOUND)
+def test_a_sound_plan_passes(options: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    plan = _plan(**options)
+    result = _audit(plan, tmp_path, "--runs", RUNS if plan.looks is not None else 200)
     assert result.exit_code == 0, result.output
     assert "PASSED" in result.stdout
-    assert mode in result.stdout
+    if plan.looks is None:
+        assert plan.mode in result.stdout
+        # Every item of a sampled run has holders, so this is a part of the mechanism that no audit runs.
+        assert ("EmptyItems" in result.stdout) == bool(plan.domain_size)
+        assert ("for kms21 nothing here shows" in result.stdout) == (plan.mode == "kms21")
+        for fragment in ("bounding contributions", "noise that does not follow the holders", "hand"):
+            assert fragment in result.stdout
 
 
-def test_a_known_domain(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(_plan(domain=ItemDomain.of_ids([f"item {n}" for n in range(50)])).to_json())
-    result = _run("--plan", path, "--runs", 200, "--output", tmp_path / "audit.json")
+@pytest.mark.nightly
+@pytest.mark.parametrize(("looks", "counts_for"), [(1, 0), (5, 2)])
+def test_users_with_few_looks_pass_also_with_all_runs(looks: int, counts_for: int, tmp_path: pathlib.Path) -> None:
+    result = _audit(_plan(most_looks=looks, counts_for=counts_for), tmp_path)
     assert result.exit_code == 0, result.output
-    record = json.loads((tmp_path / "audit.json").read_text())
-    assert record["exact"]["lone_items"]["delta"] == 0
-    # Every item of a sampled run has holders, so this is a part of the mechanism that no audit runs.
-    (limit,) = [text for text in record["not_tried"] if "EmptyItems" in text]
-    assert " ".join(limit.split()) in " ".join(result.stdout.split())
 
 
-def _limits(plan: Plan, rounds: int | None = None) -> tuple[str, str, dict]:
-    """What a report prints about the streams that were not tried; all that it prints; and its record."""
-    exact = audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan), rounds=rounds)
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (json.dumps({**json.loads(_plan(**HITS).to_json()), "threshold": 5}), "shh plan --output"),
+        (json.dumps({**json.loads(audited_plan().to_json()), "threshold": 5}), "shh plan --output"),
+        ("[]", "shh plan --output"),
+        (None, "cannot be read"),
+    ],
+    ids=["hits", "looks", "no plan", "missing"],
+)
+def test_what_is_not_a_sound_plan_is_refused(tmp_path: pathlib.Path, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "plan.json").write_text(content)
+    done = shh("audit", "--plan", "plan.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("shh: --plan plan.json")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_plan_is_missing(tmp_path: pathlib.Path) -> None:
+    done = shh("audit", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Missing --plan. Write a plan with `shh plan --output" in done.stderr
+
+
+# Violations: a plan cannot hold any, so they come from mechanisms that are not what was planned.
+
+
+def _half_the_noise(plan: Plan) -> Mechanism:
+    hits = plan.charged_hits
+    return dataclasses.replace(Mechanism.of_plan(plan), law=ThresholdLaw(2 * hits.epsilon_per_query, hits.zone_width))
+
+
+def _hits_of_half_the_noise() -> AuditReport:
+    plan = _plan(**HITS)
+    return HitsReport(plan, audit_exactly(_half_the_noise(plan), HitsClaim.of_plan(plan)))
+
+
+def _hits_of_another_law() -> AuditReport:
+    """The real code runs on a plan of its own; the law is that of half its noise."""
+    plan = _plan(**HITS)
+    claim, settings = HitsClaim.of_plan(plan), trial_of(plan, stream="audit", run_id=fresh_run_id())
+    sampled = sample_hits(_half_the_noise(plan), claim, settings, RUNS, 60, lambda text, share: None)
+    return HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), claim), sampled)
+
+
+def _looks_that_are_cheap() -> AuditReport:
+    mechanism, claim = mechanism_and_claim(audited_plan())
+    cheap = dataclasses.replace(mechanism, scale=150)
+    return LooksReport(audited_plan(), audit_looks_exactly(cheap, claim, most_looks=1))
+
+
+def _exact_looks(plan: Plan, most_looks: int | None = 1) -> Any:
+    return audit_looks_exactly(*mechanism_and_claim(plan), most_looks=most_looks)
+
+
+def _an_overdrawn_purse() -> AuditReport:
+    payments = PaymentAudit(3, 70, 1.5, 1.0, ("in a replay, a user pays 1.5 times what is in its purse",))
+    return LooksReport(audited_plan(), _exact_looks(audited_plan()), payments)
+
+
+def _looks_of_another_law() -> AuditReport:
+    """The real code runs with half the noise of the plan."""
+    plan = audited_plan()
+    settings = changed(run_settings(plan), noise=ExponentialPower(2.5, 100))
+    sampled = sample_looks(*mechanism_and_claim(plan), settings, RUNS, 1, lambda text, share: None)
+    return LooksReport(plan, _exact_looks(plan), sampled=sampled)
+
+
+@pytest.mark.parametrize(
+    ("report_of", "said"),
+    [
+        (_hits_of_half_the_noise, "adding one user attains delta"),
+        (_hits_of_another_law, "does not publish what its exact law says"),
+        (_looks_that_are_cheap, "but its price is"),
+        (_an_overdrawn_purse, "a user pays 1.5 times"),
+        (_looks_of_another_law, "does not publish what its exact law says"),
+    ],
+)
+def test_a_violation_ends_in_a_loud_sentence(
+    report_of: Callable[[], AuditReport], said: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`UserError` is exit code 1 (dp_transforms.cli.main)."""
+    with pytest.raises(UserError, match=r"^DO NOT USE THIS PLAN\. ") as error:
+        finish(report_of(), str(tmp_path / "audit.json"))
+    printed, record = " ".join(capsys.readouterr().out.split()), json.loads((tmp_path / "audit.json").read_text())
+    assert said in str(error.value)
+    assert said in printed
+    assert "VIOLATED" in printed
+    assert "PASSED" not in printed
+    assert record["verdict"] == "violated"
+    assert record["violations"]
+    if "exact law" in said:
+        assert record["sampled"]["fit"]["p_value"] < FALSE_ALARM
+
+
+@pytest.mark.parametrize("name", ["threshold", "spacing"])
+def test_faults_in_what_workers_get_are_refused(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(**of_run: Any) -> TrialPlan:
+        run = PlannedRun(**of_run)
+        lower = {"threshold": run.plan.threshold * 9 // 10}
+        closer = {"looks": dataclasses.replace(run.plan.looks, spacing=run.plan.looks.spacing // 10)}
+        return TrialPlan.of(run, **(lower if name == "threshold" else closer))
+
+    monkeypatch.setattr(audit, "PlannedRun", faulty)
+    result = _audit(audited_plan(), tmp_path, "--runs", 0)
+    assert isinstance(result.exception, UserError)
+    assert "workers get another plan than the one that is audited" in str(result.exception)
+
+
+# What was not tried.
+
+
+def _limits(plan: Plan, rounds: int | None = None) -> tuple[str, str, dict[str, Any]]:
+    """What a report says of the streams that were not tried; all that it prints; and its exact numbers."""
+    report = HitsReport(plan, audit_exactly(Mechanism.of_plan(plan), HitsClaim.of_plan(plan), rounds=rounds))
     console = Console(width=100, record=True, file=io.StringIO(), highlight=False, markup=False)
-    report = HitsReport(plan, exact)
     report.print(console)
-    record = report.record()
-    text = " ".join(console.export_text().split())
-    for limit in record["not_tried"]:
-        assert f"- {limit}." in text
-    return record["not_tried"][0], text, record
+    return report.not_tried()[0], " ".join(console.export_text().split()), report.record()["exact"]
 
 
 def test_only_what_was_computed_is_said_of_streams_that_were_not_tried() -> None:
-    limit, text, record = _limits(_plan())
+    limit, text, exact = _limits(_plan(**HITS))
     assert "by the theorem in docs/audit.md none on" in limit
     assert "No adversary at all attains more on" in text
-    assert record["exact"]["adding"]["no_adversary_exceeds"]["delta_at_claimed_epsilon"] > 0
-    assert "EmptyItems" not in text
-    limit, text, record = _limits(_plan(mode="kms21"))
+    assert exact["adding"]["no_adversary_exceeds"]["delta_at_claimed_epsilon"] > 0
+    limit, text, exact = _limits(_plan(**{**HITS, "mode": "kms21"}))
     assert "theorem" not in limit
     assert "a few fixed numbers of holders" in limit
     assert "No adversary" not in text
     assert "more" not in limit
-    assert record["exact"]["adding"]["no_adversary_exceeds"] is None
-    limit, text, _ = _limits(_plan(), rounds=20)
+    assert exact["adding"]["no_adversary_exceeds"] is None
+    limit, text, _ = _limits(_plan(**HITS), rounds=20)
     assert limit.startswith("streams that show the user on more than 20 items; ")
     assert "So few items do not exclude the user" in text
 
 
-@pytest.mark.parametrize("domain", [None, ItemDomain.of_ids([f"item {n}" for n in range(50)])])
-def test_a_run_of_few_windows_with_several_items_in_each(domain: ItemDomain | None) -> None:
+def test_a_run_of_few_windows_with_several_items_in_each() -> None:
     """One item a window attains nothing at all in 24 windows, and that is not called the most."""
-    schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    plan = Plan.calibrate(epsilon=2.0, delta=1e-9, schedule=schedule, mode="hits", max_items_per_user=3, domain=domain)
-    limit, text, record = _limits(plan)
+    plan = _plan(mode="hits", max_items_per_user=3)
+    limit, text, exact = _limits(plan)
     assert "no more" not in text
     assert "No adversary at all" not in text
     assert "whether one attains more than the" in limit
     assert limit.endswith("is open")
     assert "in each window, until the user is excluded" in text
     for direction in ("adding", "removing"):
-        side = record["exact"][direction]
+        side = exact[direction]
         static, best = side["best_static"]["delta_at_claimed_epsilon"], side["best_adaptive_delta"]
         ceiling = side["no_adversary_exceeds"]
         assert 0 < static < side["delta_at_claimed_epsilon"] < best < ceiling["delta_at_claimed_epsilon"]
         assert ceiling["items"] == 72
         assert f"{best:.4g}" in text
         assert f"{ceiling['delta_at_claimed_epsilon']:.4g} on 72 items" in text
-    assert all(figure["delta"] > 0.99 * plan.shares.paid for figure in record["exact"]["running_figure"])
+    assert all(figure["delta"] > 0.99 * plan.shares.paid for figure in exact["running_figure"])
 
 
-def test_a_plan_is_missing(tmp_path: pathlib.Path) -> None:
-    done = shh_here.shh("audit", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "Missing --plan" in done.stderr
-    assert "shh plan --output" in done.stderr
+# Of each option of a plan: what is printed as not tried if it is used; "" if all that it changes is tried.
+LIMITS = {
+    "usual_looks": "",
+    "most_looks": "",
+    "hits_per_user": "hits of a group in a stream",
+    "known_items": "",
+    "forget_after": "",
+    "known_error": "",
+    "size_error": "",
+    "counts_for": "streams of counts and looks together",
+    "activity_epsilon": "the histogram of activity",
+}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Hostile plans
-# ---------------------------------------------------------------------------------------------------------------------
+def test_each_option_is_tried_or_in_the_list() -> None:
+    """An option that is new must be put into one of these tables, and so be thought of."""
+    assert set(LIMITS) == choices_of("looks")
+    assert {"hits_per_user", "max_items_per_user", "threshold", "accountant"} == choices_of("hits")
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"hits": {"epsilon_per_query": 2.0}},
-        {"threshold": 5},
-        {"epsilon": 0.5},
-        {"shares": {"paid": 1e-9}},
-        {"epsilon": None},
-        {"mode": "histogram"},
-        {"surprise": 1},
-    ],
+    ("option", "value"), [("hits_per_user", 2), ("counts_for", 3), ("activity_epsilon", 0.1), ("known_items", False)]
 )
-def test_a_plan_that_was_tampered_with_is_refused(plan_file: pathlib.Path, changes: dict[str, object]) -> None:
-    plan_file.write_text(json.dumps({**json.loads(plan_file.read_text()), **changes}))
-    result = _run("--plan", plan_file, "--runs", 0)
-    assert isinstance(result.exception, UserError)
-    assert "--plan" in str(result.exception)
-    assert "\n" not in str(result.exception)
+def test_the_list_names_what_an_option_leaves_untried(option: str, value: object) -> None:
+    lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]
+    for fragment in filter(None, LIMITS.values()):
+        assert fragment not in lists[0]
+        assert (fragment in lists[1]) == (fragment == LIMITS[option])
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe\x00", b"[" * 100_000, b'{"format_version": 99}'])
-def test_files_that_are_not_plans(tmp_path: pathlib.Path, content: bytes) -> None:
-    path = tmp_path / "plan.json"
-    path.write_bytes(content)
-    result = _run("--plan", path)
-    assert isinstance(result.exception, UserError)
-    assert "shh plan --output" in str(result.exception)
-    for missing in (tmp_path / "none.json", tmp_path):
-        assert "cannot be read" in str(_run("--plan", missing).exception)
+def _looks_limits(plan: Plan, most_looks: int | None = 1) -> list[str]:
+    return LooksReport(plan, _exact_looks(plan, most_looks)).not_tried()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Violations: a plan cannot hold any, so they come from mechanisms that are not what was planned
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _finish(
-    plan: Plan,
-    exact: ExactAudit,
-    sampled: SampledAudit | None,
-    output: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-) -> tuple[str, str, dict]:
-    with pytest.raises(UserError) as error:
-        finish(HitsReport(plan, exact, sampled), str(output))
-    return " ".join(capsys.readouterr().out.split()), str(error.value), json.loads(output.read_text())
-
-
-def test_half_the_noise_ends_in_a_loud_sentence(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`UserError` is exit code 1 (dp_transforms.cli.main)."""
-    plan = _plan()
-    mechanism = dataclasses.replace(
-        Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
-    )
-    exact = audit_exactly(mechanism, HitsClaim.of_plan(plan))
-    printed, error, record = _finish(plan, exact, None, tmp_path / "audit.json", capsys)
-    assert error.startswith("DO NOT USE THIS PLAN.")
-    assert "VIOLATED: adding one user attains delta" in printed
-    assert "PASSED" not in printed
-    assert record["verdict"] == "violated"
-    assert len(record["violations"]) >= 3
-
-
-def test_code_that_does_not_follow_the_theory_ends_in_a_loud_sentence(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The real code runs on a plan of its own; the law is that of half its noise."""
-    plan = _plan()
-    claim = HitsClaim.of_plan(plan)
-    wrong = dataclasses.replace(
-        Mechanism.of_plan(plan), law=ThresholdLaw(2 * plan.charged_hits.epsilon_per_query, plan.charged_hits.zone_width)
-    )
-    settings = trial_of(plan, stream="audit", run_id=fresh_run_id())
-    sampled = sample_hits(wrong, claim, settings, RUNS, 60, lambda text, share: None)
-    exact = audit_exactly(Mechanism.of_plan(plan), claim)
-    printed, error, record = _finish(plan, exact, sampled, tmp_path / "audit.json", capsys)
-    assert "does not publish what its exact law says" in error
-    assert "VIOLATED" in printed
-    assert record["verdict"] == "violated"
-    assert record["sampled"]["fit"]["p_value"] < FALSE_ALARM
+def test_the_list_says_how_many_looks_were_tried() -> None:
+    limits = " ".join(_looks_limits(audited_plan(), 2))
+    assert "more than 2 looks of a user on items of others, of the 20 that are paid" in limits
+    limits = " ".join(_looks_limits(audited_plan(), None))
+    assert "that are paid" not in limits
+    assert limits.startswith("adaptive streams of more than 3 looks")
+    few = " ".join(_looks_limits(audited_plan(most_looks=3), None))
+    assert "looks of a user" not in few
+    assert "adaptive" not in few

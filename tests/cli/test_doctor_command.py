@@ -219,14 +219,13 @@ def _cell(name: str, row: int, spread: int) -> str:
 def test_values_that_say_who_somebody_is_are_not_proposed_whatever_their_field_is_called(
     tmp_path: pathlib.Path, values: list[str], what: str | None
 ) -> None:
-    for name in ("page", "product"):
-        rows = [f"u{n % 100},{value},y{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
-        (tmp_path / "log.csv").write_text("\n".join([f"user,{name},topic_name,at", *rows]) + "\n")
-        looked = shh("doctor", "log.csv", cwd=tmp_path)
-        words = command_of(looked.stdout)
-        assert words[words.index("--item-field") + 1] == ("topic_name" if what else name)
-        chosen = shh("doctor", "log.csv", "--item-field", name, cwd=tmp_path)
-        assert (f"{name} holds {what}: items are published" in chosen.stdout) == (what is not None)
+    rows = [f"u{n % 100},{value},y{n % 5},2026-01-01T00:00:00Z" for n, value in enumerate(values)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,page,topic_name,at", *rows]) + "\n")
+    looked = shh("doctor", "log.csv", cwd=tmp_path)
+    words = command_of(looked.stdout)
+    assert words[words.index("--item-field") + 1] == ("topic_name" if what else "page")
+    chosen = shh("doctor", "log.csv", "--item-field", "page", cwd=tmp_path)
+    assert (f"page holds {what}: items are published" in chosen.stdout) == (what is not None)
 
 
 @pytest.mark.parametrize(
@@ -275,16 +274,14 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
     assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
 
 
-@pytest.mark.parametrize("url", ["https://example.com/a.csv", "http://x/a.csv", "ftp://x/a.csv", "file:///a.csv"])
-def test_urls_that_are_not_known_are_named(tmp_path: pathlib.Path, url: str) -> None:
-    looked = shh("doctor", url, cwd=tmp_path)
-    scheme = url.partition(":")[0]
-    assert looked.stderr.startswith(f"shh: URLs {scheme}://... are not known. Use s3://, gs://, azfs:// or a path:")
+def test_a_url_that_is_not_known_is_named(tmp_path: pathlib.Path) -> None:
+    looked = shh("doctor", "https://example.com/a.csv", cwd=tmp_path)
+    assert looked.stderr.startswith("shh: URLs https://... are not known. Use s3://, gs://, azfs:// or a path:")
     assert looked.returncode == 1
 
 
 def test_of_a_packed_file_the_end_is_not_seen_and_the_range_says_so(tmp_path: pathlib.Path) -> None:
-    lines = [f"u{n % 500},i,2026-01-0{1 + n // 40_000}T00:{n % 60:02}:00Z" for n in range(160_000)]
+    lines = [f"u{n % 500},i,2026-01-0{1 + n // 20_000}T00:{n % 60:02}:00Z" for n in range(80_000)]
     text = "\n".join(["user,item,timestamp", *lines]) + "\n"
     (tmp_path / "log.csv.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "log.csv").write_text(text)

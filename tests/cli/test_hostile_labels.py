@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import datetime
-import io
 import json
 import pathlib
+import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
-from dp_transforms.cli import replay, stream_status
-from dp_transforms.cli.main import main
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.report_table import label_text, shown_text
+from tests.helpers.replay_logs import BUDGET, START
+from tests.helpers.shh_here import shh
 
 HOUR = 3_600_000_000
 HOSTILE = {
@@ -51,84 +50,59 @@ HOSTILE = {
     "no characters": "\ufffe\uffff\ue000\U0010ffff",
     "formats of Python": "{0} %s {x!r}",
 }
-PARAMETERS = pytest.mark.parametrize("label", [pytest.param(label, id=name) for name, label in HOSTILE.items()])
+LABELS = list(HOSTILE.values())
+HARMLESS = [f"harmless {number}" for number in range(len(LABELS))]
 # A reader of a table takes one of these for something that it is not.
 MISLEADING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
-def report(*labels: str) -> WindowReport:
+def report(labels: Sequence[str], stream: str = "events") -> WindowReport:
     heavy = [HeavyHitter(label, ABOVE if number % 2 else BETWEEN, None) for number, label in enumerate(labels)]
     heavy += [HeavyHitter(label, None, None, 1 + number, 7 * number) for number, label in enumerate(labels)]
-    return WindowReport("events", 0, HOUR, heavy, 1.0, 1e-9, 0.5)
+    return WindowReport(stream, 0, HOUR, heavy, 1.0, 1e-9, 0.5)
 
 
-def assert_harmless(text: str, plain: str) -> None:
-    """text: what is shown; plain: the same with a harmless label, which shows what belongs to the table itself."""
-    odd = {character for character in text if unicodedata.category(character) in MISLEADING}
-    assert odd <= {"\n", *plain}, odd
+def misleading(text: str) -> set[str]:
+    return {character for character in text if unicodedata.category(character) in MISLEADING} - {"\n"}
 
 
-def shown_by(show: Callable[[str], str], label: str) -> str:
-    text, plain = show(label), show("harmless")
-    assert "harmless" in plain
-    assert_harmless(text, plain)
-    return text
-
-
-@PARAMETERS
 @pytest.mark.parametrize("ending", ["avro", "jsonl", "parquet"])
-def test_show_prints_it_harmless(
-    tmp_path: pathlib.Path,
-    label: str,
-    ending: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_show_prints_them_harmless(tmp_path: pathlib.Path, ending: str) -> None:
     """Everything that a file tells: labels, and the names of run and stream, and the guarantee."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def show(words: str) -> str:
-        path = tmp_path / f"report.{ending}"
-        path.unlink(missing_ok=True)
-        named = report("a", words)._replace(stream=words)
-        write_report_file(path, ReportHeader(words, words, words, {}), [report(words), named])
-        main(["show", str(path), "--all"])
-        main(["show", str(path), "--all", "--item", words])
-        with pytest.raises(SystemExit):
-            main(["show", str(path), "--item", f"{words} is not there"])
-        printed = capsys.readouterr()
-        assert printed.err.startswith("shh: no window reports ")
-        assert printed.err.count("\n") == 1
-        return printed.out + printed.err
-
-    text = shown_by(show, label)
-    assert len(text) < 20_000 or len(label) > 1000
+    path = tmp_path / f"report.{ending}"
+    words = "".join(LABELS)
+    header = ReportHeader(words, words, words, {})
+    write_report_file(path, header, [report(LABELS), *(report("a", label) for label in LABELS)])
+    shown = shh("show", path, "--all", cwd=tmp_path, COLUMNS="200")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert not misleading(shown.stdout)
+    for label in LABELS:
+        one = shh("show", path, "--item", label, cwd=tmp_path, COLUMNS="200")
+        assert (one.returncode, misleading(one.stdout)) == (0, set())
+        absent = shh("show", path, "--item", f"{label} is not there", cwd=tmp_path)
+        assert (absent.returncode, misleading(absent.stderr)) == (4, set())
+        assert absent.stderr.startswith("shh: no window reports ")
+        assert absent.stderr.count("\n") == 1
 
 
-@PARAMETERS
-def test_json_for_pipes_is_ascii_and_says_the_label_exactly(
-    tmp_path: pathlib.Path, label: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "report.avro"
-    write_report_file(path, ReportHeader("r", "events", "g", {}), [report(label)])
-    main(["show", str(path), "--json"])
-    (line,) = capsys.readouterr().out.splitlines()
+    write_report_file(path, ReportHeader("r", "events", "g", {}), [report(LABELS)])
+    (line,) = shh("show", path, "--json", cwd=tmp_path).stdout.splitlines()
     assert line.isascii()
     assert line.isprintable()
-    assert json.loads(line)["heavy_hitters"][0]["item"] == label
+    assert [hitter["item"] for hitter in json.loads(line)["heavy_hitters"]] == LABELS * 2
 
 
-@PARAMETERS
-def test_a_picture_holds_it_as_text(label: str) -> None:
+def test_a_picture_holds_them_as_text() -> None:
     pytest.importorskip("vl_convert", reason="the extra charts is missing")
 
-    def drawn(words: str) -> str:
-        columns = report_columns([report("a", words, "c")], None)
+    def drawn(labels: Sequence[str]) -> ElementTree.Element:
+        columns = report_columns([report(["a", *labels, "c"])], None)
         made = picture.picture(columns, "Title", "guarantee", datetime.UTC, kind=".svg", most_items=40)
-        return made.decode()
+        return ElementTree.fromstring(made.decode())
 
-    text, plain = drawn(label), drawn("harmless")
-    trees = [ElementTree.fromstring(each) for each in (text, plain)]
+    trees = drawn(LABELS), drawn(HARMLESS)
     tags, names = (
         [{element.tag for element in tree.iter()} for tree in trees],
         [{name for element in tree.iter() for name in element.attrib} for tree in trees],
@@ -136,62 +110,43 @@ def test_a_picture_holds_it_as_text(label: str) -> None:
     assert tags[0] == tags[1]
     assert names[0] == names[1]
     texts = {element.text or "" for element in trees[0].iter() if element.tag.endswith("text")}
-    assert_harmless("".join(texts), "")
-    if len(shown_text(label)) <= 30:
-        assert shown_text(label) in texts
+    assert not misleading("".join(texts))
+    assert {shown_text(label) for label in LABELS if len(shown_text(label)) <= 30} <= texts
 
 
-@PARAMETERS
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_stream_prints_it_harmless(label: str, is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def show(words: str) -> str:
-        screen = io.StringIO()
-
-        def console(**options: bool) -> Console:
-            options.pop("stderr", None)
-            return Console(file=screen, force_terminal=is_terminal, width=200, **options)
-
-        monkeypatch.setattr(stream_status, "Console", console)
-        status = stream_status.StreamStatus()
-        status.announce("guarantee")
-        status.show_reports([report(words, "a")])
-        return screen.getvalue()
-
-    shown_by(show, label)
+IN_PROCESS = ("--engine", "in-process", "--clock", "event", "--idle-timeout", "1s")
+COMMANDS = {
+    "replay": ["replay", "logs", *BUDGET, "--output", "report.jsonl"],
+    "stream": ["stream", "--folder", "logs", *BUDGET, *IN_PROCESS, "--output", "reports"],
+}
 
 
-@PARAMETERS
-def test_a_replay_prints_it_harmless(
-    tmp_path: pathlib.Path, label: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-
-    def show(words: str) -> str:
-        path = tmp_path / "report.avro"
-        path.unlink(missing_ok=True)
-        write_report_file(path, ReportHeader("r", "events", "g", {}), [report(words)])
-        request = replay.ReplayRequest.__new__(replay.ReplayRequest)
-        object.__setattr__(request, "output", "report.avro")
-        object.__setattr__(request, "plan", _Plan())
-        replay._print_report(request)
-        return capsys.readouterr().out
-
-    shown_by(show, label)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_run_prints_them_harmless(tmp_path: pathlib.Path, command: str) -> None:
+    """Each label of 300 users, five in an hour; on a terminal, whose colours are the only escapes."""
+    (tmp_path / "logs").mkdir()
+    labels = [label for label in LABELS if label and len(label.encode()) < 10_000]
+    with (tmp_path / "logs" / "log.jsonl").open("w") as file:
+        for number, label in enumerate(labels):
+            for user in range(300):
+                row = {"user": f"{number}-{user}", "item": label, "timestamp": START + 3600 * (number // 5)}
+                file.write(json.dumps(row) + "\n")
+    done = shh(*COMMANDS[command], "--time-unit", "s", cwd=tmp_path, COLUMNS="200", FORCE_COLOR="1", TERM="xterm")
+    assert done.returncode == 0, done.stderr
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert printed != done.stdout
+    assert not misleading(printed)
+    assert all(label_text(label) in printed for label in ("x~100", "{0} %s {x!r}", "a\x00b"))
 
 
-class _Plan:
-    guarantee = "guarantee"
-
-
-@PARAMETERS
-def test_two_labels_never_look_alike(label: str) -> None:
+def test_two_labels_never_look_alike() -> None:
     """Within what is shown: long ones are cut."""
-    shown = label_text(label)
-    others = {*HOSTILE.values(), label.strip(), f"{label} ", f"{label}\u200b", f'"{label}"', f"\u115f{label}"} - {label}
-    short = {other for other in others if other[:80] != label[:80]}
-    assert shown not in {label_text(other) for other in short}
-    assert len(shown) < 1000
+    for label in LABELS:
+        shown = label_text(label)
+        others = {*LABELS, label.strip(), f"{label} ", f"{label}\u200b", f'"{label}"', f"\u115f{label}"} - {label}
+        short = {other for other in others if other[:80] != label[:80]}
+        assert shown not in {label_text(other) for other in short}
+        assert len(shown) < 1000
 
 
 def test_letters_and_marks_that_show_as_nothing_are_escaped() -> None:

@@ -22,6 +22,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import changed_plan
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
+DAY = ["--window", "1h", "--start", "2017-10-01", "--end", "2017-10-02"]
 LABELS = ["--mode", "hits"]
 EXTREMES = [
     *("nan", "inf", "-0.0", "0", "5e-324", "2.2250738585072014e-308", "1e-160", "1e-16", "1e-4", "0.9999999999999999"),
@@ -47,9 +48,11 @@ def assert_told(result: Result) -> None:
         assert str(result.exception).isprintable()
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-def test_no_budget_ends_in_a_traceback(mode: str) -> None:
-    for epsilon, delta in [*((e, "1e-9") for e in EXTREMES), *(("2", d) for d in EXTREMES), ("5e-324", "5e-324")]:
+@pytest.mark.parametrize(
+    ("mode", "extremes"), [("hits", EXTREMES), ("hits-with-counts", EXTREMES[::4]), ("kms21", EXTREMES[1::4])]
+)
+def test_no_budget_ends_in_a_traceback(mode: str, extremes: list[str]) -> None:
+    for epsilon, delta in [*((e, "1e-9") for e in extremes), *(("2", d) for d in extremes), ("5e-324", "5e-324")]:
         assert_told(run_plan(*HOURLY, "--mode", mode, "--epsilon", epsilon, "--delta", delta, "--hits-per-user", "1"))
 
 
@@ -69,11 +72,11 @@ def test_a_tiny_epsilon_is_told_as_a_small_one_is(accountant: str) -> None:
 
 def test_no_whole_number_ends_in_a_traceback() -> None:
     options = ("--threshold", "--hits-per-user", "--max-items-per-user", "--max-users", "--max-items")
-    numbers = ("0", "-1", str(2**31), str(2**62), str(2**62 + 1), str(2**63), str(2**64), "1" + "0" * 400)
+    numbers = ("0", "-1", str(2**31), str(2**62 + 1), str(2**64), "1" + "0" * 400)
     for option, number in itertools.product(options, numbers):
-        assert_told(run_plan(*HOURLY, *LABELS, "--epsilon", "8", "--delta", "1e-6", option, number))
+        assert_told(run_plan(*DAY, *LABELS, "--epsilon", "8", "--delta", "1e-6", option, number))
     for name in ("--epsilon-per-query", "--delta"):
-        for value in EXTREMES:
+        for value in EXTREMES[::3]:
             words = {"--epsilon-per-query": "0.1", "--delta": "1e-8", name: value}
             assert_told(run_plan("--hits-per-user", "2", *itertools.chain(*words.items())))
 
@@ -98,27 +101,24 @@ def test_no_window_ends_in_a_traceback(words: list[str]) -> None:
 # A large delta.
 
 
-@pytest.mark.parametrize(
-    ("delta", "share"),
-    [
+def test_a_large_delta_is_told_in_words(tmp_path: pathlib.Path) -> None:
+    for delta, share in (
         ("0.1", "1 in 10 users"),
         ("1.1e-6", "1 in 909,091 users"),
         ("0.001", "1 in 1,000 users"),
         ("0.9", "90% of the users"),
-    ],
-)
-def test_a_large_delta_is_told_in_words(tmp_path: pathlib.Path, delta: str, share: str) -> None:
+    ):
+        mechanism = "A mechanism with this delta may publish everything about"
+        warning = f"shh: warning: delta = {float(delta):g} is large. {mechanism} {share}"
+        assert warning in run_plan("--epsilon-per-query", "0.1", "--delta", delta).stderr
     output = str(tmp_path / "plan.json")
-    mechanism = "A mechanism with this delta may publish everything about"
-    warning = f"shh: warning: delta = {float(delta):g} is large. {mechanism} {share}"
-    assert warning in run_plan(*HOURLY, "--epsilon", "2", "--delta", delta, "--output", output).stderr
-    assert warning in run_plan("--epsilon-per-query", "0.1", "--delta", delta).stderr
+    assert warning in run_plan(*DAY, *LABELS, "--epsilon", "2", "--delta", delta, "--output", output).stderr
     result = CliRunner().invoke(audit.command, ["--plan", output, "--runs", "0", "--rounds", "1"])
     assert warning in result.stderr
 
 
 def test_a_usual_delta_is_not_spoken_of(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "delta" not in run_plan(*HOURLY, "--epsilon", "2", "--delta", "1e-6").stderr
+    assert "delta" not in run_plan(*DAY, *LABELS, "--epsilon", "2", "--delta", "1e-6").stderr
     (tmp_path / "plan.json").write_text(PLAN.to_json())
     assert read_plan(str(tmp_path / "plan.json")) == PLAN
     assert capsys.readouterr().err == ""

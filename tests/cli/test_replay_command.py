@@ -6,26 +6,31 @@ import json
 import os
 import pathlib
 import stat
-import tempfile
 
 import fastavro
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import HeavyHitter
 from tests.helpers import forked
-from tests.helpers.replay_logs import BUDGET, FEW, MANY, START, iso, log_rows, write_log, write_parquet
+from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
+from tests.helpers.small_runs import key_file
+
+LOOKS = ("--usual-looks", 1, 10, "--most-looks", 20)
+IN_LOOKS = (*BUDGET[: BUDGET.index("--mode")], *LOOKS)
+HEAVY = [hour for hour in range(HOURS) if hour not in (2, 4)]
+EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 
 
 @pytest.fixture
-def parquet_log(tmp_path: pathlib.Path) -> pathlib.Path:
-    path = tmp_path / "log.parquet"
-    write_parquet(path, log_rows())
-    return path
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The current folder of the commands, with log.parquet."""
+    write_parquet(tmp_path / "log.parquet", log_rows())
+    return tmp_path
 
 
 def read_report(path: pathlib.Path) -> tuple[dict, list[dict]]:
@@ -50,7 +55,11 @@ def items_by_window(records: list[dict]) -> dict[str, list[str]]:
     return {record["window_start"]: [hitter["item"] for hitter in record["heavy_hitters"]] for record in records}
 
 
-EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in (0, 1, 3, 5)}
+def replayed(folder: pathlib.Path, *words: object, log: str = "log.parquet") -> tuple[dict, list[dict], str, str]:
+    """Header and records of the report, and what is said on stdout and stderr."""
+    done = shh("replay", log, *words, "--output", "report.jsonl", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return *read_report(folder / "report.jsonl"), " ".join(done.stdout.split()), done.stderr
 
 
 @pytest.mark.parametrize(("source", "output"), [("csv", "jsonl"), ("jsonl", "avro"), ("avro", "parquet")])
@@ -77,11 +86,45 @@ def test_reads_and_writes_every_format(tmp_path: pathlib.Path, source: str, outp
     assert "light" not in shown.stdout
 
 
-def test_counts_mode_gives_a_noisy_count_for_every_item(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    words = [*BUDGET, "--mode", "hits-with-counts", "--stream", "news", "--output", "report.jsonl"]
-    result = shh("replay", parquet_log, *words, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    header, records = read_report(tmp_path / "report.jsonl")
+def test_heavy_items_are_named_where_no_mode_is_asked_for(folder: pathlib.Path) -> None:
+    header, records, _, said = replayed(folder, *IN_LOOKS)
+    assert items_by_window(records) == EXPECTED
+    assert 10**12 // header["plan"]["looks"]["units"][0] == 20
+    assert "did not count" not in said
+    assert f"Read {len(log_rows()):,} rows" in said
+
+
+def test_pairs_beyond_what_a_purse_pays_are_counted_for_the_operator(tmp_path: pathlib.Path) -> None:
+    """Each of the users has 30 pairs, and 20 count."""
+    rows = [(f"user-{n}", f"i{n} {item}", START + 60 * item) for n in range(FEW) for item in range(30)]
+    write_parquet(tmp_path / "log.parquet", rows)
+    _, records, printed, said = replayed(tmp_path, *IN_LOOKS)
+    assert f" {FEW * 10:,} pairs (window, item) beyond --most-looks of a user did not count," in said
+    assert records == []
+    assert "No window had an item held by enough users. An hour's item (a story, a search, an error)" in printed
+
+
+def test_the_largest_items_have_counts_and_the_report_tells_their_noise(folder: pathlib.Path) -> None:
+    header, records, printed, _ = replayed(folder, *IN_LOOKS, "--counts-for", 3)
+    deviation = header["plan"]["counts"]["scale"] / 2**0.5
+    counts = [hit["noisy_count"] for record in records for hit in record["heavy_hitters"]]
+    assert len(counts) == len(HEAVY)
+    # MANY users hold each item; a false alarm has a probability below 1e-9.
+    assert all(abs(count - MANY) < 7 * deviation for count in counts)
+    assert f"with noise of standard deviation {deviation:.3g}; each user counts for at most 10 of them" in printed
+
+
+def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
+    below = shh("replay", "log.parquet", *IN_LOOKS, "--counts-for", -1, "--output", "r.avro", cwd=folder)
+    assert "--counts-for must be" in below.stderr
+    words = ["--folder", ".", "--noise-key-file", key_file(folder), "--output", "reports", "--engine", "in-process"]
+    assert "--counts-for cannot be used with a stream" in error_line(
+        shh("stream", *words, *IN_LOOKS, "--counts-for", 3, cwd=folder)
+    )
+
+
+def test_every_item_has_a_noisy_count_in_that_mode(folder: pathlib.Path) -> None:
+    header, records, *_ = replayed(folder, *BUDGET, "--mode", "hits-with-counts", "--stream", "news")
     assert items_by_window(records) == EXPECTED
     hitters = [hitter for record in records for hitter in record["heavy_hitters"]]
     assert all(hitter["zone"] is None for hitter in hitters)
@@ -93,9 +136,8 @@ def test_counts_mode_gives_a_noisy_count_for_every_item(parquet_log: pathlib.Pat
 
 def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Path) -> None:
     """The integer 7 of Parquet is the text 7 of CSV, and 007 another: 160 users as integers and 160 as text."""
-    folder = tmp_path / "log"
+    folder, half = tmp_path / "log", 160
     folder.mkdir()
-    half = 160
     times = pa.array([START] * half, pa.int64())
     numbers = pa.table({"user": pa.array(range(half)), "item": pa.array([7] * half), "timestamp": times})
     pq.write_table(numbers, folder / "a.parquet")
@@ -105,111 +147,85 @@ def test_ids_are_compared_as_text_across_types_and_formats(tmp_path: pathlib.Pat
     (folder / "c.jsonl").write_text(
         "".join(f'{{"user": "{n}", "item": 7, "timestamp": {START}}}\n' for n in range(half))
     )
-    words = [*BUDGET, "--time-unit", "s", "--mode", "hits-with-counts", "--output", "r.jsonl"]
-    result = shh("replay", folder, *words, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    header, records = read_report(tmp_path / "r.jsonl")
-    (record,) = records
+    words = [*BUDGET, "--time-unit", "s", "--mode", "hits-with-counts"]
+    header, (record,), *_ = replayed(tmp_path, *words, log="log")
     found = {hitter["item"]: hitter["noisy_count"] for hitter in record["heavy_hitters"]}
     assert abs(found["7"] - 2 * half) < 40 / header["plan"]["hits"]["epsilon_per_query"]
 
 
-def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_kept_key_and_a_chosen_run_id_exclude_each_other(folder: pathlib.Path) -> None:
     """Both again on a log that differs in one user give reports that differ in exactly what that user holds."""
-    key = tmp_path / "noise.key"
-    key.write_bytes(os.urandom(32))
-    key.chmod(0o600)
-    words = ["replay", parquet_log, *BUDGET, "--mode", "hits-with-counts", "--output", "report.jsonl"]
-    stderr_text = error_line(shh(*words, "--noise-key-file", key, "--run-id", "nightly", cwd=tmp_path))
+    key = key_file(folder, os.urandom(32))
+    words = ["replay", "log.parquet", *BUDGET, "--mode", "hits-with-counts", "--output"]
+    stderr_text = error_line(shh(*words, "r.jsonl", "--noise-key-file", key, "--run-id", "nightly", cwd=folder))
     assert "--run-id cannot be used with --noise-key-file" in stderr_text
     assert "Leave --run-id out" in stderr_text
-    assert not (tmp_path / "report.jsonl").exists()
+    assert not (folder / "r.jsonl").exists()
     reports = []
     for number, more in enumerate([["--noise-key-file", key], ["--noise-key-file", key], ["--run-id", "nightly"]]):
-        output = tmp_path / f"report-{number}.jsonl"
-        assert shh(*words[:-1], output, *more, cwd=tmp_path).returncode == 0
+        output = folder / f"report-{number}.jsonl"
+        assert shh(*words, output, *more, cwd=folder).returncode == 0
         reports.append(read_report(output))
     assert reports[2][0]["run_id"] == "nightly"
-    run_ids = {header["run_id"] for header, _ in reports}
-    assert len(run_ids) == 3
+    assert len({header["run_id"] for header, _ in reports}) == 3
     assert len({json.dumps(items_by_window(records)) for _, records in reports}) == 1
     # Four noisy counts at a scale of about ten: all equal with probability far below 1e-4, were they not fresh.
     assert len({json.dumps(records) for _, records in reports}) == 3
 
 
-def test_a_plan_file_replaces_the_budget_options(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    assert shh("plan", *BUDGET, "--output", "plan.json", cwd=tmp_path).returncode == 0
-    result = shh("replay", parquet_log, "--plan", "plan.json", "--output", "report.jsonl", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    header, records = read_report(tmp_path / "report.jsonl")
+def test_a_plan_file_replaces_the_budget_options(folder: pathlib.Path) -> None:
+    assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
+    header, records, *_ = replayed(folder, "--plan", "plan.json")
     assert items_by_window(records) == EXPECTED
-    assert header["plan"] == json.loads((tmp_path / "plan.json").read_text())
-    both = shh("replay", parquet_log, "--plan", "plan.json", "--epsilon", "3", "--output", "other.jsonl", cwd=tmp_path)
-    assert "--epsilon" in error_line(both)
-    weak = json.loads((tmp_path / "plan.json").read_text())
+    assert header["plan"] == json.loads((folder / "plan.json").read_text())
+    weak = json.loads((folder / "plan.json").read_text())
     weak["hits"]["epsilon_per_query"] *= 2
-    (tmp_path / "weak.json").write_text(json.dumps(weak))
-    tampered = shh("replay", parquet_log, "--plan", "weak.json", "--output", "other.jsonl", cwd=tmp_path)
+    (folder / "weak.json").write_text(json.dumps(weak))
+    tampered = shh("replay", "log.parquet", "--plan", "weak.json", "--output", "other.jsonl", cwd=folder)
     assert "weak.json" in error_line(tampered)
 
 
 def test_bad_rows_go_to_the_dead_letter_file_and_nothing_else_is_lost(tmp_path: pathlib.Path) -> None:
     write_log(tmp_path / "log.jsonl")
     good = (tmp_path / "log.jsonl").read_text().splitlines()
-    bad = [
-        '{"user": "secret-cell',
-        '{"item": "light", "timestamp": "2026-01-01"}',
-        '{"user": "u", "item": "", "timestamp": 1}',
-    ]
+    bad = ['{"user": "broken', '{"item": "light", "timestamp": "2026-01-01"}', '{"user": "u", "item": "", "x": 1}']
     (tmp_path / "log.jsonl").write_text("\n".join([bad[0], *good[:9], bad[1], *good[9:], bad[2]]) + "\n")
-    words = ["replay", "log.jsonl", *BUDGET, "--output", "report.jsonl", "--dead-letter", "bad.jsonl"]
-    result = shh(*words, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert items_by_window(read_report(tmp_path / "report.jsonl")[1]) == EXPECTED
+    _, records, _, said = replayed(tmp_path, *BUDGET, "--dead-letter", "bad.jsonl", log="log.jsonl")
+    assert items_by_window(records) == EXPECTED
     entries = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
     assert [entry["position"] for entry in entries] == [1, 11, len(good) + 3]
     assert all(entry["file"].endswith("log.jsonl") and entry["reason"] for entry in entries)
     assert stat.S_IMODE((tmp_path / "bad.jsonl").stat().st_mode) == 0o600
-    assert "3 unreadable" in result.stderr
-    everything = result.stdout + result.stderr + (tmp_path / "bad.jsonl").read_text()
-    assert "secret-cell" not in everything
+    assert "3 unreadable" in said
 
 
 def test_too_many_bad_rows_stop_the_run_and_publish_nothing(tmp_path: pathlib.Path) -> None:
     write_log(tmp_path / "log.csv")
     with (tmp_path / "log.csv").open("a") as file:
         file.writelines(["x,y,not-a-time\n"] * 40)
-    words = ["replay", "log.csv", *BUDGET, "--output", "report.jsonl"]
-    stopped = shh(*words, "--max-bad-fraction", "0.01", cwd=tmp_path)
+    words = ["replay", "log.csv", *BUDGET, "--output", "report.jsonl", "--max-bad-fraction", "0.01"]
+    stopped = shh(*words, cwd=tmp_path)
     assert "--max-bad-fraction" in error_line(stopped)
     assert "40 of" in stopped.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv"]
-    assert shh(*words, cwd=tmp_path).returncode == 0
 
 
-def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(
-    parquet_log: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_events_outside_the_range_are_skipped_and_only_the_operator_is_told(folder: pathlib.Path) -> None:
     words = ["--start", "2026-01-01T01:00:00Z", "--end", "2026-01-01T05:00:00Z", *BUDGET[4:]]
-    result = shh("replay", parquet_log, *words, "--output", "report.jsonl", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    header, records = read_report(tmp_path / "report.jsonl")
+    header, records, printed, said = replayed(folder, *words)
     assert list(items_by_window(records)) == ["2026-01-01T01:00:00Z", "2026-01-01T03:00:00Z"]
-    assert f"{2 * (MANY + FEW):,} outside" in result.stderr
-    assert "outside" not in result.stdout + json.dumps(header)
+    assert f"{2 * (MANY + FEW):,} outside" in said
+    assert "outside" not in printed + json.dumps(header)
 
 
-def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_windows_are_aligned_to_the_start_and_may_slide(folder: pathlib.Path) -> None:
     words = ["--start", "2025-12-31T23:30:00Z", "--end", "2026-01-01T06:00:00Z", "--window", "2h", "--slide", "1h"]
-    result = shh("replay", parquet_log, *words, *BUDGET[6:], "--output", "report.jsonl", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    header, records = read_report(tmp_path / "report.jsonl")
+    header, records, *_ = replayed(folder, *words, *BUDGET[6:])
     # Hour h of the log lies at h:00 .. h:05, in the windows that start at (h - 1):30 - 1h and (h - 1):30.
     found = items_by_window(records)
     assert found["2025-12-31T22:30:00Z"] == ["heavy-0"]
     assert sorted(found["2025-12-31T23:30:00Z"]) == ["heavy-0", "heavy-1"]
     assert found["2026-01-01T00:30:00Z"] == ["heavy-1"]
-    assert {tuple(record["heavy_hitters"][0]) for record in records} == {HeavyHitter._fields}
     assert header["plan"]["schedule"]["slide_seconds"] == 3600
     # 6.5 hours of hourly slides, rounded up, and the window that began before the start.
     assert "8 windows" in header["guarantee"]
@@ -234,73 +250,86 @@ def test_windows_are_aligned_to_the_start_and_may_slide(parquet_log: pathlib.Pat
         (["log.parquet", "--noise-key-file", "open.key"], "chmod"),
         (["log.parquet", "--plan", "missing.json"], "--plan"),
         (["numbers.parquet"], "--time-unit"),
+        (["broken.parquet"], "broken.parquet"),
     ],
 )
-def test_errors_are_one_line_that_names_the_remedy(
-    parquet_log: pathlib.Path, tmp_path: pathlib.Path, words: list[str], named: str
-) -> None:
-    (tmp_path / "taken.avro").write_text("")
+def test_errors_are_one_line_that_names_the_remedy(folder: pathlib.Path, words: list[str], named: str) -> None:
+    (folder / "taken.avro").write_text("")
     numbers = pa.table({"user": ["a"], "item": ["b"], "timestamp": [START]})
-    pq.write_table(numbers, tmp_path / "numbers.parquet")
+    pq.write_table(numbers, folder / "numbers.parquet")
+    content = bytearray((folder / "log.parquet").read_bytes())
+    content[40:400] = b"\xff" * 360  # the first pages; the footer, which the check at the start reads, is whole
+    (folder / "broken.parquet").write_bytes(content)
     for name, size, mode in (("short.key", 31, 0o600), ("open.key", 32, 0o644)):
-        (tmp_path / name).write_bytes(b"k" * size)
-        (tmp_path / name).chmod(mode)
+        (folder / name).write_bytes(b"k" * size)
+        (folder / name).chmod(mode)
     output = [] if "--output" in words else ["--output", "report.avro"]
     budget = [] if "--plan" in words else BUDGET
-    before = sorted(path.name for path in tmp_path.iterdir())
-    assert named in error_line(shh("replay", *words, *budget, *output, cwd=tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    before = sorted(path.name for path in folder.iterdir())
+    assert named in error_line(shh("replay", *words, *budget, *output, cwd=folder))
+    assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_missing_budget_options_are_named(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    result = shh("replay", parquet_log, "--output", "r.avro", cwd=tmp_path)
+def test_missing_budget_options_are_named(folder: pathlib.Path) -> None:
+    result = shh("replay", "log.parquet", "--output", "r.avro", cwd=folder)
     assert result.returncode == 2
     for option in ("--epsilon", "--delta", "--start", "--end", "--window"):
         assert option in result.stderr
 
 
-def test_a_log_that_breaks_on_the_way_leaves_no_file(tmp_path: pathlib.Path) -> None:
-    write_log(tmp_path / "log.parquet")
-    content = bytearray((tmp_path / "log.parquet").read_bytes())
-    content[40:400] = b"\xff" * 360  # the first pages; the footer, which the check at the start reads, is whole
-    (tmp_path / "log.parquet").write_bytes(content)
-    result = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", cwd=tmp_path)
-    assert "log.parquet" in error_line(result)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet"]
-
-
-def test_beam_options_pass_through(parquet_log: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    key = tmp_path / "noise.key"
-    key.write_bytes(os.urandom(64))
-    key.chmod(0o600)
+def test_beam_options_pass_through(folder: pathlib.Path) -> None:
+    """To processes of Beam, each of which would draw a key of its own."""
     workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
-    words = ["replay", parquet_log, *BUDGET, "--output", "report.jsonl"]
+    words = ["replay", "log.parquet", *IN_LOOKS, "--output", "report.jsonl"]
     for typo in ("--direct_num_worker=2", "runner=Flink"):
-        assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=tmp_path))
-    refused = shh(*words, *workers, cwd=tmp_path)
-    assert "--noise-key-file" in error_line(refused)
-    result = forked.shh(*words, "--noise-key-file", key, *workers, cwd=tmp_path)
+        assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=folder))
+    assert "--noise-key-file" in error_line(shh(*words, *workers, cwd=folder))
+    result = forked.shh(*words, "--noise-key-file", key_file(folder), *workers, cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert items_by_window(read_report(tmp_path / "report.jsonl")[1]) == EXPECTED
+    assert items_by_window(read_report(folder / "report.jsonl")[1]) == EXPECTED
 
 
-def test_planted_users_appear_nowhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,000 users that can be recognised, some of them in broken rows: in no report, log, error or file left behind."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    lines = [f'{{"user": "planted-{n}", "item": "news", "timestamp": "{iso(START + n)}"}}' for n in range(1000)]
-    lines += [f'{{"user": "planted-{n}", "item": {{"planted-{n}": 1}}, "timestamp": 0}}' for n in range(5)]
-    lines += [f'{{"user": "planted-{n}" "item"' for n in range(5)]
-    (tmp_path / "log.jsonl").write_text("\n".join(lines) + "\n")
-    words = ["replay", "log.jsonl", *BUDGET, "--output", "report.jsonl", "--dead-letter", "bad.jsonl"]
-    result = forked.shh(*words, cwd=tmp_path, TMPDIR=str(scratch))
-    assert result.returncode == 0, result.stderr
-    assert "news" in (tmp_path / "report.jsonl").read_text()
-    assert "10 unreadable" in result.stderr
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    stopped = shh(*words, "--max-bad-fraction", "0", cwd=tmp_path, TMPDIR=str(scratch))
-    texts = [result.stdout, result.stderr, stopped.stdout, stopped.stderr]
-    left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "log.jsonl"]
-    assert len(left) >= 2
-    texts += [path.read_bytes().decode(errors="replace") for path in left]
-    assert not any("planted" in text for text in texts)
+# A known domain.
+
+ITEMS = [*(f"heavy-{hour}" for hour in (0, 1, 3)), "light", *(f"nobody's-{number}" for number in range(100))]
+
+
+@pytest.mark.parametrize("mode", ["hits", "looks"])
+def test_items_of_the_list_are_found_and_others_are_left_out(folder: pathlib.Path, mode: str) -> None:
+    (folder / "items.txt").write_text("\n".join(ITEMS))
+    words = (*IN_LOOKS, "--mode", mode) if mode == "looks" else (*BUDGET, "--threshold", 75)
+    header, records, _, said = replayed(folder, *words, "--domain-file", "items.txt")
+    # An item that nobody holds is named in about one run of twenty; these three hours never fail.
+    found = items_by_window(records)
+    for hour in (0, 1, 3):
+        assert f"heavy-{hour}" in found.pop(f"2026-01-01T0{hour}:00:00Z")
+    assert sum(map(len, found.values())) <= 2
+    assert header["plan"]["domain"] == {"size": len(ITEMS), "fingerprint": ItemDomain.of_ids(ITEMS).fingerprint}
+    assert "open" not in header["plan"]["shares"], "no budget is kept for items that one user holds alone"
+    assert f"0 outside --start .. --end skipped, {MANY} of other items than --domain-file skipped" in said
+
+
+def test_a_list_that_no_event_is_on(folder: pathlib.Path) -> None:
+    (folder / "items.txt").write_text("something else\n")
+    # With the default threshold the item, which nobody holds, would be found in one run of twenty.
+    _, records, _, said = replayed(folder, *BUDGET, "--domain-file", "items.txt", "--threshold", 75)
+    assert "No event has an item of --domain-file." in said
+    assert records == []
+
+
+def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(folder: pathlib.Path) -> None:
+    (folder / "items.txt").write_text("\n".join(ITEMS))
+    (folder / "others.txt").write_text("\n".join(ITEMS[1:]))
+    for name, options in (("open", []), ("known", ["--domain-file", "items.txt"])):
+        made = shh("plan", *BUDGET, *options, "--output", f"{name}.json", cwd=folder)
+        assert made.returncode == 0, made.stderr
+    known, opened, missing = ["--plan", "known.json"], ["--plan", "open.json"], ["--domain-file", "missing.txt"]
+    for words, said in (
+        (known, "the plan is for a known domain of 104 items. Give the list of them with --domain-file."),
+        ([*opened, "--domain-file", "items.txt"], "the plan is for an open domain. Leave --domain-file out"),
+        ([*known, "--domain-file", "others.txt"], "the domain (103 items) is not the domain of the plan (104 items)"),
+        ([*known, *missing], "missing.txt cannot be read: No such file or directory"),
+        ([*BUDGET, *missing], "missing.txt cannot be read: No such file or directory"),
+    ):
+        assert said in error_line(shh("replay", "log.parquet", *words, "--output", "report.jsonl", cwd=folder))
+    assert not (folder / "report.jsonl").exists()

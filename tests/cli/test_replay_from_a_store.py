@@ -16,7 +16,7 @@ from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
-from dp_transforms.logs import EventFields, parquet, spread_chunks, text_files
+from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
@@ -82,22 +82,14 @@ def test_all_files_of_a_replay_by_url(s3: S3Server, bucket: str, log: str, tmp_p
     assert f"--output {bucket}/reports/a.avro exists and is never overwritten" in error_line(again)
 
 
-def test_worker_processes_read_from_a_store(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
-    result = shh("replay", log, *BUDGET, "--processes", "2", "--output", f"{bucket}/a.avro", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert items(f"{bucket}/a.avro") == EXPECTED
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
 def test_worker_processes_read_parts_of_one_stored_file(
-    bucket: str, tmp_path: pathlib.Path, ending: str, monkeypatch: pytest.MonkeyPatch
+    bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report, the dead letter and the counts of the same file on a disk, which one process reads as a whole. This
-    process cuts, so its limits can be small."""
-    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
+    process cuts, so its limit can be small."""
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 15)
-    path = write_large_piece(tmp_path / f"log.{ending}")
-    url = f"{bucket}/log.{ending}"
+    path = write_large_piece(tmp_path / "log.csv")
+    url = f"{bucket}/log.csv"
     remote_files.put_new(url, path.read_bytes())
     plan, key, fields = looks_plan_of(SCHEDULE, most_ids=5000), key_file(tmp_path), EventFields(time_unit="s")
     here, there = (
@@ -113,7 +105,7 @@ def test_worker_processes_read_parts_of_one_stored_file(
     )
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert all(part.span and part.stored for part in parts)
-    assert len(parts) == 2 if ending == "parquet" else len(parts) >= 8
+    assert len(parts) >= 8
     expected = run_replay(here, pipeline_options([]), None)
     with ProcessPool(2, 1 << 30) as pool:
         read_ahead(pool, there)

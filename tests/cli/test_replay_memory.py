@@ -10,8 +10,6 @@ import sys
 import time
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
@@ -20,57 +18,48 @@ from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.errors import UserError
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.forked import python
+from tests.helpers.replay_logs import write_parquet
 
 _SHH = "import sys; from dp_transforms.cli.main import main; main(sys.argv[1:])"
+PLAN = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
+SLIDING = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
+ROW = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
 
 
-def write_log(folder: pathlib.Path, pairs: list[tuple[str, str]]) -> None:
-    user, item = zip(*pairs, strict=True)
-    times = pa.array([0] * len(pairs), pa.timestamp("us"))
-    pq.write_table(pa.table({"user": user, "item": item, "timestamp": times}), folder / "log.parquet")
+def request_for(log: pathlib.Path, plan: Plan = PLAN, domain_file: pathlib.Path | None = None) -> ReplayRequest:
+    return replay_request(log, plan, "report.avro", None, domain_file=None if domain_file is None else str(domain_file))
 
 
-def request_for(log: pathlib.Path, plan: Plan, domain_file: str | None = None) -> ReplayRequest:
-    return replay_request(log, plan, "report.avro", None, "run", domain_file=domain_file)
-
-
+@pytest.mark.parametrize(
+    ("kind", "free", "needed"), [("sliding", 300_000_000, 0.4), ("labels", 570_000_000, 0.6), ("items", 10**9, 1.1)]
+)
 def test_a_log_too_large_for_memory_is_refused_with_the_figure(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str, free: int, needed: float
 ) -> None:
-    write_log(tmp_path, [("u", "i")] * 1000)
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.sliding(0, 7200, 7200, 3600))
-    request = request_for(tmp_path, plan)
+    """300,000 distinct labels of 1,000 characters took 2.2 GB, and ten million items in a file of 279 MB 1.8 GB."""
+    rows = [("u", f"{n:01000d}", 0) for n in range(30_000)] if kind == "labels" else [("u", "i", 0)] * 1000
+    write_parquet(tmp_path / "log.parquet", rows)
+    items = tmp_path / "items.txt"
+    with items.open("wb") as file:
+        file.truncate(100_000_000)
+    log, plan = tmp_path / "log.parquet", SLIDING if kind == "sliding" else PLAN
+    request = request_for(log, plan, items if kind == "items" else None)
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 4_000_000_000)
     home_workers.check_memory(request)
-    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 300_000_000)
-    with pytest.raises(UserError, match=r"0\.4 GB on the local runner and 0\.3 GB are free.*--allow-large-log"):
-        home_workers.check_memory(request)
-
-
-def test_long_labels_count_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300,000 distinct labels of 1,000 characters took 2.2 GB."""
-    write_log(tmp_path, [("u", f"{n:01000d}") for n in range(30_000)])
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
-    request = request_for(tmp_path, plan)
-    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 570_000_000)
-    with pytest.raises(UserError, match=r"0\.6 GB on the local runner"):
+    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: free)
+    with pytest.raises(UserError, match=rf"{needed} GB on the local runner and .* GB are free.*--allow-large-log"):
         home_workers.check_memory(request)
 
 
 def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: pathlib.Path) -> None:
     """Its first rows do not show them: 134,000 labels of 16 kB, 2.2 GB in a file of 3 MB, took 8.5 GB in one process.
     So a packed log may hold what its size allows; one that is not packed cannot."""
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
-    row = b'{"user": "u", "item": "%s", "timestamp": "1970-01-01T00:00:00Z"}\n'
-    text = row % b"i" * 5_000 + row % (b"x" * 16_000) * 10_000
-    for name, data, is_enough in (
-        ("log.jsonl.gz", gzip.compress(text), False),
-        ("log.jsonl", row % b"i" * 5_000, True),
-    ):
-        path = tmp_path / name
-        path.write_bytes(data)
-        request = request_for(path, plan)
-        assert home_workers.fits(1_000_000_000, request) == is_enough
-        assert home_workers.fits(100_000_000_000, request)
+    packed, plain = tmp_path / "log.jsonl.gz", tmp_path / "log.jsonl"
+    packed.write_bytes(gzip.compress(ROW % b"i" * 5_000 + ROW % (b"x" * 16_000) * 10_000))
+    plain.write_bytes(ROW % b"i" * 5_000)
+    assert not home_workers.fits(1_000_000_000, request_for(packed))
+    assert home_workers.fits(100_000_000_000, request_for(packed))
+    assert home_workers.fits(1_000_000_000, request_for(plain))
 
 
 def _own_memory(command: int) -> int:
@@ -105,17 +94,3 @@ def test_2_gb_of_labels_are_replayed_in_little_memory(tmp_path: pathlib.Path, us
     assert process.returncode == 0
     assert 300_000_000 < most < 1_250_000_000
     assert not (tmp_path / "report.jsonl").read_text().splitlines()[1:], "no item has many users"
-
-
-def test_a_list_of_items_counts_in_the_memory_check(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten million items in a file of 279 MB took 1.8 GB."""
-    write_log(tmp_path, [("u", "i")] * 1000)
-    plan = Plan.calibrate(epsilon=1, delta=1e-6, mode="hits", schedule=WindowSchedule.fixed(0, 7200, 3600))
-    items = tmp_path / "items.txt"
-    with items.open("wb") as file:
-        file.truncate(100_000_000)
-    log = tmp_path / "log.parquet"
-    monkeypatch.setattr(home_workers, "free_memory_bytes", lambda: 1_000_000_000)
-    home_workers.check_memory(request_for(log, plan))
-    with pytest.raises(UserError, match=r"1\.1 GB on the local runner"):
-        home_workers.check_memory(request_for(log, plan, str(items)))

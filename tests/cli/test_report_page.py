@@ -140,17 +140,14 @@ def test_the_policy_lets_run_our_scripts_alone_and_load_nothing():
 
 
 @pytest.mark.parametrize("evil", EVIL.values(), ids=EVIL)
-@pytest.mark.parametrize("place", ["item", "stream", "guarantee", "run", "plan", "title"])
-def test_no_text_of_a_report_becomes_a_tag_a_script_or_a_hidden_sign(evil, place):
+def test_no_text_of_a_report_becomes_a_tag_a_script_or_a_hidden_sign(evil):
+    """Wherever it stands."""
     plain, text = (
         report_page(
-            ReportHeader(
-                *(words if place == each else each for each in ("run", "stream", "guarantee")),
-                {"x": words} if place == "plan" else {},
-            ),
-            [report(0, HeavyHitter(words if place == "item" else "a", ABOVE, None))],
+            ReportHeader(words, words, words, {"x": words}),
+            [report(0, HeavyHitter(words, ABOVE, None), HeavyHitter("a", ABOVE, None))],
             UTC,
-            {"a": words} if place == "title" else {},
+            {"a": words},
             "",
         )
         for words in ("harmless", evil)
@@ -163,8 +160,7 @@ def test_no_text_of_a_report_becomes_a_tag_a_script_or_a_hidden_sign(evil, place
     assert text.count("<script") == plain.count("<script")
     odd = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]")
     assert not odd.search(text)
-    if place == "item":
-        assert page.data["columns"]["labels"] == [shown_text(evil)]
+    assert shown_text(evil) in page.data["columns"]["labels"]
 
 
 def test_two_texts_never_look_alike():
@@ -174,8 +170,8 @@ def test_two_texts_never_look_alike():
     assert len(shown_text("x" * 5000)) <= 80
 
 
-@pytest.mark.parametrize("windows", [1_000, 10_000])
-def test_a_page_of_ten_thousand_windows_is_below_two_megabytes(windows):
+def test_a_page_of_ten_thousand_windows_is_below_two_megabytes():
+    windows = 10_000
     plan, reports = many_windows(windows)
     pairs = sum(len(each.heavy_hitters) for each in reports)
     assert pairs > 20 * windows

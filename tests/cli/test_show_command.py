@@ -14,10 +14,10 @@ import pytest
 
 from dp_transforms.cli import main as cli
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
-from dp_transforms.reports import ReportHeader, decode_report, write_report_file
+from dp_transforms.reports import decode_report, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.report_table import escape_text, label_text, legend
-from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, hostile_characters, rendered, report
+from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
 from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.shh_process import shh
@@ -170,28 +170,6 @@ def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     ]
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
-@pytest.mark.parametrize("color", ["", "1"])
-def test_hostile_labels_and_headers_reach_no_terminal_as_they_are(show, monkeypatch, options, color):
-    if color:
-        monkeypatch.setenv("FORCE_COLOR", "1")
-        monkeypatch.setenv("TERM", "xterm-256color")
-    header = ReportHeader(HOSTILE, HOSTILE, HOSTILE, {})
-    reports = [
-        report(0, HeavyHitter(HOSTILE, ABOVE, None), stream=HOSTILE),
-        report(1, HeavyHitter("\x7f" + HOSTILE, BETWEEN, 5)),
-    ]
-    out, err, code = show(reports, *options, header=header)
-    assert (err, code) == ("", 0)
-    without_styles = re.sub(r"\x1b\[[0-9;]*m", "", out)
-    if color and not options:
-        assert without_styles != out
-    assert hostile_characters(without_styles) == []
-    if not options:
-        squeezed = re.sub(r"\s", "", without_styles)
-        assert "[red]x[/red]\\x1b]0;owned\\x07\\x1b[31m\\x0d\\x9b2J\\u202eevil\\u2028\\x00:smile:" in squeezed
-
-
 def test_the_table_holds_no_markup_whatever_console_prints_it():
     name = "[red]x[/red]:smile:"
     reports = [report(0, HeavyHitter(name, ABOVE, None), stream=name), report(0, HeavyHitter("a", None, 1))]
@@ -224,30 +202,30 @@ def test_text_of_any_script_stays_readable():
         assert escape_text(text) == text
 
 
-@pytest.mark.parametrize("width", [20, 30, 40, 60])
+@pytest.mark.parametrize("width", [20, 60])
 def test_narrow_terminals_lose_nothing(width):
     text = rendered([report(0, HeavyHitter("QWZJ", ABOVE, None), HeavyHitter("KX", BETWEEN, 88888))], width=width)
     assert all(len(line) <= width for line in text.splitlines())
     assert "".join(re.findall(r"[●QWZJ○KX~8]", text)) == "●QWZJ○KX~88888"
-
-
-def test_narrow_terminals_show_whole_labels_where_they_fit():
-    text = rendered([report(0, HeavyHitter("iphone", ABOVE, None), HeavyHitter("b", BETWEEN, 7))], width=40)
-    assert "●iphone" in text
-    assert "○b~7" in text
-    assert "0.01" in text
+    if width == 60:  # whole labels where they fit
+        assert "●QWZJ" in text
+        assert "○KX~88888" in text
+        assert "0.01" in text
 
 
 def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     path = tmp_path / "report.avro"
-    write_report_file(path, HEADER, [*LABELS, report(9, HeavyHitter("é", ABOVE, None))])
-    shown = shh("show", path, cwd=tmp_path, COLUMNS="100", PYTHONIOENCODING="ascii")
+    labels = ("a", "x>=5", "x≥5", "*starred", "=equal", "é")
+    sized = report(9, *(HeavyHitter(label, None, None, 1, 7) for label in labels))
+    write_report_file(path, NAMES_HEADER, [*LABELS, sized])
+    shown = shh("show", path, cwd=tmp_path, COLUMNS="150", PYTHONIOENCODING="ascii")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.isascii()
     assert "*iphone" in shown.stdout
     assert '="the beatles"~812' in shown.stdout
     assert "* above" in shown.stdout
-    assert r"*\xe9" in shown.stdout
+    assert r' a>=7  "x>=5">=7  "x\u22655">=7  "*starred">=7  "=equal">=7  \xe9>=7 ' in shown.stdout
+    assert "is wrong has a probability of at most 0.001." in " ".join(shown.stdout.split())
 
 
 def test_show_starts_without_beam(tmp_path):
@@ -261,11 +239,10 @@ def test_show_starts_without_beam(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]], ids=["table", "json"])
-def test_a_pipe_that_closes_early_is_not_an_error(tmp_path, options):
+def test_a_pipe_that_closes_early_is_not_an_error(tmp_path):
     path = tmp_path / "report.jsonl"
     write_report_file(path, HEADER, many(3000))
-    command = ["-m", "dp_transforms.cli.main", "show", path, "--all", *options]
+    command = ["-m", "dp_transforms.cli.main", "show", path, "--all"]
     with python(*command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.readline()
         running.stdout.close()
