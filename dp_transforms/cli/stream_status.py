@@ -61,11 +61,13 @@ _GAUGES = {
 class StreamStatus:
     """Prints reports as they come. stdout: a table on a terminal, else a JSON line for each window."""
 
-    def __init__(self, covered: str = "--start .. --end") -> None:
-        """covered: outside of which events do not count."""
+    def __init__(
+        self, covered: str = "--start .. --end", out: Console | None = None, err: Console | None = None
+    ) -> None:
+        """covered: outside of which events do not count. out, err: None for those of this process."""
         self._covered = covered
-        self._out = Console(highlight=False)
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._out = out or Console(highlight=False)
+        self._err = err or Console(stderr=True, highlight=False, soft_wrap=True)
         self._windows_shown = 0
         self._with_epsilon = False
         self._has_line = False

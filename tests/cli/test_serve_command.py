@@ -8,7 +8,7 @@ import re
 import resource
 import signal
 import socket
-import threading
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -18,6 +18,7 @@ from dp_transforms.cli.serve import bound
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.runs.ledger import Ledger
 from tests.helpers import forked, shh_here, shh_process
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told
@@ -64,20 +65,22 @@ def shows(server: Served, words: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.waits
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_page_waits_for_a_stream_that_has_not_begun(tmp_path: pathlib.Path, is_there: bool) -> None:
     folder = tmp_path / "live"
     if is_there:
         folder.mkdir()
-    begins = threading.Timer(2.5, folder_of, [folder, 2])
-    begins.start()
-    with served(folder) as server:
-        assert not begins.is_alive()
+    command = ("-m", "dp_transforms.cli.main", "serve", folder, "--port", 0)
+    with forked.python(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        waits = process.stderr.readline()
+        assert "holds no reports yet: neither header.json of a stream nor report files. The page is there" in waits
+        folder_of(folder, 2)
+        server = Served(process.stdout.readline().split()[1], process)
         shows(server, "3 items were named in 2 windows")  # not before the second file is there
         server.end(signal.SIGINT)
-        said = server.process.communicate()[1]
-    assert said.count("holds no reports yet: neither header.json of a stream nor report files. The page is there") == 1
+        assert "holds no reports yet" not in process.communicate()[1]
 
 
 def test_nobody_is_let_in_before_there_is_a_page() -> None:
@@ -335,6 +338,10 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
     assert "several reports must be files of one run" in refused("reports", "other.jsonl", "--port", 0, cwd=tmp_path)
     assert "other.jsonl" in refused("other.jsonl", "--port", 0, cwd=tmp_path)
     assert "a database is not followed" in refused("sqlite:///reports.db", "--port", 0, cwd=tmp_path)
+    Ledger.open(tmp_path / "shh.db")
+    for words in ([], ["reports", "--ledger", "shh.db"]):
+        assert "give one of both" in refused(*words, cwd=tmp_path)
+    assert "there is no ledger at" in refused("--ledger", "missing.db", "--port", 0, cwd=tmp_path)
     for words in (["missing"], ["short"], ["empty"]):
         assert "--token-file" in refused("reports", "--token-file", *words, cwd=tmp_path)
     assert "--host nowhere.invalid" in refused("reports", "--host", "nowhere.invalid", cwd=tmp_path)

@@ -16,7 +16,6 @@ from dp_transforms.errors import UserError
 from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.ledger.records import Actor
 from dp_transforms.views.serving.live_ledger import LiveLedger
-from tests.helpers import shh_here
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.ledger_runs import CAPS, part
 from tests.helpers.pages import Page
@@ -118,19 +117,6 @@ def test_browsers_hear_of_it_and_the_token_rules_are_those_of_reports(tmp_path: 
         assert token is not None, "also for others on this machine"
         assert server.get().status == 401
         assert "second" in server.get("/", Authorization=f"bearer {token[1]}").text
-
-
-def test_a_report_and_a_ledger_are_served_apart(tmp_path: pathlib.Path) -> None:
-    Ledger.open(tmp_path / "shh.db").reserve(part(run_id="r"), CAPS)
-    for words, said in (
-        ([], "give one of both"),
-        (["reports", "--ledger", "shh.db"], "give one of both"),
-        (["--ledger", "missing.db", "--port", "0"], "there is no ledger at"),
-    ):
-        ended = shh_here.shh("serve", *words, cwd=tmp_path)
-        assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
-        assert said in ended.stderr
-        assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.waits

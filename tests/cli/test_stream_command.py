@@ -27,15 +27,9 @@ from dp_transforms import (
 )
 from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.engines.portable import job_name
-from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
 from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers import forked, shh_process
-from tests.helpers.beam_pipelines import plain
-from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.naming_oracle import oracle_names, reports_of
-from tests.helpers.pace_oracle import stream_weights
-from tests.helpers.trials import trial_of
 
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
@@ -190,31 +184,6 @@ def test_a_folder_gives_the_reports_of_a_replay(folder: pathlib.Path, capsys: py
         assert (code, "which has ended" in err) == (1, True)
 
 
-def test_a_plan_of_looks_gives_the_names_of_the_oracle(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Most users are seen in each hour with events; so purses and known items pass from window to window."""
-    plan = looks_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
-    (folder / "names.json").write_text(plan.to_json())
-    words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, *IN_PROCESS, "--run-id", "run-1"]
-    code, out, err = run(words, capsys)
-    assert code == 0, err
-    rows = [json.loads(line) for path in sorted((folder / "logs").iterdir()) for line in path.open()]
-    log = [(row["user"], row["item"], row["timestamp"] * 1_000_000) for row in rows]
-    settings = trial_of(plan, stream="events", run_id="run-1")
-    keys = settings.stream_keys((folder / "noise.key").read_bytes())
-    named = oracle_names(stream_weights(log, settings, keys), settings, keys)
-    header, reports, ended = ReportFolder("reports").read()
-    assert list(map(plain, reports)) == list(map(plain, reports_of(named, settings)))
-    assert {f"heavy-{hour}" for hour in (0, 1, 3, 5)} <= {entry.item for entry in named}
-    assert header is not None
-    assert "looks" in header.plan
-    assert ended == RunEnded("events", HOURS, len(reports))
-    assert [json.loads(line)["heavy_hitters"][0]["level"] for line in out.splitlines()] == [
-        report.heavy_hitters[0].level for report in reports
-    ]
-
-
 Start = Callable[..., subprocess.Popen[str]]
 ENDLESS = ["--start", "2020-01-01", "--end", "2099-01-01", "--window", "3650d", *PLAN[6:]]
 
@@ -231,10 +200,14 @@ def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> 
 
 def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
     clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
-    with started(folder, "--engine", "in-process", *clock) as process:
+    with started(folder, *IN_PROCESS, *clock) as process:
+        assert process.stderr is not None
+        waiting = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, err
+    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in waiting
+    assert "With --once it reads what is there now, and ends." in waiting
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [12] s", err)
     assert "A stop was asked for: all 8 windows are closed; nothing more is answered." in err
     assert "declared range is over" not in err
@@ -285,15 +258,6 @@ def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_no
     assert not {"reports", "reports.stop", "run.state"} & {path.name for path in folder.iterdir()}
     code, out, err = run(["--ledger", "ledger.db", "--json", "--runs"], capsys, "ledger")
     assert json.loads(out) == {"populations": []}, err
-
-
-def test_an_engine_that_shows_nothing_before_the_end_says_when_that_is(folder: pathlib.Path) -> None:
-    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
-        assert process.stderr is not None
-        said = process.stderr.readline()
-        process.kill()
-    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in said
-    assert "With --once it reads what is there now, and ends." in said
 
 
 def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:
