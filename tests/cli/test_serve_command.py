@@ -345,7 +345,7 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
     for words in (["missing"], ["short"], ["empty"]):
         assert "--token-file" in refused("reports", "--token-file", *words, cwd=tmp_path)
     assert "--host nowhere.invalid" in refused("reports", "--host", "nowhere.invalid", cwd=tmp_path)
-    assert "--titles" in refused("reports", "--titles", "missing.csv", cwd=tmp_path)
+    assert "--titles" in refused("reports", "--titles", "missing.csv", "--port", 0, cwd=tmp_path)
     for option in ("--run-id", "--kafka-config"):
         assert f"{option} is for a topic" in refused("reports", option, "x", cwd=tmp_path)
     for address in ("localhost/reports", "localhost:9092", "me:secret@localhost:9092/reports", "localhost:9092/a/b"):
