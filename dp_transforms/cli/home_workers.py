@@ -140,14 +140,8 @@ def _start(number: int, work: WorkOptions) -> ProcessPool:
 
 def _bytes_of(logs: Sequence[str]) -> int:
     """Of local files and folders; 0 for what takes a search or a store to find."""
-    size = 0
-    for log in logs:
-        if os.path.isdir(log):
-            for folder, _, names in os.walk(log):
-                size += sum(_size(os.path.join(folder, name)) for name in names)
-        else:
-            size += _size(log)
-    return size
+    below = (os.path.join(folder, name) for log in logs for folder, _, names in os.walk(log) for name in names)
+    return sum(map(_size, (*below, *(log for log in logs if not os.path.isdir(log)))))
 
 
 def _size(path: str) -> int:

@@ -87,14 +87,6 @@ class LedgerAccount(RunAccount):
         with user_errors(LedgerError):
             self._ledger.start(self._reserved)
 
-    def start_whole(self) -> None:
-        """Starts what has no state, and so no `fail` of its own. What could not start is used again by its run id."""
-        try:
-            self.start()
-        except UserError:
-            self.fail(forget=not self.resumes)  # nothing was drawn
-            raise
-
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
         """Raises UserError, which says that the report is published, if the ledger cannot be told."""
         if self._verdict is None:  # a part that was done long ago
@@ -135,16 +127,24 @@ class LedgerAccount(RunAccount):
             tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
 
     @contextlib.contextmanager
-    def whole(self, *, is_private: bool = True) -> Iterator[None]:
+    def whole(self, *, is_private: bool | None = True, ends_here: bool = True) -> Iterator[None]:
         """Runs the block, in which all of a run without a state is drawn and published.
 
         is_private: whether nobody else could read the report before it is published. Else a run that refuses its log
-        has drawn for it, and its id is never used for another one: that would be two answers for one price.
+        has drawn for it, and its id is never used for another one: that would be two answers for one price. None: of a
+        stream, which publishes while it runs. ends_here: else the engine runs on, and nobody tells when it has ended.
         """
-        self.start_whole()
+        try:
+            self.start()
+        except UserError:
+            self.fail(forget=not self.resumes)  # nothing was drawn
+            raise
         try:
             yield
         except LogError:
+            if is_private is None:
+                self.fail()  # what it has published so far stays
+                raise
             self.fail(forget=is_private and not self.resumes)
             if is_private:
                 words = (
@@ -161,7 +161,8 @@ class LedgerAccount(RunAccount):
         except BaseException:
             self.fail()
             raise
-        self.finish()
+        if ends_here:
+            self.finish()
 
     @property
     def _reserved(self) -> Verdict:

@@ -67,10 +67,8 @@ def check_output(output: Path | None, option: str = "--output", *, force: bool |
 def output_draft(output: Path) -> Iterator[pathlib.Path]:
     """While the block runs, a folder in which the output takes shape (`dp_transforms.stores.local_files`)."""
     with contextlib.ExitStack() as stack:
-        try:
+        with write_errors(output):
             folder = stack.enter_context(draft_of(output))
-        except OSError as error:
-            raise _cannot_write(output, error) from None
         yield folder
 
 
@@ -99,7 +97,7 @@ def output_draft_file(output: str, *, workers_are_here: bool) -> Iterator[str]:
 
 def publish_output(finished: Path, output: Path) -> None:
     """Gives a file of an `output_draft` its name."""
-    try:
+    with write_errors(output):
         if not is_remote(output):
             publish(finished, output)
         elif is_remote(finished):
@@ -107,23 +105,34 @@ def publish_output(finished: Path, output: Path) -> None:
         else:
             with open_regular(finished) as file:
                 copy_new(file, os.fspath(output))
-    except OSError as error:
-        raise _cannot_write(output, error) from None
 
 
 def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None], *, force: bool = False) -> None:
     """content: all of it, or a function that writes the file. force: in the place of a file that is there."""
     data = content.encode() if isinstance(content, str) else content
     write = data if callable(data) else functools.partial(_write, data=data)
-    try:
+    with write_errors(output):
         if is_remote(output):
             with tempfile.TemporaryFile() as file:  # without a name, for its owner alone
                 write(file)
                 (put_over if force else put_new)(os.fspath(output), file)
         else:
             write_whole(output, write, may_replace=force)
+
+
+@contextlib.contextmanager
+def write_errors(output: Path, if_it_exists: str = "") -> Iterator[None]:
+    """Errors of the block, in which it is written, become UserErrors. if_it_exists: what to say then; empty: that an
+    output is never overwritten."""
+    try:
+        yield
+    except FileExistsError:
+        raise (UserError(if_it_exists) if if_it_exists else _exists(os.fspath(output))) from None
+    except RemoteFileError as error:
+        raise UserError(f"cannot write {os.fspath(output)}: {error.strerror}.") from None
     except OSError as error:
-        raise _cannot_write(output, error) from None
+        reason = error.strerror or "input or output failed"
+        raise UserError(f"cannot write {os.fspath(output)}: {reason}. Check the folder and its free space.") from None
 
 
 def _is_url(output: Path, option: str) -> bool:
@@ -164,15 +173,6 @@ def _check_url(output: str, option: str, force: bool | None) -> None:
 
 def _write(file: BinaryIO, data: bytes) -> None:
     file.write(data)
-
-
-def _cannot_write(output: Path, error: OSError) -> UserError:
-    if isinstance(error, FileExistsError):
-        return _exists(os.fspath(output))
-    if isinstance(error, RemoteFileError):
-        return UserError(f"cannot write {os.fspath(output)}: {error.strerror}.")
-    reason = error.strerror or "input or output failed"
-    return UserError(f"cannot write {os.fspath(output)}: {reason}. Check the folder and its free space.")
 
 
 def _exists(output: str, *, has_force: bool = False) -> UserError:

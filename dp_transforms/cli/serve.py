@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import errno
 import importlib.util
 import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -26,10 +25,9 @@ from dp_transforms.stores.databases import is_database
 
 if TYPE_CHECKING:
     from dp_transforms.views.serving.access import Access
+    from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.live_view import Followed
     from dp_transforms.views.serving.web_app import AskOperator
-
-    Shown = Callable[[], tuple[Followed, AskOperator | None]]  # reads it for the first time; raises UserError
 
 _LATEST_WINDOWS = 10_000
 _SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
@@ -121,16 +119,13 @@ def command(options: ServeOptions) -> None:
     from dp_transforms.views.serving.access import Access, new_token
     from dp_transforms.views.serving.web_app import LiveSite
 
-    reports, ledger, open_by = options.reports, options.ledger, options.open_by
-    if bool(reports) == (ledger is not None):
-        raise UserError("give one of both: REPORT, such as the --output folder of `shh stream`, or --ledger.")
-    shown = _report_shown(options) if reports else _ledger_shown(str(ledger), options.view.zone)
+    _check_shown(options)
     # Others on this machine cannot open the file of a ledger either.
-    is_open = open_by is None and ledger is None
+    is_open = options.open_by is None and options.ledger is None
     token_file = options.token_file
     token = read_token(token_file) if token_file is not None else None if is_open else new_token()
     with bound(options.host, options.port) as listening:
-        site = LiveSite(*shown())
+        site = LiveSite(*_shown(options))
         listening.listen(_BACKLOG)
         port = listening.getsockname()[1]
         own = [options.host] if options.is_local else [options.host, socket.gethostname()]
@@ -139,49 +134,51 @@ def command(options: ServeOptions) -> None:
         _run_server(access, listening)
 
 
-def _report_shown(options: ServeOptions) -> Shown:
-    """Raises UserError for options that do not fit."""
+def _check_shown(options: ServeOptions) -> None:
+    """Raises UserError for what cannot be shown."""
+    if bool(options.reports) == (options.ledger is not None):
+        raise UserError("give one of both: REPORT, such as the --output folder of `shh stream`, or --ledger.")
+    if options.flink_master is not None:
+        _check_operator(options.flink_master, options.open_by)
+    for report in options.reports:
+        _check_report(report, {"--run-id": options.run_id, "--kafka-config": options.kafka_config})
+
+
+def _shown(options: ServeOptions) -> tuple[Followed, AskOperator | None]:
+    """What is followed, read for the first time. Raises UserError."""
+    if options.ledger is not None:
+        from dp_transforms.views.serving.live_ledger import LiveLedger
+
+        return LiveLedger(options.ledger, options.view.zone), None
+    live = _begun_report(options)
+    if options.flink_master is None:
+        return live, None
+    from dp_transforms.cli.flink_jobs import OperatorNumbers
+
+    numbers = OperatorNumbers(options.flink_master)
+    return live, lambda now: numbers.ask(live.header, now)
+
+
+def _begun_report(options: ServeOptions) -> LiveReport:
+    """Returns once its stream has begun. Raises UserError."""
     from dp_transforms.cli.page_files import read_titles
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 
-    reports, flink_master = options.reports, options.flink_master
-    if flink_master is not None:
-        _check_operator(flink_master, options.open_by)
-    for report in reports:
-        _check_report(report, {"--run-id": options.run_id, "--kafka-config": options.kafka_config})
+    zone, for_operator = options.view.zone, options.flink_master is not None
     titles = read_titles(options.view.titles) if options.view.titles is not None else {}
-
-    def read() -> tuple[Followed, AskOperator | None]:
-        has_told = False
-        while True:
-            source = source_of(reports, options.run_id, options.kafka_config)
-            try:
-                live = LiveReport(
-                    source, options.view.zone, titles, options.last, for_operator=flink_master is not None
-                )
-                break
-            except NotBegunError as error:
-                if not may_begin(reports[0]):
-                    raise
-                if not has_told:
-                    tell(f"{error} The page is there once they come. Ctrl-C ends the wait.")
-                has_told = True
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
-        if flink_master is None:
-            return live, None
-        from dp_transforms.cli.flink_jobs import OperatorNumbers
-
-        numbers = OperatorNumbers(flink_master)
-        return live, lambda now: numbers.ask(live.header, now)
-
-    return read
-
-
-def _ledger_shown(place: str, zone: datetime.tzinfo) -> Shown:
-    from dp_transforms.views.serving.live_ledger import LiveLedger
-
-    return lambda: (LiveLedger(place, zone), None)
+    has_told = False
+    while True:
+        source = source_of(options.reports, options.run_id, options.kafka_config)
+        try:
+            return LiveReport(source, zone, titles, options.last, for_operator=for_operator)
+        except NotBegunError as error:
+            if not may_begin(options.reports[0]):
+                raise
+            if not has_told:
+                tell(f"{error} The page is there once they come. Ctrl-C ends the wait.")
+            has_told = True
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def _check_library() -> None:

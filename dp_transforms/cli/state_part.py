@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import shown
 from dp_transforms.cli.options import PublishedError, user_errors
-from dp_transforms.cli.output_file import output_draft
+from dp_transforms.cli.output_file import output_draft, write_errors
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
@@ -392,11 +392,5 @@ def _state_draft(path: str) -> Iterator[pathlib.Path]:
         yield folder / "state"
 
 
-@contextlib.contextmanager
-def _write_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError:
-        raise UserError(f"{path} was just made by another process. Try again when that has ended.") from None
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}. Check the folder and its free space.") from None
+def _write_errors(path: str) -> contextlib.AbstractContextManager[None]:
+    return write_errors(path, f"{path} was just made by another process. Try again when that has ended.")

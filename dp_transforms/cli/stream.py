@@ -20,6 +20,7 @@ import click
 import numpy as np
 
 from dp_transforms.beam.monitor_stream import MonitorStream
+from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.beam.write_state import WriteState
@@ -35,7 +36,7 @@ from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
 from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
 from dp_transforms.cli.stream_status import LOOPBACK, StreamStatus, served_metrics
-from dp_transforms.cli.stream_watch import watch_stream
+from dp_transforms.cli.stream_watch import StreamWatch
 from dp_transforms.engines.portable import job_name
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
@@ -146,7 +147,8 @@ def run_stream(
                 print(job_id)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            ended = watch_stream(StreamJob(pipeline), request, status, watch, part, served and served[0])
+            metrics = served and served[0]
+            ended = StreamWatch(StreamJob(pipeline), request, status, watch, part, metrics).to_the_end()
             if part is not None:
                 part.publish(ended)
 
@@ -253,31 +255,19 @@ def _accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterato
         request.plan,
         stream=request.stream,
         run_id=request.run_id,
-        input_fingerprint=_fingerprint_of_source(request),
+        # What decides which events the records are. The records themselves are still to come.
+        input_fingerprint=hashlib.sha256(request.source.fingerprint().encode()).hexdigest(),
         key_fingerprint=_fingerprint_of_key(request.noise_key),
         draws_once=request.engine.resume_from is None,
     )
-    account.start_whole()
-    try:
+    with account.whole(is_private=None, ends_here=not request.options.job.cluster.detach):
         yield
-    except BaseException:
-        account.fail()  # what it has published so far stays
-        raise
-    if not request.options.job.cluster.detach:  # else the engine runs on, and nobody tells when it has ended
-        account.finish()
 
 
-def _fingerprint_of_source(request: StreamRequest) -> str:
-    """What decides which events the records are. The records themselves are still to come."""
-    return hashlib.sha256(request.source.fingerprint().encode()).hexdigest()
-
-
-def _fingerprint_of_key(key: beam.Secret | None) -> str:
+def _fingerprint_of_key(key: KeyFile | None) -> str:
     """Of the key itself where this process can read it, else of the place where it is."""
     if key is None:
         return secrets.token_hex(32)  # it is drawn for this process and forgotten
-    path = getattr(key, "path", None)
-    if path is not None:
-        with contextlib.suppress(ValueError):
-            return key_fingerprint(key.get_secret_bytes())
-    return hashlib.sha256(f"noise key at {path or key}".encode()).hexdigest()
+    with contextlib.suppress(ValueError):
+        return key_fingerprint(key.get_secret_bytes())
+    return hashlib.sha256(f"noise key at {key.path}".encode()).hexdigest()

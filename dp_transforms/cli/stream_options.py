@@ -220,11 +220,6 @@ class StreamOptions:
         brief="A secret that all workers share.",
         metavar="FILE",
     )
-    noise_key_secret: str | None = opt(
-        BUDGET,
-        "The noise key as a version of a secret in Google Secret Manager, projects/P/secrets/S/versions/1.",
-        metavar="VERSION",
-    )
     run_id: str | None = opt(
         ADVANCED,
         "Name of the run. Default: that of --state, or a fresh one. Every new run must have a new one; to resume "
@@ -296,7 +291,6 @@ STREAM_RULES = (
     Rule("--output-kafka, --output-kafka-config", needs="--output-topic"),
     Rule("--output-topic", needs="--output-kafka | --kafka", why="the servers that have the topic"),
     *STATE_RULES,
-    Rule("--noise-key-file", excludes="--noise-key-secret"),
     Rule(
         "--metrics-port",
         excludes="--detach",

@@ -10,14 +10,11 @@ import re
 import stat
 import tempfile
 
-import apache_beam as beam
-
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.shared_options import noise_key_secret
 from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.cli.table_output import check_table, check_table_for_workers, shown_output
@@ -50,7 +47,7 @@ class StreamRequest:
     plan: Plan
     clock: StreamClock
     sink: ReportSink
-    noise_key: beam.Secret | None
+    noise_key: KeyFile | None
     run_id: str
     stop_file: str | None
     engine: EngineChoice
@@ -166,10 +163,8 @@ def _sink(options: StreamOptions) -> ReportSink:
     )
 
 
-def _noise_key(options: StreamOptions, engine: EngineChoice) -> beam.Secret | None:
+def _noise_key(options: StreamOptions, engine: EngineChoice) -> KeyFile | None:
     path = options.noise_key_file
-    if options.noise_key_secret is not None:
-        return noise_key_secret(options.noise_key_secret)
     if path is None:
         if engine.name == IN_PROCESS:
             return None

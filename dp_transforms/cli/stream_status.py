@@ -61,11 +61,13 @@ _GAUGES = {
 class StreamStatus:
     """Prints reports as they come. stdout: a table on a terminal, else a JSON line for each window."""
 
-    def __init__(self, covered: str = "--start .. --end") -> None:
-        """covered: outside of which events do not count."""
+    def __init__(
+        self, covered: str = "--start .. --end", out: Console | None = None, err: Console | None = None
+    ) -> None:
+        """covered: outside of which events do not count. out, err: None for those of this process."""
         self._covered = covered
-        self._out = Console(highlight=False)
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._out = out or Console(highlight=False)
+        self._err = err or Console(stderr=True, highlight=False, soft_wrap=True)
         self._windows_shown = 0
         self._with_epsilon = False
         self._has_line = False
@@ -184,27 +186,23 @@ class OperatorMetrics:
         """As a registry of prometheus_client asks for them."""
         with self._lock:
             counts, gauges, without = dict(self._counts), dict(self._gauges), self._seconds_without_checkpoint
-        labels, values = list(self._run), list(self._run.values())
         counter, gauge = self._families.CounterMetricFamily, self._families.GaugeMetricFamily
-        info = gauge("shh_run_info", f"1 while the command runs. {_WARNING}", labels=[*labels])
-        info.add_metric(values, 1)
-        yield info
+        yield self._family(gauge, "run_info", "1 while the command runs.", 1)
         for name, text in _COUNTERS.items():
             # All of them from the first numbers on, so that a rate is known before the first rejected record.
             if counts or gauges:
-                family = counter(f"shh_{name}", f"{text} {_WARNING}", labels=labels)
-                family.add_metric(values, counts.get(name, 0))
-                yield family
+                yield self._family(counter, name, text, counts.get(name, 0))
         for name, text in _GAUGES.items():
             if name in gauges:
-                family = gauge(f"shh_{name}", f"{text} {_WARNING}", labels=labels)
-                family.add_metric(values, gauges[name])
-                yield family
+                yield self._family(gauge, name, text, gauges[name])
         if without is not None:
             text = "Seconds since Flink has completed a checkpoint of the job."
-            family = gauge("shh_seconds_without_checkpoint", f"{text} {_WARNING}", labels=labels)
-            family.add_metric(values, without)
-            yield family
+            yield self._family(gauge, "seconds_without_checkpoint", text, without)
+
+    def _family(self, kind: Any, name: str, text: str, value: float) -> Any:
+        made = kind(f"shh_{name}", f"{text} {_WARNING}", labels=list(self._run))
+        made.add_metric(list(self._run.values()), value)
+        return made
 
 
 def _under_own_names(app: _Application) -> _Application:

@@ -33,7 +33,6 @@ from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import ReportSink
 
 PATIENCE_SECONDS = 120.0
-_SECONDS_BETWEEN_CHECKS = 1.0
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
 _SECONDS_BETWEEN_GLANCES = 0.05
 _METRICS_EVERY_SECONDS = 5.0
@@ -41,133 +40,165 @@ _SECONDS_TO_CANCEL = 30.0
 _FAILED = "the windows that were reported before are valid and stay"
 
 
-def watch_stream(
-    job: StreamJob,
-    request: StreamRequest,
-    status: StreamStatus,
-    flink: FlinkWatch | None,
-    part: StreamPart | None = None,
-    served: OperatorMetrics | None = None,
-) -> RunEnded | None:
-    """Returns when the run is over or drained, with its end if it came so far. flink: on Flink alone. part: of a run
-    with a state, which is over when the new state is there too. served: what Prometheus is told.
+class StreamWatch:
+    """job, request, status: of the run. flink: on Flink alone. part: of a run with a state, which is over when the new
+    state is there too. served: what Prometheus is told. pause_seconds: between two looks. patience_seconds: how long an
+    output that cannot be read is tried again."""
 
-    Raises UserError, and SystemExit if the operator ended it at once.
-    """
-    # A run that is resumed goes on to drain where that was asked for.
-    is_draining = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
-    made_stop_file = is_draining
-    ended: RunEnded | None = None
-    is_over = False
-    next_metrics = 0.0
-    sink = SinkWatch(request.sink, request.run_id, status)
-    try:
-        with caught_stops() as stops:
-            if request.stop_file is not None:  # not before signals are caught
-                what = "all windows close" if part is None else "windows that are over close, it hands its state over"
-                status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {request.stop_file}")
-                if is_draining:
-                    status.tell(_draining_words(request, request.stop_file))
-                elif request.options.job.once:
-                    made_stop_file = _ask_to_drain(request, request.stop_file, status)
-                elif request.engine.reads_once and (waiting := _waiting_words(request)):
-                    status.tell(waiting)
-            asked = 0
-            # On engines that read once, the job ends by itself.
-            while not job.is_over and (not is_over or request.engine.reads_once):
-                if stops.count > asked:
-                    asked = stops.count
-                    made_stop_file = _drain_or_end(asked, stops.code, job, request, status) or made_stop_file
-                begin = time.monotonic()
-                ended = sink.check(_goes_on_words(request))
-                is_over = ended is not None and (part is None or part.is_handed_over(ended))
-                if begin >= next_metrics:
-                    _show_metrics(job, request, status, flink, begin, served)
-                    # A cluster that does not answer must not delay reports and signals at every check.
-                    next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
-                if not is_over:
-                    took = time.monotonic() - begin
-                    stops.wait(max(_SECONDS_BETWEEN_CHECKS, _PAUSE_PER_CHECK * took), asked)
+    def __init__(
+        self,
+        job: StreamJob,
+        request: StreamRequest,
+        status: StreamStatus,
+        flink: FlinkWatch | None,
+        part: StreamPart | None = None,
+        served: OperatorMetrics | None = None,
+        *,
+        pause_seconds: float = 1.0,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._job, self._request, self._status = job, request, status
+        self._flink, self._part, self._served = flink, part, served
+        self._sink = SinkWatch(request.sink, request.run_id, status, patience_seconds=patience_seconds)
+        self._pause_seconds = pause_seconds
+        self._ended: RunEnded | None = None
+        # A run that is resumed goes on to drain where that was asked for.
+        self._made_stop_file = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
+        self._next_metrics = 0.0
+
+    def to_the_end(self) -> RunEnded | None:
+        """Returns when the run is over or drained, with its end if it came so far.
+
+        Raises UserError, and SystemExit if the operator ended it at once.
+        """
+        engine, stop_file = self._request.engine, self._request.stop_file
+        try:
+            with caught_stops() as stops:
+                if stop_file is not None:  # not before signals are caught
+                    self._say_how_to_drain(stop_file)
+                self._look_until_over(stops)
+                self._cancel_on_cluster()
+                self._job.cancel()
+            self._tell_end(self._made_stop_file or os.path.lexists(stop_file or ""))
+            return self._ended
+        finally:
+            self._sink.close()
+            self._status.close()
+            if self._made_stop_file and (self._ended is not None or not engine.can_go_on):
+                self._remove_stop_file()
+
+    def _look_until_over(self, stops: StopSignals) -> None:
+        asked, is_over, reads_once = 0, False, self._request.engine.reads_once
+        # On engines that read once, the job ends by itself.
+        while not self._job.is_over and (not is_over or reads_once):
+            if stops.count > asked:
+                asked = stops.count
+                self._drain_or_end(asked, stops.code)
+            begin = time.monotonic()
+            self._ended = self._sink.check(self._goes_on_words())
+            is_over = self._ended is not None and (self._part is None or self._part.is_handed_over(self._ended))
+            if begin >= self._next_metrics:
+                self._show_metrics(begin)
+                # A cluster that does not answer must not delay reports and signals at every check.
+                self._next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
             if not is_over:
-                with errors_in_one_line(_FAILED):
-                    job.raise_error()
-                ended = sink.check_until_read(lambda: stops.wait(_SECONDS_BETWEEN_CHECKS, asked))
-            _cancel_on_cluster(request, status)
-            job.cancel()
-        stop_file = request.stop_file
-        was_asked = made_stop_file or (stop_file is not None and os.path.lexists(stop_file))
-        _tell_end(ended, was_asked, request, status, part)
-        return ended
-    finally:
-        sink.close()
-        status.close()
-        if made_stop_file and (ended is not None or not request.engine.can_go_on):
-            _remove_stop_file(request)
+                took = time.monotonic() - begin
+                stops.wait(max(self._pause_seconds, _PAUSE_PER_CHECK * took), asked)
+        if not is_over:
+            with errors_in_one_line(_FAILED):
+                self._job.raise_error()
+            self._ended = self._sink.check_until_read(lambda: stops.wait(self._pause_seconds, asked))
 
+    def _say_how_to_drain(self, stop_file: str) -> None:
+        what = "all windows close" if self._part is None else "windows that are over close, it hands its state over"
+        self._status.tell(f"Ctrl-C drains it: {what} and it ends. So does: touch {stop_file}")
+        if self._made_stop_file:
+            self._status.tell(_draining_words(self._request, stop_file))
+        elif self._request.options.job.once:
+            self._ask_to_drain(stop_file)
+        elif self._request.engine.reads_once and (waiting := _waiting_words(self._request)):
+            self._status.tell(waiting)
 
-def _show_metrics(
-    job: StreamJob,
-    request: StreamRequest,
-    status: StreamStatus,
-    flink: FlinkWatch | None,
-    now: float,
-    served: OperatorMetrics | None,
-) -> None:
-    if not request.engine.allow_open_ports:
-        check_ports(request.engine.name, allow=False)
-    metrics = job.metrics() if flink is None else flink.metrics()
-    if metrics is not None:
-        status.show_operator_line(*metrics)
-        if served is not None:
-            served.update(*metrics)
-    stuck = None if flink is None else flink.stuck(now)
-    if served is not None:
-        served.wait_for_checkpoint(None if flink is None else flink.seconds_without_checkpoint(now))
-    if stuck is not None:
-        status.tell(stuck)
+    def _show_metrics(self, now: float) -> None:
+        engine, flink = self._request.engine, self._flink
+        if not engine.allow_open_ports:
+            check_ports(engine.name, allow=False)
+        metrics = self._job.metrics() if flink is None else flink.metrics()
+        if metrics is not None:
+            self._status.show_operator_line(*metrics)
+            if self._served is not None:
+                self._served.update(*metrics)
+        stuck = None if flink is None else flink.stuck(now)
+        if self._served is not None:
+            self._served.wait_for_checkpoint(None if flink is None else flink.seconds_without_checkpoint(now))
+        if stuck is not None:
+            self._status.tell(stuck)
 
+    def _drain_or_end(self, times: int, code: int) -> None:
+        """The first signal is a stop, and the run drains; the second ends it at once."""
+        stop_file, engine = self._request.stop_file, self._request.engine
+        if times == 1 and stop_file is None:
+            self._status.tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
+        elif times == 1 and stop_file is not None:
+            self._ask_to_drain(stop_file)
+        else:
+            self._status.tell(_words_of_end_at_once(self._request))
+            self._status.close()
+            if engine.name == IN_PROCESS:
+                self._remove_stop_file()
+                os._exit(code)  # its threads cannot be cancelled
+            self._cancel_on_cluster()
+            self._job.cancel()
+            if not engine.can_go_on:
+                self._remove_stop_file()
+            raise SystemExit(code)
 
-def _drain_or_end(times: int, code: int, job: StreamJob, request: StreamRequest, status: StreamStatus) -> bool:
-    """The first signal is a stop, and the run drains; the second ends it at once. Returns whether the stop
-    file was made here."""
-    if times == 1:
-        if request.stop_file is None:
-            status.tell("This run has no --stop-file, so it cannot be drained. Ask again to end it at once.")
-            return False
-        return _ask_to_drain(request, request.stop_file, status)
-    status.tell(_words_of_end_at_once(request))
-    status.close()
-    if request.engine.name == IN_PROCESS:
-        _remove_stop_file(request)
-        os._exit(code)  # its threads cannot be cancelled
-    _cancel_on_cluster(request, status)
-    job.cancel()
-    if not request.engine.can_go_on:
-        _remove_stop_file(request)
-    raise SystemExit(code)
+    def _ask_to_drain(self, stop_file: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            pathlib.Path(stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
+            pathlib.Path(stop_file).touch(exist_ok=False)
+            self._made_stop_file = True
+        self._status.tell(_draining_words(self._request, stop_file))
 
+    def _cancel_on_cluster(self) -> None:
+        """Ends the job on a Flink cluster: a job server that is cancelled leaves it there."""
+        if self._request.engine.is_local:
+            return
+        cluster, name = FlinkRest(self._request.engine.flink_master), job_name(self._request)
+        try:
+            cancel_job(cluster, name, _SECONDS_TO_CANCEL)
+        except EngineError:
+            self._status.tell(f"The job {name} may still be there: cancel it at http://{cluster.address}.")
 
-def _cancel_on_cluster(request: StreamRequest, status: StreamStatus) -> None:
-    """Ends the job on a Flink cluster: a job server that is cancelled leaves it there."""
-    if request.engine.is_local:
-        return
-    cluster = FlinkRest(request.engine.flink_master)
-    try:
-        cancel_job(cluster, job_name(request), _SECONDS_TO_CANCEL)
-    except EngineError:
-        status.tell(f"The job {job_name(request)} may still be there: cancel it at http://{cluster.address}.")
+    def _remove_stop_file(self) -> None:
+        if self._request.stop_file is not None:
+            pathlib.Path(self._request.stop_file).unlink(missing_ok=True)
 
+    def _goes_on_words(self) -> str:
+        """Of a job that does not end with this command; empty for others."""
+        if self._request.engine.is_local:
+            return ""
+        place = f"http://{self._request.engine.flink_master}"
+        return f"The job {job_name(self._request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
 
-def _ask_to_drain(request: StreamRequest, stop_file: str, status: StreamStatus) -> bool:
-    """Whether the stop file was made here."""
-    try:
-        pathlib.Path(stop_file).parent.mkdir(mode=0o700, exist_ok=True)  # /tmp may have been cleaned
-        pathlib.Path(stop_file).touch(exist_ok=False)
-        made = True
-    except FileExistsError:
-        made = False
-    status.tell(_draining_words(request, stop_file))
-    return made
+    def _tell_end(self, was_asked: bool) -> None:
+        """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
+        ended, sink, status = self._ended, self._request.sink, self._status
+        if self._part is not None:
+            pass  # the command says it, when the state is in its place
+        elif ended is None:
+            status.tell("All that was there is read. Windows that were still open then are not answered.")
+        elif was_asked:
+            status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
+        else:
+            status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
+        show = None
+        if isinstance(sink, ReportFolder):
+            show = f"shh show {sink.path}"
+        elif isinstance(sink, ReportTable):
+            show = show_command(sink, self._request.run_id)
+        if show is not None:
+            status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")
 
 
 def _waiting_words(request: StreamRequest) -> str:
@@ -181,11 +212,6 @@ def _waiting_words(request: StreamRequest) -> str:
         f" {format_utc(end_micros)}, unless events of later times come. With --once it reads what is there now, and"
         " ends."
     )
-
-
-def _remove_stop_file(request: StreamRequest) -> None:
-    if request.stop_file is not None:
-        pathlib.Path(request.stop_file).unlink(missing_ok=True)
 
 
 def _draining_words(request: StreamRequest, stop_file: str) -> str:
@@ -207,14 +233,6 @@ def _draining_words(request: StreamRequest, stop_file: str) -> str:
     )
 
 
-def _goes_on_words(request: StreamRequest) -> str:
-    """Of a job that does not end with this command; empty for others."""
-    if request.engine.is_local:
-        return ""
-    place = f"http://{request.engine.flink_master}"
-    return f"The job {job_name(request)} still runs: see it at {place}. When to cancel it: docs/deploy.md."
-
-
 def _words_of_end_at_once(request: StreamRequest) -> str:
     words = "Ended at once. What was reported stays; open windows were not answered."
     if request.engine.can_go_on:
@@ -227,27 +245,6 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
     if request.state is not None and request.log_decides:
         return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
-
-
-def _tell_end(
-    ended: RunEnded | None, was_asked: bool, request: StreamRequest, status: StreamStatus, part: StreamPart | None
-) -> None:
-    """was_asked: somebody asked for a stop. The end record does not say so: that would depend on the run's data."""
-    if part is not None:
-        pass  # the command says it, when the state is in its place
-    elif ended is None:
-        status.tell("All that was there is read. Windows that were still open then are not answered.")
-    elif was_asked:
-        status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
-    else:
-        status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
-    show = None
-    if isinstance(request.sink, ReportFolder):
-        show = f"shh show {request.sink.path}"
-    elif isinstance(request.sink, ReportTable):
-        show = show_command(request.sink, request.run_id)
-    if show is not None:
-        status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")
 
 
 class SinkWatch:

@@ -14,7 +14,6 @@ PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts"),
 ]
-SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str], command: str = "stream") -> tuple[int, str, str]:

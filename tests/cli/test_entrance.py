@@ -75,7 +75,7 @@ def test_what_is_refused_is_1_and_one_line(folder: pathlib.Path, words: list[str
     assert re.fullmatch(r"shh: [^\n]+\n", ended.stderr), ended.stderr
 
 
-@pytest.mark.parametrize("words", [["--help"], ["plan", *BUDGET], ["plan"], ["show", "taken"]])
+@pytest.mark.parametrize("words", [["--help"], ["show", "taken"]])
 def test_in_this_process_and_in_a_forked_one_a_command_says_and_does_what_it_does_in_one_of_its_own(
     folder: pathlib.Path, words: list[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import json
 import os
 import pathlib
@@ -20,13 +21,13 @@ from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_process import ROOT
 
 MOMENTS = 42
-SAMPLED = 6  # the short form has every sixth moment, of each command others
+SAMPLED = 6  # the short form has every sixth moment, of each command others, by both signals in turn
 SECONDS = 1.5  # a command takes so long to import all that it needs, on a machine that has nothing else to do
 AT_ONCE = 4
 PATIENCE_SECONDS = 300
 # Says when the interpreter, which is not ours, has begun to run what is.
 STARTING = "import os; os.write(1, b'.'); from dp_transforms.cli.main import main; main()"
-KEY = bytes(range(32))
+STOPS = (signal.SIGINT, signal.SIGTERM)
 COMMANDS = {
     "plan": ["plan", *BUDGET, "--output", "plan.json"],
     "replay": ["replay", "log.parquet", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl"],
@@ -39,6 +40,7 @@ COMMANDS = {
 
 class Ended(NamedTuple):
     moment: float
+    stop: signal.Signals
     code: int
     stderr_text: str
     left: set[str]
@@ -66,9 +68,8 @@ def stopped(folder: pathlib.Path, words: list[str], moment: float, stop: signal.
         _, stderr_text = process.communicate(timeout=PATIENCE_SECONDS)
     finally:
         process.kill()
-    return Ended(
-        moment, process.returncode, stderr_text, {path.name for path in folder.iterdir()} - {"log.parquet", "logs"}
-    )
+    left = {path.name for path in folder.iterdir()} - {"log.parquet", "logs"}
+    return Ended(moment, stop, process.returncode, stderr_text, left)
 
 
 def came_before_the_first_line(ended: Ended) -> bool:
@@ -85,30 +86,24 @@ def came_too_late(ended: Ended) -> bool:
 
 
 @pytest.mark.parametrize("form", ["sample", pytest.param("full", marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_signal_at_any_moment_is_one_line(
-    tmp_path: pathlib.Path, command: str, stop: signal.Signals, form: str
-) -> None:
+def test_a_signal_at_any_moment_is_one_line(tmp_path: pathlib.Path, command: str, form: str) -> None:
     moments = [SECONDS * number / MOMENTS for number in range(MOMENTS)]
     if form == "sample":
         moments = moments[2 * list(COMMANDS).index(command) :: SAMPLED]
-    elif stop == signal.SIGTERM:
-        moments = moments[::3]
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         runs = [
             pool.submit(stopped, tmp_path / str(number), COMMANDS[command], moment, stop)
-            for number, moment in enumerate(moments)
+            for number, (moment, stop) in enumerate(zip(moments, itertools.cycle(STOPS), strict=False))
         ]
         everything = [run.result() for run in runs]
     ours = [ended for ended in everything if not came_before_the_first_line(ended) and not came_too_late(ended)]
     assert len(ours) >= len(moments) / 4  # a third of `plan` is over by then
-    code = 128 + stop
     # Before its last line a stream may have said what it runs.
     wrong = [
         ended
         for ended in ours
-        if (ended.code, ended.left - {"plan.json"}) != (code, set())  # a plan appears whole, before what is printed
+        if (ended.code, ended.left - {"plan.json"}) != (128 + ended.stop, set())  # a plan is written first
         or ended.stderr_text.splitlines()[-1:] != ["shh: stopped."]
         or "Traceback" in ended.stderr_text
     ]
@@ -156,32 +151,36 @@ def signalled(program: str, *stops: signal.Signals) -> tuple[int, str, str]:
     return process.returncode, said + rest, stderr_text
 
 
-@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_what_was_started_is_stopped_in_order(stop: signal.Signals, code: int) -> None:
-    program = PROGRAM.format(before="", body=f"{STARTED}; time.sleep(600)")
-    assert signalled(program, stop) == (code, "started\nunwound\n", "")
+UNWOUND = "started\nunwound\n", ""
+SWALLOWED = "started\nswallowed\n", "shh: stopped.\n"
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_what_swallowed_the_first(stop: signal.Signals) -> None:
-    program = PROGRAM.format(before="", body=SWALLOWING.strip())
-    assert signalled(program, stop, signal.SIGINT) == (128 + stop, "started\nswallowed\n", "shh: stopped.\n")
-
-
-def test_what_swallows_a_signal_is_ended_after_a_while() -> None:
-    program = PROGRAM.format(before="exit_signals._SECONDS_TO_UNWIND = 1", body=SWALLOWING.strip())
-    assert signalled(program, signal.SIGINT) == (130, "started\nswallowed\n", "shh: stopped.\n")
-
-
-def test_a_signal_that_the_parent_switched_off_stays_so() -> None:
-    """As nohup and jobs in the background of a shell have it."""
-    body = f"{STARTED}; time.sleep(0.5); print('went on')"
-    program = PROGRAM.format(before="signal.signal(signal.SIGINT, signal.SIG_IGN)", body=body)
-    assert signalled(program, signal.SIGINT) == (0, "started\nwent on\n", "")
+@pytest.mark.parametrize(
+    ("before", "body", "stops", "ends"),
+    [
+        pytest.param("", f"{STARTED}; time.sleep(600)", [signal.SIGINT], (130, *UNWOUND), id="in order"),
+        pytest.param("", f"{STARTED}; time.sleep(600)", [signal.SIGTERM], (143, *UNWOUND), id="SIGTERM in order"),
+        pytest.param("", SWALLOWING.strip(), [signal.SIGTERM, signal.SIGINT], (143, *SWALLOWED), id="second signal"),
+        pytest.param(
+            *("exit_signals._SECONDS_TO_UNWIND = 1", SWALLOWING.strip(), [signal.SIGINT], (130, *SWALLOWED)),
+            id="it swallows the first for a while",
+        ),
+        # As nohup and jobs in the background of a shell have it.
+        pytest.param(
+            *("signal.signal(signal.SIGINT, signal.SIG_IGN)", f"{STARTED}; time.sleep(0.5); print('went on')"),
+            *([signal.SIGINT], (0, "started\nwent on\n", "")),
+            id="switched off by the parent",
+        ),
+    ],
+)
+def test_what_was_started_is_stopped_in_order(
+    before: str, body: str, stops: list[signal.Signals], ends: tuple[int, str, str]
+) -> None:
+    assert signalled(PROGRAM.format(before=before, body=body), *stops) == ends
 
 
 def test_handlers_come_back_after_a_command_within_another_program() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [signal.getsignal(number) for number in STOPS]
     with pytest.raises(SystemExit):
         main(["plan", "--epsilon", "nan"])
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(number) for number in STOPS] == before

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
-from dp_transforms.runs.ledger import Ledger, PartRequest
+from dp_transforms.runs.ledger import Ledger
 from tests.helpers.ledger_runs import CAPS, names_cost, part
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -95,14 +95,6 @@ def test_the_chart_rises_with_what_is_spent(folder: pathlib.Path) -> None:
     assert "news" in texts
     assert "may ever lose" in texts
     assert "4" in texts
-
-
-def test_the_request_of_a_plan_has_what_the_plan_says(folder: pathlib.Path) -> None:
-    plan = Plan.from_json((folder / "plan.json").read_text())
-    request = PartRequest.of_plan(plan, population="p", stream="s", input_fingerprint="i", key_fingerprint="k")
-    assert (request.horizon, request.first_window, request.end_window) == (48, 0, 48)
-    assert (request.range_start, request.range_end) == ("2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z")
-    assert request.plan_fingerprint == plan.fingerprint
 
 
 def test_the_doctor_ends_with_an_error_where_there_is_a_fault(folder: pathlib.Path) -> None:

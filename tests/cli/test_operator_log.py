@@ -78,11 +78,7 @@ def test_every_error_is_an_object_with_its_exit_code(
         assert said in str(error["message"])
         assert not str(error["message"]).startswith("shh: ")
         assert error.get("exit_code", code) == code
-
-
-def test_the_next_command_of_a_process_has_the_format_that_it_asks_for(folder: pathlib.Path) -> None:
-    shh("--log-format", "json", "show", "missing.avro", cwd=folder)
-    assert shh("show", "missing.avro", cwd=folder).stderr.startswith("shh: ")
+    assert not shh(*words, cwd=folder).stderr.startswith("{"), "the next command of a process has its own format"
 
 
 def test_a_stream_tells_its_counts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,16 +141,10 @@ def test_commands_options_values_and_files_are_completed(
     assert completed("shh --config s", monkeypatch, capsys) == ["file,s"]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_is_one_that_it_can_read(tmp_path: pathlib.Path, shell: str) -> None:
-    made = shh("completion", shell, cwd=tmp_path)
-    assert made.returncode == 0
-    assert "_SHH_COMPLETE" in made.stdout
-    if shutil.which(shell):
-        script = tmp_path / "script"
-        script.write_text(made.stdout)
-        option = ["--no-execute"] if shell == "fish" else ["-n"]
-        subprocess.run([shell, *option, str(script)], check=True)
+def test_each_shell_has_its_script(tmp_path: pathlib.Path) -> None:
+    for shell in ("zsh", "fish"):
+        made = shh("completion", shell, cwd=tmp_path)
+        assert (made.returncode, "_SHH_COMPLETE" in made.stdout) == (0, True)
 
 
 def test_bash_completes_with_the_script(tmp_path: pathlib.Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import shutil
 import subprocess
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -15,25 +14,13 @@ from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs, run
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
 
-# Runs command lines, each in a folder, while a file can grow to 100 bytes and no further: to a writer that is as a full
-# disk, and needs no disk of its own.
+# A file can grow to 100 bytes and no further: to a writer that is as a full disk, and needs no disk of its own.
 FULL = """
-import contextlib, io, json, os, resource, sys
-from dp_transforms.cli.main import main
+import resource
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-found = {}
-for name, folder, words in json.load(sys.stdin):
-    os.chdir(folder)
-    stderr_text, code = io.StringIO(), 0
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(stderr_text):
-            main(words)
-    except SystemExit as stopped:
-        code = stopped.code
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-    found[name] = code, stderr_text.getvalue()
-print(json.dumps(found))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+from dp_transforms.cli.main import main
+main()
 """
 # In the middle of a replay, within a DoFn.
 KILLED = """
@@ -47,6 +34,14 @@ read_events.ReadProgress.advance = and_then
 from dp_transforms.cli.main import main
 main()
 """
+
+
+LINES = lines_that_write()
+EVERY_DAY = {"plan --output", "replay --output out.avro", "replay --dead-letter", "show --html", "stream --output"}
+
+
+def is_tried_daily(name: str) -> bool:
+    return any(name.startswith(each) for each in EVERY_DAY)
 
 
 @pytest.fixture
@@ -65,60 +60,30 @@ def names_below(folder: pathlib.Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-class Refused(NamedTuple):
-    """A command line on a full disk: its exit code, stderr, and the names that it left in its folder."""
-
-    code: int
-    stderr_text: str
-    left: set[str]
-    folder: pathlib.Path
-
-
-@pytest.fixture(scope="module")
-def on_a_full_disk(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Refused]:
-    """By the name of each line that writes: all in one process, which takes a while to begin."""
-    lines, before = [], {}
-    for number, (name, words, _) in enumerate(lines_that_write()):
-        folder = tmp_path_factory.mktemp(f"line-{number}")
-        make_inputs(folder)
-        if words[0] == "audit":
-            assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
-        if "report.avro" in words and words[0] == "replay":
-            (folder / "report.avro").unlink()
-        lines.append((name, str(folder), words))
-        before[name] = names_below(folder)
-    done = run_program(FULL, input=json.dumps(lines))
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    found = json.loads(done.stdout)
-    return {
-        name: Refused(*found[name], names_below(pathlib.Path(folder)) - before[name], pathlib.Path(folder))
-        for name, folder, _ in lines
-    }
-
-
-@pytest.mark.xdist_group("full disk")
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "words", "output"),
-    [pytest.param(name, words, output, id=name) for name, words, output in lines_that_write()],
+    [pytest.param(*line, marks=() if is_tried_daily(line[0]) else pytest.mark.nightly, id=line[0]) for line in LINES],
 )
 def test_a_full_disk_names_the_output_and_leaves_nothing(
-    name: str, words: list[str], output: str, on_a_full_disk: dict[str, Refused]
+    folder: pathlib.Path, name: str, words: list[str], output: str
 ) -> None:
-    done = on_a_full_disk[name]
-    last_line = done.stderr_text.splitlines()[-1]
-    assert done.code == 1
+    if words[0] == "audit":
+        assert shh("plan", *BUDGET, "--output", "plan.json", cwd=folder).returncode == 0
+    if words[0] == "replay" and "report.avro" in words:
+        (folder / "report.avro").unlink()
+    before = names_below(folder)
+    done = run_program(FULL, *words)
+    last_line = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
     assert last_line.startswith("shh: ")
     assert "File too large" in last_line
     assert any(name in last_line for name in (output, "report.avro", "reports", "bad"))
     for internal in ("[while running", ".partial", ".tmp", "Traceback"):
-        assert internal not in done.stderr_text
+        assert internal not in done.stderr
+    left = names_below(folder) - before
     if words[0] == "stream":  # whose folders are made before there is anything in them
-        files = {name for name in done.left if not (done.folder / name).is_dir()}
-        assert files <= {"out/header.json", "reports/header.json"}
-    else:
-        assert done.left == set()
+        left = {name for name in left if not (folder / name).is_dir()} - {"out/header.json", "reports/header.json"}
+    assert left == set()
 
 
 def test_a_folder_that_is_removed_during_the_run(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,128 @@
-"""`shh replay --state`: parts of one run, one command after the other, and what is refused."""
+"""`shh replay --state`: parts of one run, one command after the other, what is refused, and kills anywhere, which the
+same command repairs."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable
 
 import pytest
 
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
+from dp_transforms.reports import read_report_file
 from dp_transforms.runs.state_file import StateFile, hold_state
+from tests.helpers import forked
 from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.nights import DAYS, Nights, day
-from tests.helpers.small_runs import SECRET
+from tests.helpers.naming_oracle import oracle_names, reports_of
+from tests.helpers.pace_oracle import stream_weights
+from tests.helpers.replay_logs import START, write_parquet
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import SECRET, key_file, settings_of
+
+# Kills itself before or after the n-th call that changes what is on the disk: files appear, are synced, get their name.
+KILLED = """
+import os
+from tests.helpers.dying_programs import DyingProgram
+program = DyingProgram()
+program.dies_at(os, "replace", "link", "fsync", "mkdir", "unlink")
+from dp_transforms.cli.main import main
+main()
+"""
+# Killed when the report has its name, and the state has not.
+KILLED_THEN = """
+import os, signal
+from dp_transforms.cli import replay_run
+publish = replay_run.publish_output
+def and_die(*arguments):
+    publish(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+replay_run.publish_output = and_die
+from dp_transforms.cli.main import main
+main()
+"""
+
+
+DAY = 86_400
+DAYS = 6
+
+
+def day(number: int) -> str:
+    return format_utc((START + DAY * number) * MICROS_PER_SECOND)
+
+
+def rows_of(number: int) -> list[tuple[str, str, int]]:
+    """(user, item, seconds) of a day: two items of many users, and some of few. Half of the users come back daily."""
+    rows = []
+    for user in range(40):
+        name = f"u{user}" if user % 2 else f"u{user}-{number}"
+        rows += [(name, item, START + DAY * number + 7 * user) for item in (f"top-{number // 2}", f"odd-{user % 9}")]
+    return rows
+
+
+class Nights:
+    """A folder with a plan, a key and the log of each day. The current folder of all commands."""
+
+    def __init__(self, folder: pathlib.Path, days: int = DAYS, *, hits: int = 0) -> None:
+        self.folder = folder
+        schedule = WindowSchedule(START, START + DAY * days, DAY, DAY)
+        self.plan = looks_plan_of(schedule, forget_after=2, most_looks=12, hits=hits)
+        (folder / "plan.json").write_text(self.plan.to_json())
+        key_file(folder)
+        for number in range(days):
+            write_parquet(folder / f"{number}.parquet", rows_of(number))
+
+    def words(self, end: int, *logs: str, output: str | None = None, **options: str) -> list[str]:
+        """The command of the night after which the days before ``end`` are published."""
+        given = {"plan": "plan.json", "noise-key-file": "noise.key", "state": "run.state", "until": day(end)}
+        given["output"] = output or f"{end}.jsonl"
+        given |= {name.replace("_", "-"): value for name, value in options.items()}
+        flags = [word for name, value in given.items() if value for word in (f"--{name}", value)]
+        return ["replay", *(logs or [f"{end - 1}.parquet"]), *flags]
+
+    def run(self, end: int, *logs: str, **options: str) -> subprocess.CompletedProcess[str]:
+        return shh(*self.words(end, *logs, **options), cwd=self.folder)
+
+    def taken(self, end: int, *logs: str, **options: str) -> None:
+        done = self.run(end, *logs, **options)
+        assert done.returncode == 0, done.stderr
+
+    def refused(self, end: int, *logs: str, code: int = 1, **options: str) -> str:
+        """Says why; nothing is changed."""
+        before = self.content()
+        done = self.run(end, *logs, **options)
+        assert done.returncode == code
+        errors = [line for line in done.stderr.splitlines() if "warning: delta" not in line]  # of a plan for tests
+        assert len(errors) == 1, done.stderr
+        assert errors[0].startswith("shh: ")
+        assert self.content() == before
+        return errors[0]
+
+    def content(self) -> dict[str, bytes]:
+        return {
+            path.name: path.read_bytes()
+            for path in self.folder.iterdir()
+            if path.is_file() and not path.name.endswith(".lock")
+        }
+
+    @property
+    def state(self) -> StateFile:
+        return StateFile(self.folder / "run.state")
+
+    def reports(self, *outputs: str) -> list[WindowReport]:
+        return [report for output in outputs for report in read_report_file(self.folder / output)[1]]
+
+    def expected(self, days: Iterable[int] | None = None) -> list[WindowReport]:
+        """What the one run publishes of these days' events, by the rule of a stream; its id is that of the state."""
+        settings = settings_of(self.plan, run_id=self.state.header.run_id)
+        keys = settings.stream_keys(SECRET)
+        numbers = range(self.plan.schedule.horizon) if days is None else days
+        log = [(user, item, time * 10**6) for number in numbers for user, item, time in rows_of(number)]
+        return reports_of(oracle_names(stream_weights(log, settings, keys), settings, keys), settings)
 
 
 @pytest.fixture
@@ -19,32 +130,46 @@ def nights(tmp_path: pathlib.Path) -> Nights:
     return Nights(tmp_path)
 
 
-def test_parts_publish_what_the_one_run_publishes(nights: Nights) -> None:
-    """A night that is missed is made up for by the next one; one that runs twice does nothing the second time."""
-    nights.taken(1)
-    nights.taken(3, "1.parquet", "2.parquet")
-    before = nights.content()
-    again = nights.run(3, "2.parquet", "1.parquet")
-    assert again.returncode == 0
-    assert "is done" in again.stderr
-    assert "nothing was spent" in again.stderr
-    assert nights.content() == before
-    nights.taken(4)
-    nights.taken(6, "4.parquet", "5.parquet", until="")
-    found = nights.reports("1.jsonl", "3.jsonl", "4.jsonl", "6.jsonl")
+@pytest.mark.parametrize(
+    ("days", "missed", "twice", "killed"), [(5, 2, 3, 5), pytest.param(30, 9, 14, 21, marks=pytest.mark.nightly)]
+)
+def test_nights_make_the_one_run(tmp_path: pathlib.Path, days: int, missed: int, twice: int, killed: int) -> None:
+    """One is missed, and the next one makes up for it; one runs twice; one is killed in the middle. The transcript is
+    that of the one run."""
+    nights = Nights(tmp_path, days)
+    outputs = [f"{end}.jsonl" for end in range(1, days + 1) if end != missed]
+    for end in range(1, days + 1):
+        if end == missed:
+            continue
+        logs = [f"{end - 1}.parquet", f"{end - 2}.parquet"] if end == missed + 1 else []
+        if end == killed:
+            ended = forked.run_python("-c", KILLED_THEN, *nights.words(end, *logs), cwd=tmp_path)
+            assert ended.returncode == -signal.SIGKILL, ended.stderr
+            assert nights.state.header.intent is not None
+            assert (tmp_path / f"{end}.jsonl").exists()
+        nights.taken(end, *logs, until="" if end == days else day(end))
+        if end == twice:
+            before = nights.content()
+            again = nights.run(end, *reversed(logs))
+            assert (again.returncode, "is done" in again.stderr, "nothing was spent" in again.stderr) == (0, True, True)
+            assert nights.content() == before
+    found = nights.reports(*outputs)
     assert found == nights.expected()
-    assert len(found) == DAYS
-    assert nights.state.header.closed_through == DAYS
-    assert "All windows of the plan are published" in nights.refused(6, "0.parquet", output="more.jsonl", code=3)
+    assert len(found) > days // 2
+    header = nights.state.header
+    assert (header.closed_through, len(header.parts), header.intent) == (days, days - 1, None)
+    headers = [read_report_file(tmp_path / output)[0] for output in outputs]
+    assert {(each.run_id, each.plan["fingerprint"]) for each in headers} == {(header.run_id, nights.plan.fingerprint)}
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+    assert "All windows of the plan are published" in nights.refused(days, "0.parquet", output="more.jsonl", code=3)
 
 
-def test_a_night_whose_log_never_comes_is_empty(nights: Nights) -> None:
-    """Events of other days do not count in a part."""
+def test_events_of_other_days_do_not_count_in_a_part(nights: Nights) -> None:
     nights.taken(1, "0.parquet", "1.parquet")
-    nights.taken(3)  # the log of the second day is lost
-    nights.taken(6, *(f"{number}.parquet" for number in (3, 4, 5)))
-    lost = nights.reports("1.jsonl", "3.jsonl", "6.jsonl")
-    assert lost == nights.expected([0, 2, 3, 4, 5])
+    nights.taken(3, "0.parquet", "2.parquet", "3.parquet")  # the log of the second day is lost
+    assert nights.reports("1.jsonl", "3.jsonl") == [
+        report for report in nights.expected([0, 2]) if report.window_end <= (START + 3 * DAY) * 10**6
+    ]
 
 
 def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
@@ -57,14 +182,11 @@ def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
     assert (nights.folder / "run.state").stat().st_mode & 0o777 == 0o600
     assert not any(f"u{user}-0".encode() in content for user in range(0, 40, 2))
     assert SECRET not in content
-    header = json.loads(StateFile(nights.folder / "run.state").header.to_json())
-    assert header["intent"] is None
-    assert len(header["parts"]) == 1
 
 
 def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: pathlib.Path) -> None:
     nights.taken(2, "0.parquet", "1.parquet")
-    other = Nights(tmp_path, DAYS, hits=1).plan
+    other = Nights(tmp_path, hits=1).plan
     (tmp_path / "other.json").write_text(other.to_json())
     (tmp_path / "plan.json").write_text(nights.plan.to_json())
     (tmp_path / "other.key").write_bytes(bytes(range(64)))
@@ -93,23 +215,14 @@ def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: 
     nights.taken(3, output="three.jsonl")
 
 
-def test_a_run_id_begins_a_run_only_where_it_is_recorded(nights: Nights) -> None:
-    assert "only with a ledger" in nights.refused(1, run_id="mine")
-
-
-def test_a_damaged_state_is_refused(nights: Nights) -> None:
+def test_a_state_that_is_damaged_or_another_file_is_refused(nights: Nights) -> None:
     nights.taken(1)
-    path = nights.folder / "run.state"
+    path, state = nights.folder / "run.state", nights.state
     content = path.read_bytes()
-    state = StateFile(path)
     cell = max((bytes(state.cell(row)) for row in state.rows), key=len)
     middle = content.index(cell) + len(cell) // 2  # a byte between cells may be one that nobody reads
-    for damaged in (
-        content[:-1],
-        content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-        b"",
-        (nights.folder / "0.parquet").read_bytes(),
-    ):
+    changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for damaged in (content[:-1], changed, b"", (nights.folder / "0.parquet").read_bytes()):
         path.write_bytes(damaged)
         assert "damaged" in nights.refused(2)
 
@@ -120,6 +233,7 @@ def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights: Nights) -> No
     assert "does not exist" in nights.refused(1, state="nowhere/run.state")
     assert "must be a path" in nights.refused(1, state="gs://bucket/run.state")
     assert "--until needs --state" in nights.refused(1, state="")
+    assert "--run-id begins a run only with a ledger" in nights.refused(1, run_id="mine")
 
 
 def test_counts_cannot_be_paid_in_parts(nights: Nights) -> None:
@@ -128,17 +242,53 @@ def test_counts_cannot_be_paid_in_parts(nights: Nights) -> None:
     assert "--state cannot be used with a plan that has --counts-for" in nights.refused(1, plan="counts.json")
 
 
-def test_a_part_that_fails_takes_its_intent_back(nights: Nights) -> None:
-    """A log that cannot be read: nothing is published, and the corrected log may be replayed."""
+def killed_at(nights: Nights, at: int, words: list[str]) -> bool:
+    """Whether the process was killed before it had ended."""
+    ended = forked.run_python("-c", KILLED, at, *words, cwd=nights.folder)
+    assert ended.returncode in (0, -9), ended.stderr
+    return ended.returncode == -9
+
+
+@pytest.mark.parametrize("points", [(5, 19, 26), pytest.param(range(1, 200), marks=pytest.mark.nightly)])
+def test_a_command_that_was_killed_is_repaired_by_the_same_command(nights: Nights, points: range) -> None:
+    """Byte for byte; and the intent lets no other input in."""
     nights.taken(1)
-    good = (nights.folder / "1.parquet").read_bytes()
-    before = nights.state.fingerprint
-    rows = "".join(json.dumps({"user": 1.5, "item": "i", "timestamp": day(1)}) + "\n" for _ in range(9))
-    (nights.folder / "bad.jsonl").write_text(rows)
-    done = nights.run(2, "bad.jsonl")
-    assert done.returncode == 1
-    assert "--max-bad-fraction" in done.stderr
-    assert nights.state.header.intent is None
-    assert nights.state.fingerprint == before
-    assert (nights.folder / "1.parquet").read_bytes() == good
+    before = shutil.copytree(nights.folder, nights.folder.with_name("before"))
     nights.taken(2)
+    expected, words, kills, refusals = nights.content(), nights.words(2), 0, 0
+    for at in points:
+        shutil.rmtree(nights.folder)
+        shutil.copytree(before, nights.folder)
+        if not killed_at(nights, at, words):
+            break
+        kills += 1
+        if nights.state.header.intent is not None:
+            refusals += 1
+            other = shutil.copy(nights.folder / "0.parquet", nights.folder / "other.parquet")
+            refused = nights.run(2, "other.parquet")
+            assert (refused.returncode, "has another input" in refused.stderr) == (1, True)
+            pathlib.Path(other).unlink()
+        nights.taken(2)
+        again = nights.run(2)
+        assert (again.returncode, "is done" in again.stderr) == (0, True), at
+        assert nights.content() == expected, at
+    assert kills == len(points) or kills > 20
+    assert refusals
+
+
+@pytest.mark.nightly
+def test_a_first_part_that_was_killed_anywhere_is_repaired_by_the_same_command(nights: Nights) -> None:
+    """It draws the run id. Whatever was published before the kill is what the state goes on with."""
+    words, at = nights.words(1), 1
+    while killed_at(nights, at, words):
+        published = nights.folder / "1.jsonl"
+        before = published.read_bytes() if published.exists() else None
+        nights.taken(1)
+        assert before in (None, published.read_bytes())
+        assert nights.reports("1.jsonl") == nights.expected(range(1))[:1]
+        assert read_report_file(published)[0].run_id == nights.state.header.run_id
+        assert "is done" in nights.run(1).stderr
+        for path in (published, *nights.folder.glob("*run.state*")):
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+        at += 1
+    assert at > 20

@@ -104,7 +104,6 @@ REFUSED = {
         --folder f --output o --state s: --state needs --noise-key-file
         --folder f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --folder f --output o --ledger l: --ledger needs --population
-        --folder f --output o --noise-key-file k --noise-key-secret v: --noise-key-file cannot be used with
         --folder f --output o --flink-master h:1 --worker-pool h:2 --detach --metrics-port 0: --metrics-port cannot be
         --folder f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
         --folder f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach

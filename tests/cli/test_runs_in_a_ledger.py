@@ -18,7 +18,7 @@ from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
 RANGE = ("--start", "2026-01-01", "--end", "2026-01-01T06:00:00Z", "--window", "1h")
-BUDGET = ("--epsilon", "2", "--delta", "1e-6")
+BUDGET = ("--epsilon", "2", "--delta", "1e-6", "--mode", "hits")
 ACCOUNT = ("--ledger", "ledger.db", "--population", "news")
 CAPS = ("--max-epsilon", "5", "--max-delta", "1e-5")
 PARTS = ("--state", "run.state", "--noise-key-file", "noise.key")
@@ -57,33 +57,24 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder: pathlib.Path) -> None:
-    words = ("--mode", "hits")
-    first = replay(folder, "first.avro", *words, *CAPS)
+    first = replay(folder, "first.avro", *CAPS)
     assert first.returncode == 0, first.stderr
     assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first.stderr
-    second = replay(folder, "second.avro", *words)
+    second = replay(folder, "second.avro")
     assert second.returncode == 0, second.stderr
     assert "drew from the same input before" in second.stderr
     assert spent(folder) == "4"
     # It is not even looked for.
-    refused = error_of(replay(folder, "third.avro", *words, log="gone.parquet"))
+    refused = error_of(replay(folder, "third.avro", log="gone.parquet"))
     assert "this run takes 2" in refused
     assert "1 of 5" in refused
     assert "Nothing was read" in refused
-    refused = error_of(replay(folder, "third.avro", *words, *PARTS, log="gone.parquet"))
+    refused = error_of(replay(folder, "third.avro", *PARTS, log="gone.parquet"))
     assert "Nothing was read" in refused
     assert not (folder / "run.state").exists()
     assert not (folder / "third.avro").exists()
     assert spent(folder) == "4"
     assert statuses(folder) == [["finished"], ["finished"]]
-
-
-def test_a_run_id_is_used_once(folder: pathlib.Path) -> None:
-    assert replay(folder, "first.avro", "--run-id", "monday", *CAPS).returncode == 0
-    again = error_of(replay(folder, "again.avro", "--run-id", "monday"))
-    assert "monday was used before" in again
-    assert not (folder / "again.avro").exists()
-    assert spent(folder) == "2"
 
 
 def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
@@ -152,12 +143,14 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -
 
 def test_a_run_that_was_reserved_before_a_repair_is_not_released(folder: pathlib.Path) -> None:
     """Its start record may be what was lost."""
-    plan = ("plan", *RANGE, *BUDGET, "--mode", "hits", "--output", "plan.json")
+    plan = ("plan", *RANGE, *BUDGET, "--output", "plan.json")
     assert shh(*plan, cwd=folder).returncode == 0
     reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", "monday", *CAPS)
     assert shh(*reserve, cwd=folder).returncode == 0
     shutil.copy(folder / "ledger.db", folder / "backup.db")
-    assert replay(folder, "1.avro", "--mode", "hits", "--run-id", "monday").returncode == 0
+    assert replay(folder, "1.avro", "--run-id", "monday").returncode == 0
+    assert "monday was used before" in error_of(replay(folder, "again.avro", "--run-id", "monday"))
+    assert not (folder / "again.avro").exists()
     shutil.copy(folder / "backup.db", folder / "ledger.db")
     assert shh("ledger", "doctor", *ACCOUNT[:2], "--repair", cwd=folder).returncode == 0
     refused = error_of(shh("ledger", "release", *ACCOUNT[:2], "monday", cwd=folder))
@@ -184,18 +177,14 @@ def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib
     assert "start record" in error_of(refused)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((*ACCOUNT, "--max-epsilon", "2"), "are set together"),
-        (ACCOUNT, "Declare it, once, with --max-epsilon"),
-        ((*ACCOUNT, "--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),
-    ],
-)
-def test_options_that_do_not_go_together(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
-    done = shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "r.avro", *words, cwd=folder)
-    assert message in error_of(done)
-    assert not (folder / "r.avro").exists()
+def test_caps_that_do_not_go_together(folder: pathlib.Path) -> None:
+    for words, message in (
+        (("--max-epsilon", "2"), "are set together"),
+        ((), "Declare it, once, with --max-epsilon"),
+        (("--max-epsilon", "nan", "--max-delta", "1e-6"), "max_epsilon"),
+    ):
+        assert message in error_of(replay(folder, "r.avro", *words))
+        assert not (folder / "r.avro").exists()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -216,15 +205,15 @@ def test_a_stream_pays_for_its_run_when_it_starts_and_its_name_is_used_once(fold
     (folder / "logs").mkdir()
     late = [("last", "none", log_rows()[-1][2] + 7200)]  # so that the clock passes the end of the range
     write_parquet(folder / "logs" / "log.parquet", [*log_rows(), *late])
-    first = stream(folder, "first", "--run-id", "live", "--mode", "hits", *CAPS)
+    first = stream(folder, "first", "--run-id", "live", *CAPS)
     assert first.returncode == 0, first.stderr
     assert "This run takes 2 of the 5" in first.stderr
     assert (spent(folder), statuses(folder)) == ("2", [["finished"]])
-    again = error_of(stream(folder, "again", "--run-id", "live", "--mode", "hits"))
+    again = error_of(stream(folder, "again", "--run-id", "live"))
     assert "may have been drawn" in again
-    assert stream(folder, "second", "--mode", "hits").returncode == 0
+    assert stream(folder, "second").returncode == 0
     assert spent(folder) == "4"
-    third = error_of(stream(folder, "third", "--mode", "hits"))
+    third = error_of(stream(folder, "third"))
     assert "Nothing was drawn" in third
     assert not list((folder / "third").glob("*"))
     assert spent(folder) == "4"
@@ -286,15 +275,13 @@ def test_a_log_that_cannot_be_read_is_found_out_before_anything_is_reserved(fold
 def test_a_part_without_events_has_its_report(folder: pathlib.Path) -> None:
     """A night without events is a night: nothing that others see depends on it."""
     (folder / "none.csv").write_text("user,item,timestamp\n")
-    night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="none.csv")
-    assert night.returncode == 0, night.stderr
-    assert list(read_report_file(str(folder / "night.avro"))[1]) == []
-    assert statuses(folder) == [["finished"]]
-    # The run is charged: what comes later is not looked at before.
-    write_parquet(folder / "old.parquet", [(user, item, time - 366 * 86_400) for user, item, time in log_rows()])
-    later = replay(folder, "later.avro", *PARTS, log="old.parquet")
-    assert later.returncode == 0, later.stderr
-    assert statuses(folder) == [["finished", "finished"]]
+    write_parquet(folder / "late.parquet", [row for row in log_rows() if row[2] >= START + 4 * 3600])
+    for log in ("none.csv", "late.parquet"):
+        night = replay(folder, f"{log}.avro", *PARTS, *CAPS, "--until", EVENING, log=log)
+        assert night.returncode == 0, night.stderr
+        assert list(read_report_file(folder / f"{log}.avro")[1]) == []
+        assert statuses(folder)[0] == ["finished"]
+        (folder / "run.state").unlink()
 
 
 def test_a_first_part_whose_log_is_of_another_year_is_found_out_before_its_run_is_charged(folder: pathlib.Path) -> None:
@@ -307,13 +294,7 @@ def test_a_first_part_whose_log_is_of_another_year_is_found_out_before_its_run_i
     assert not (folder / "run.state").exists()
     assert not (folder / "night.avro").exists()
     assert replay(folder, "night.avro", *first, "--allow-empty", log="old.parquet").returncode == 0
-    assert statuses(folder) == [["finished"]]
-
-
-def test_a_first_part_whose_events_are_all_later_has_its_report(folder: pathlib.Path) -> None:
-    late = [(user, item, time) for user, item, time in log_rows() if time >= START + 4 * 3600]
-    write_parquet(folder / "late.parquet", late)
-    night = replay(folder, "night.avro", *PARTS, *CAPS, "--until", EVENING, log="late.parquet")
-    assert night.returncode == 0, night.stderr
-    assert list(read_report_file(str(folder / "night.avro"))[1]) == []
-    assert statuses(folder) == [["finished"]]
+    # The run is charged: what comes later is not looked at before.
+    later = replay(folder, "later.avro", *PARTS, log="old.parquet")
+    assert later.returncode == 0, later.stderr
+    assert statuses(folder) == [["finished", "finished"]]

@@ -16,7 +16,6 @@ from dp_transforms.errors import UserError
 from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.ledger.records import Actor
 from dp_transforms.views.serving.live_ledger import LiveLedger
-from tests.helpers import shh_here
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.ledger_runs import CAPS, part
 from tests.helpers.pages import Page
@@ -61,20 +60,14 @@ def test_the_page_tells_what_the_ledger_says_and_a_message_what_has_changed(tmp_
     assert live.view.number_of(f"{before.epoch}.1") == 1
 
 
-def test_a_run_whose_process_has_ended_is_told(tmp_path: pathlib.Path) -> None:
+def test_a_dead_process_and_times_in_the_zone_are_told_and_no_fingerprint_is(tmp_path: pathlib.Path) -> None:
     here = Actor.here()
-    dead = Actor(here.who, here.place, f"{2**22 + 1}:1:boot")
-    ledger = Ledger.open(tmp_path / "shh.db", actor=dead)
+    ledger = Ledger.open(tmp_path / "shh.db", actor=Actor(here.who, here.place, f"{2**22 + 1}:1:boot"))
     ledger.start(ledger.reserve(part(run_id="r"), CAPS))
-    (news,) = populations(LiveLedger(str(tmp_path / "shh.db"), datetime.UTC))
-    assert news["runs"][0][4] == "running, but its process has ended: see shh ledger doctor"
-
-
-def test_no_fingerprint_is_told_and_times_are_in_the_zone(tmp_path: pathlib.Path) -> None:
-    ledger = Ledger.open(tmp_path / "shh.db")
-    ledger.reserve(part(run_id="r"), CAPS)
     live = LiveLedger(str(tmp_path / "shh.db"), ZoneInfo("Asia/Kolkata"))
-    told = json.dumps(populations(live))
+    (news,) = populations(live)
+    assert news["runs"][0][4] == "running, but its process has ended: see shh ledger doctor"
+    told = json.dumps(news)
     asked = part()
     for secret in (asked.input_fingerprint, asked.key_fingerprint, asked.plan_fingerprint):
         assert secret not in live.view.page.decode()
@@ -119,25 +112,11 @@ def test_browsers_hear_of_it_and_the_token_rules_are_those_of_reports(tmp_path: 
         found = listener.next("ledger").data
         assert [each[0] for each in found[0]["runs"]] == ["second", "first"]
         assert server.get("/", Host="evil.example.org").status == 421
-    for host in ("127.0.0.1", "0.0.0.0"):
-        with served(None, "--ledger", tmp_path / "shh.db", "--host", host) as server:
-            token = re.fullmatch(r"http://[^/]+/\?token=([\w-]{43})", server.address)
-            assert token is not None, "also for others on this machine"
-            assert server.get().status == 401
-            assert "second" in server.get("/", Authorization=f"bearer {token[1]}").text
-
-
-def test_a_report_and_a_ledger_are_served_apart(tmp_path: pathlib.Path) -> None:
-    Ledger.open(tmp_path / "shh.db").reserve(part(run_id="r"), CAPS)
-    for words, said in (
-        ([], "give one of both"),
-        (["reports", "--ledger", "shh.db"], "give one of both"),
-        (["--ledger", "missing.db", "--port", "0"], "there is no ledger at"),
-    ):
-        ended = shh_here.shh("serve", *words, cwd=tmp_path)
-        assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
-        assert said in ended.stderr
-        assert ended.stderr.count("\n") == 1
+    with served(None, "--ledger", tmp_path / "shh.db") as server:
+        token = re.fullmatch(r"http://[^/]+/\?token=([\w-]{43})", server.address)
+        assert token is not None, "also for others on this machine"
+        assert server.get().status == 401
+        assert "second" in server.get("/", Authorization=f"bearer {token[1]}").text
 
 
 @pytest.mark.waits

@@ -27,15 +27,9 @@ from dp_transforms import (
 )
 from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.engines.portable import job_name
-from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
-from tests.cli.stream_words import HOURS, PLAN, SECRET, START, run
+from tests.cli.stream_words import HOURS, PLAN, START, run
 from tests.helpers import forked, shh_process
-from tests.helpers.beam_pipelines import plain
-from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.naming_oracle import oracle_names, reports_of
-from tests.helpers.pace_oracle import stream_weights
-from tests.helpers.trials import trial_of
 
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
@@ -91,7 +85,6 @@ IN_PROCESS = ["--engine", "in-process"]
     [
         ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
         ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),
-        ([*FOLDER, *OUT, "--noise-key-secret", "projects/p/secrets/s/versions/latest"], ["versions/N"]),
         (["--folder", "nowhere", *OUT, *KEY], ["--folder", "nowhere"]),
         ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
         ([*FOLDER, "--output", "logs", *KEY], ["--output", "other files"]),
@@ -102,13 +95,14 @@ IN_PROCESS = ["--engine", "in-process"]
         ([*FOLDER, *OUT, *KEY, "--allowed-lateness", "9999d"], ["--allowed-lateness"]),
         ([*FOLDER, *OUT, *KEY, "--shown-within", "2m"], ["--shown-within must be at most --idle-timeout (60)"]),
         ([*FOLDER, *OUT, *KEY, *FLINK, "--flink-master", "jobs"], ["--flink-master", "HOST:PORT"]),
-        ([*KAFKA, *SECRET, "--engine", "dataflow"], ["python pipelines/live_stream.py --runner=DataflowRunner"]),
+        ([*KAFKA, "--engine", "dataflow"], ["python pipelines/live_stream.py --runner=DataflowRunner"]),
         ([*FOLDER, *OUT, *KEY, "--state", "gs://bucket/run.state"], ["--state", "got a URL"]),
         ([*FOLDER, *OUT, *KEY, "--state", "noise.key"], ["--state and --noise-key-file", "same file"]),
         ([*FOLDER, *OUT, *KEY, "--state", "nowhere/run.state"], ["--state", "its folder does not exist"]),
         ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
+        ([*KAFKA, "--output-topic", "r", *KEY, *CLUSTER, "--once"], ["--once needs a stop file"]),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(
@@ -124,29 +118,21 @@ def test_what_is_wrong_is_told_before_anything_starts(
     assert sorted(folder.iterdir()) == before
 
 
-@pytest.mark.parametrize(("plan", "stream"), [({"epsilon": 3}, "events"), ({}, "other")])
-def test_a_run_goes_on_with_its_own_plan_and_stream(
-    folder: pathlib.Path, plan: dict[str, int], stream: str, capsys: pytest.CaptureFixture[str]
+def test_a_run_goes_on_with_its_own_plan_and_stream_and_on_flink_alone(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ReportFolder("reports").open(ReportHeader("run-1", stream, "guarantee", plan))
+    ReportFolder("a").open(ReportHeader("run-1", "events", "guarantee", {"epsilon": 3}))
+    ReportFolder("b").open(ReportHeader("run-1", "other", "guarantee", {}))
     # Also with the stop file of a drain that was broken off.
-    resumed = [*FLINK, "--resume-from", "/savepoint", "--run-id", "run-1", "--stop-file", "stop"]
-    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN, *resumed], capsys)
-    assert code == 1
-    assert ("another plan" if plan else "its stream is 'other'") in err
-
-
-@pytest.mark.parametrize("engine", ["prism", "in-process", "job-service", "flink"])
-def test_only_flink_is_said_to_take_a_run_up_again(
-    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ReportFolder("reports").open(ReportHeader("run-1", "events", "guarantee", {}))
-    words = [*FOLDER, *OUT, *KEY, *PLAN, "--engine", engine, "--run-id", "run-1"]
-    code, _, err = run(words, capsys)
-    assert code == 1
-    assert "holds run 'run-1' already" in err
-    assert "another --output" in err
-    assert ("--resume-from" in err) == (engine == "flink")
+    resumed = [*FLINK, "--resume-from", "/savepoint", "--stop-file", "stop"]
+    for output, words, said in (
+        ("a", resumed, "another plan"),
+        ("b", resumed, "its stream is 'other'"),
+        ("a", FLINK, "holds run 'run-1' already. Resume it with --resume-from SAVEPOINT, or start a new run"),
+        ("a", IN_PROCESS, "holds run 'run-1' already. Start a new run: without --run-id, and with another --output"),
+    ):
+        code, _, err = run([*FOLDER, "--output", output, *KEY, *PLAN, *words, "--run-id", "run-1"], capsys)
+        assert (code, said in err) == (1, True), err
 
 
 def test_a_missing_prism_names_its_remedy(
@@ -174,13 +160,10 @@ def replay(output: str) -> None:
         _ = heavy.reports | WriteReports(output, header)
 
 
-@pytest.mark.parametrize("engine", ["in-process", "job-service"])
-def test_a_folder_gives_the_reports_of_a_replay(
-    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_gives_the_reports_of_a_replay(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     replay("report.jsonl")
-    words = ["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, "--run-id", "run-1"]
-    code, out, err = run([*words, *OUT, *HISTORY, "--engine", engine], capsys)
+    words = [*FOLDER, *PLAN, *KEY, *OUT, "--run-id", "run-1"]
+    code, out, err = run([*words, *HISTORY, *IN_PROCESS], capsys)
     assert code == 0, err
     assert "--run-id run-1 begins a new run. Was this name used before with this noise key" in err
     _, expected = read_report_file("report.jsonl")
@@ -196,36 +179,9 @@ def test_a_folder_gives_the_reports_of_a_replay(
     ]
     assert "The declared range is over (6 windows); nothing more is answered." in err
     # The same place again, with the name of this run or with another.
-    for more, message in ((["--run-id", "run-1"], "which has ended"), ([], "which has ended")):
-        code, _, err = run(["--folder", "logs", "--time-unit", "s", *PLAN, *KEY, *OUT, *more], capsys)
-        assert code == 1
-        assert message in err
-
-
-@pytest.mark.parametrize("engine", ["in-process", "job-service"])
-def test_a_plan_of_names_gives_the_names_of_the_oracle(
-    folder: pathlib.Path, engine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Most users are seen in each hour with events; so purses and known items pass from window to window."""
-    plan = looks_plan_of(WindowSchedule.fixed(START, START + 3600 * HOURS, 3600))
-    (folder / "names.json").write_text(plan.to_json())
-    words = [*FOLDER, "--plan", "names.json", *KEY, *OUT, *HISTORY, "--engine", engine, "--run-id", "run-1"]
-    code, out, err = run(words, capsys)
-    assert code == 0, err
-    rows = [json.loads(line) for path in sorted((folder / "logs").iterdir()) for line in path.open()]
-    log = [(row["user"], row["item"], row["timestamp"] * 1_000_000) for row in rows]
-    settings = trial_of(plan, stream="events", run_id="run-1")
-    keys = settings.stream_keys((folder / "noise.key").read_bytes())
-    named = oracle_names(stream_weights(log, settings, keys), settings, keys)
-    header, reports, ended = ReportFolder("reports").read()
-    assert list(map(plain, reports)) == list(map(plain, reports_of(named, settings)))
-    assert {f"heavy-{hour}" for hour in (0, 1, 3, 5)} <= {entry.item for entry in named}
-    assert header is not None
-    assert "looks" in header.plan
-    assert ended == RunEnded("events", HOURS, len(reports))
-    assert [json.loads(line)["heavy_hitters"][0]["level"] for line in out.splitlines()] == [
-        report.heavy_hitters[0].level for report in reports
-    ]
+    for again in (words, words[:-2]):
+        code, _, err = run(again, capsys)
+        assert (code, "which has ended" in err) == (1, True)
 
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -244,10 +200,14 @@ def started(folder: pathlib.Path, *words: str, start: Start = forked.python) -> 
 
 def test_a_signal_drains_the_run(folder: pathlib.Path) -> None:
     clock = ["--clock", "event", "--idle-timeout", "1h", "--out-of-order", "0s", "--shown-within", "1s"]
-    with started(folder, "--engine", "in-process", *clock) as process:
+    with started(folder, *IN_PROCESS, *clock) as process:
+        assert process.stderr is not None
+        waiting = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=_PATIENCE_SECONDS)
     assert process.returncode == 0, err
+    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in waiting
+    assert "With --once it reads what is there now, and ends." in waiting
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [12] s", err)
     assert "A stop was asked for: all 8 windows are closed; nothing more is answered." in err
     assert "declared range is over" not in err
@@ -298,22 +258,6 @@ def test_once_over_a_folder_without_an_event_that_counts_publishes_and_spends_no
     assert not {"reports", "reports.stop", "run.state"} & {path.name for path in folder.iterdir()}
     code, out, err = run(["--ledger", "ledger.db", "--json", "--runs"], capsys, "ledger")
     assert json.loads(out) == {"populations": []}, err
-
-
-def test_an_engine_that_shows_nothing_before_the_end_says_when_that_is(folder: pathlib.Path) -> None:
-    with started(folder, "--engine", "in-process", "--clock", "event", "--idle-timeout", "1h") as process:
-        assert process.stderr is not None
-        said = process.stderr.readline()
-        process.kill()
-    assert "--engine in-process shows its reports when all windows are closed, so not before 20" in said
-    assert "With --once it reads what is there now, and ends." in said
-
-
-def test_once_needs_a_stop_file(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("confluent_kafka", reason="the Kafka client is missing")
-    code, _, err = run([*KAFKA, "--output-topic", "r", *KEY, *PLAN, *CLUSTER, "--once"], capsys)
-    assert code == 1
-    assert "--once needs a stop file" in err
 
 
 def test_a_second_signal_stops_at_once(folder: pathlib.Path) -> None:

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.helpers.shh_process import python
+from tests.helpers import forked
 
 PATIENCE_SECONDS = 60.0
 
@@ -62,14 +62,19 @@ class Answer:
 
 
 @contextlib.contextmanager
-def served(report: pathlib.Path | str | None, *words: object, port: int = 0) -> Iterator[Served]:
+def served(
+    report: pathlib.Path | str | None,
+    *words: object,
+    port: int = 0,
+    start: Callable[..., subprocess.Popen[str]] = forked.python,
+) -> Iterator[Served]:
     """`shh serve` of a report, on a free port unless another is given. Words that name files are beside the report.
 
-    report: None if the words say what is served."""
+    report: None if the words say what is served. start: of the process."""
     what = () if report is None else (report,)
     command = ("-m", "dp_transforms.cli.main", "serve", *what, "--port", port, *words)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with python(
+    with start(
         *command,
         environment={"PYTHONUNBUFFERED": "1"},
         cwd=pathlib.Path(report).parent if isinstance(report, pathlib.Path) else None,

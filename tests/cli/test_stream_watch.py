@@ -1,27 +1,29 @@
-"""An output that cannot be read for a while ends no run, and one that never comes back is named, with what goes on."""
+"""The command that watches a stream: an output that cannot be read for a while ends no run, one that never comes back
+is named, and signals are counted wherever they meet it."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import pathlib
 import re
 import signal
+import threading
+import time
 import types
 from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
 
-from dp_transforms.cli import stream_watch
 from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.stream_options import StreamOptions
-from dp_transforms.cli.stream_watch import SinkWatch
+from dp_transforms.cli.stream_watch import SinkWatch, StopSignals, StreamWatch, caught_stops
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
+from tests.helpers import forked
 
 HOUR = 3_600_000_000
 REPORTS = [WindowReport("events", hour * HOUR, (hour + 1) * HOUR, [], 1.0, 1e-9, 0.5) for hour in range(2)]
@@ -184,20 +186,18 @@ class Job:
         self.is_cancelled = True
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_watch, "_SECONDS_BETWEEN_CHECKS", 0.0)
-    monkeypatch.setattr(stream_watch, "_cancel_on_cluster", lambda request, status: None)
-
-
 def request_of(sink: Sink, engine: EngineChoice, stop_file: str | None = None) -> Any:
     clock = StreamClock(out_of_order_seconds=10, idle_timeout_seconds=60)
     fields = {"run_id": "run-1", "stream": "events", "stop_file": stop_file, "clock": clock}
     return types.SimpleNamespace(sink=sink, engine=engine, state=None, options=StreamOptions(), **fields)
 
 
-def watch(sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None) -> None:
-    stream_watch.watch_stream(job, request_of(sink, engine, stop_file), status, None)  # type: ignore[arg-type]
+def watch(
+    sink: Sink, job: Job, status: Status, engine: EngineChoice, stop_file: str | None = None, patience: float = 120.0
+) -> None:
+    request = request_of(sink, engine, stop_file)
+    watched = StreamWatch(job, request, status, None, pause_seconds=0.0, patience_seconds=patience)  # type: ignore[arg-type]
+    watched.to_the_end()
 
 
 def test_a_command_tolerates_an_outage_of_the_output() -> None:
@@ -210,8 +210,7 @@ def test_a_command_tolerates_an_outage_of_the_output() -> None:
     assert status.lines[-1] == "The declared range is over (4 windows); nothing more is answered."
 
 
-def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_watch, "SinkWatch", functools.partial(SinkWatch, patience_seconds=0.0))
+def test_a_command_that_gives_up_says_where_a_remote_job_still_runs() -> None:
     for engine, said in (
         (EngineChoice("flink", "jobs:8081"), r"The job shh-events-run-1-\w+ still runs: see it at http://jobs:8081\."),
         (EngineChoice("flink"), r"Check the brokers\.$"),
@@ -220,7 +219,7 @@ def test_a_command_that_gives_up_says_where_a_remote_job_still_runs(monkeypatch:
         sink = Sink(None)
         job = Job(sink, 99)
         with pytest.raises(UserError, match=said):
-            watch(sink, job, Status(), engine)
+            watch(sink, job, Status(), engine, patience=0.0)
         assert not job.is_cancelled
 
 
@@ -244,9 +243,7 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: path
     assert not stop_file.exists()
 
 
-def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_stays_for_a_run_that_can_be_taken_up_again(tmp_path: pathlib.Path) -> None:
     """Its partitions must all find the same moment: the file goes away with the end of the run, and not before."""
 
     class Stopped(Status):
@@ -277,3 +274,48 @@ def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read() ->
     with pytest.raises(UserError, match="a window was answered twice"):
         watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, EngineChoice("prism"))
     assert sink.reads == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Signals
+# ---------------------------------------------------------------------------------------------------------------------
+
+SIGNALS = 600
+# Another process sends them, so they meet this one anywhere, within the wait too.
+UNDER_FIRE = f"""
+import os, subprocess, sys
+from dp_transforms.cli.stream_watch import caught_stops
+send = "import os, sys, time\\nfor _ in range({SIGNALS}):\\n    os.kill(int(sys.argv[1]), 2)\\n    time.sleep(0.002)"
+with caught_stops() as stops:
+    sender = subprocess.Popen([sys.executable, "-c", send, str(os.getpid())])
+    while sender.poll() is None:
+        stops.wait(1e-5, stops.count)
+print(stops.count)
+"""
+
+
+def test_no_signal_meets_a_lock() -> None:
+    """The deadlock that this is about came within a second of such fire."""
+    fired = forked.run_python("-c", UNDER_FIRE, timeout=120)
+    assert fired.returncode == 0, fired.stderr[-2000:]
+    assert SIGNALS // 2 < int(fired.stdout) <= SIGNALS  # two at once count as one
+
+
+def test_a_wait_ends_with_the_signal_or_the_time_and_the_handlers_come_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with caught_stops() as stops:
+        assert not stops.wait(0.01, 0)
+        timer = threading.Timer(0.1, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        begin = time.monotonic()
+        assert stops.wait(60, 0)
+        assert time.monotonic() - begin < 50
+        timer.join()
+        assert (stops.count, stops.code) == (1, 130)
+        signal.raise_signal(signal.SIGTERM)
+        assert stops.wait(60, 1)
+        assert (stops.count, stops.code) == (2, 143)
+    with contextlib.suppress(ZeroDivisionError), caught_stops() as stops:
+        assert isinstance(signal.getsignal(signal.SIGINT), StopSignals)
+        assert stops.count / 0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
