@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -139,17 +138,6 @@ def likely_separator(path: str, head: bytes) -> str | None:
 
     best = max((usual, *_SEPARATOR_WORDS), key=score)  # of equal ones the first
     return None if best == usual else best
-
-
-def first_cells(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
-    """The times of the first rows of a text, as they are written. For the operator."""
-    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
-    at = header.names.index(fields.time)
-    try:
-        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
-    except csv.Error:
-        return []
-    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
 
 
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:

@@ -235,7 +235,7 @@ def test_cells_with_line_ends_are_read_where_it_was_declared(
         (
             "log.jsonl",
             "".join(WITHOUT_ITEM),
-            "none of its first 100 lines has a field 'item'. Name it with --item-field.",
+            "has a field 'item'. Name it with --item-field.",
         ),
         (
             "log.jsonl",

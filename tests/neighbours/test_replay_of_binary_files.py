@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pathlib
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from dp_transforms.logs import EventFields
 from tests.helpers.small_runs import MICROS, START
-from tests.neighbours import planted_faults as faults
 from tests.neighbours.binary_files import (
     AVRO_CODECS,
     PARQUET,
@@ -118,17 +116,3 @@ def test_several_files(tmp_path: pathlib.Path, form: str) -> None:
     others = others_of("whole")
     for seed, (case, added) in enumerate(hostile_cells("whole").items()):
         assert pair.write(write, place(others, added, "spread", seed)).same().pairs >= EXPECTED, case
-
-
-@faults.planted(
-    (faults.give_up_at_a_long_row, test_large_cells_and_many_rows, ("null", "17 MB")),
-    (faults.leave_out_a_block_with_an_odd_time, test_parquet, ("binary",)),
-)
-def test_planted_faults_are_found(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: faults.Plant,
-    test: Callable[..., None],
-    case: tuple[Any, ...],
-) -> None:
-    faults.assert_found(monkeypatch, plant, test, (tmp_path, *case))

@@ -7,14 +7,12 @@ import itertools
 import json
 import pathlib
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from dp_transforms.logs import EventFields
 from tests.helpers.small_runs import START
-from tests.neighbours import planted_faults as faults
 from tests.neighbours.logs import ADDED_USER, NOW, PLACES, Log, Row, crowd, expected_pairs, place, without_added
 from tests.neighbours.replayed import FIELDS, Given, Neighbours
 from tests.neighbours.rounds import rounds
@@ -236,23 +234,3 @@ def test_headers_judge_alike(tmp_path: pathlib.Path, header: bytes) -> None:
     for case, hostile in form.hostile.items():
         for source in rounds(header, case):
             same(pair, form, place(others, hostile, source.choice(PLACES)))
-
-
-@faults.planted(
-    (
-        faults.judge_files_by_their_first_lines,
-        test_what_the_first_rows_hold_judges_no_other_row,
-        ("jsonl", "no item"),
-    ),
-    (faults.let_quotes_run_over_lines, test_small_rows, ("csv", "a quote opens, later one closes")),
-    (faults.let_quotes_run_over_lines, test_all_of_them_at_once_in_any_order, ("csv",)),
-    (faults.give_up_at_a_long_row, test_large_rows_and_many, ("csv", "a cell of 9 MB")),
-)
-def test_planted_faults_are_found(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    plant: faults.Plant,
-    test: Callable[..., None],
-    case: tuple[Any, ...],
-) -> None:
-    faults.assert_found(monkeypatch, plant, test, (tmp_path, *case))

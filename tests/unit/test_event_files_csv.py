@@ -87,7 +87,8 @@ def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_
     for rows, words in (
         (numbers, "'timestamp' holds numbers without a unit. Give the unit with --time-unit"),
         ([*numbers, ROWS[0]], "--time-unit"),
-        ([ROWS[0], *numbers], None),
+        ([ROWS[0], *numbers], "--time-unit"),
+        (ROWS, None),
     ):
         path = write_csv(tmp_path / "numbers.csv", rows)
         hint = hint_of_log(find_log_chunks([path], EventFields()), EventFields())
@@ -306,7 +307,7 @@ _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     rows=st.lists(
