@@ -74,12 +74,9 @@ def _cells(ending: str, write: Callable[[pathlib.Path, Log], object]) -> Form:
 
 
 FORMS = {
-    **{name: _text(name) for name in FORMATS},
+    **{name: _text(name) for name in ("csv", "jsonl", "jsonl.gz")},
     "parquet": _cells(".parquet", lambda path, log: write_parquet(path, PARQUET["small dictionary"], log)),
-    **{
-        f"avro {codec}": _cells(".avro", lambda path, log, codec=codec: write_avro(path, "whole", log, codec, 2_000))  # type: ignore[misc]
-        for codec in ("null", "deflate", "snappy", "zstandard")
-    },
+    "avro": _cells(".avro", lambda path, log: write_avro(path, "whole", log, "deflate", 2_000)),
 }
 
 
@@ -190,7 +187,7 @@ def test_what_a_file_begins_with_judges_no_other_row(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("name", ["csv", "jsonl", "parquet", "avro deflate"])
+@pytest.mark.parametrize("name", ["csv", "parquet"])
 def test_a_drain_behind_any_file(tmp_path: pathlib.Path, name: str, clock: str) -> None:
     for source in rounds(name, clock):
         case = Case(tmp_path, FORMS[name], clock, some(FORMS[name], source), source.getrandbits(32))

@@ -118,9 +118,8 @@ def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, c
 def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str) -> None:
     for source in rounds(kind, clock):
         case = Case(monkeypatch, kind, clock, some(kind, source, 200), seed=source.getrandbits(32), begin=BACKLOG)
-        for record in source.choices(case.mixed, k=2):
-            case.check(record.micros, deaths=0.06)
-            case.check(record.micros, confirm=False)
+        case.check(source.choice(case.mixed).micros, deaths=0.06)
+        case.check(source.choice(case.mixed).micros, confirm=False)
         assert case.deaths > 0, "workers died, and others went on"
 
 
@@ -128,9 +127,8 @@ def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, kin
 def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     for source in rounds(kind):
         case = Case(monkeypatch, kind, "arrival", some(kind, source), seed=source.getrandbits(32), lag_millis=3_500)
-        for record in source.choices(case.mixed, k=2):
-            case.check(record.micros, jump_seconds=5)
-            case.check(record.micros, jump_seconds=5, confirm=False)
+        case.check(source.choice(case.mixed).micros, jump_seconds=5)
+        case.check(source.choice(case.mixed).micros, jump_seconds=5, confirm=False)
 
 
 @pytest.mark.parametrize(
@@ -142,12 +140,11 @@ def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, si
     for source in rounds(size, clock):
         where, count = source.choice(["first", "spread"]), 400 if size == 1 else 1_500
         case = Case(monkeypatch, "json", clock, added, count=count, where=where, begin=BACKLOG)
-        for record in (case.without[-1], source.choice(case.without)):
-            case.check(record.micros, polls=(size,), confirm=False)
-            case.check(record.micros, polls=(size, 700), deaths=0.01)
+        case.check(case.without[-1].micros, polls=(size,), confirm=False)
+        case.check(source.choice(case.without).micros, polls=(size, 700), deaths=0.01)
 
 
-@pytest.mark.parametrize("size", [1, 9, 17])
+@pytest.mark.parametrize("size", [1, 17])
 def test_large_values(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     text = b"A" * (size * hostile_lines.MB)
     added = [text, b'{"user": "x\'", "item": "' + text + b'"}', b"{" + text]

@@ -68,7 +68,7 @@ def same_whatever_he_writes(
 ) -> None:
     fields, form = EventFields(time_unit=unit), FORMATS[name]
     for source in rounds(name, others[0]):
-        for body in source.sample(added, 4):
+        for body in source.sample(added, 2):
             log = place(others, [body], source.choice(PLACES), source.getrandbits(32))
             pair.write(lambda folder, rows: write(folder, form, rows), log).same(fields)
 

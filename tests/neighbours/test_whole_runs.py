@@ -128,15 +128,15 @@ ARRIVAL = StreamClock("arrival", 60, 0, 300, 0.3)
 
 
 def kafka_log(schedule: WindowSchedule) -> list[tuple[int, Row]]:
-    """(arrival in milliseconds, record), one each 40 ms, and 3 in 10 of x'."""
+    """(arrival in milliseconds, record), one each 80 ms, and 3 in 10 of x'."""
     span = (schedule.end_seconds - schedule.start_seconds) * MICROS
-    count = 9_000
+    count = 4_500
     source, log = random.Random(8), []
     added = hostile(FORMATS["jsonl"].hostile, source, count)
     for number in range(count):
         micros = schedule.start_seconds * MICROS + span * number // count
         own = Row(added[number], True) if source.random() < 0.3 else None
-        event = (f"u{source.randrange(40)}", source.choice(["A", "B", f"C {number // 1_000}"]), micros)
+        event = (f"u{source.randrange(40)}", source.choice(["A", "B", f"C {number // 500}"]), micros)
         log.append((micros // 1_000, own or Row(as_json(event))))
     return log
 

@@ -164,23 +164,6 @@ def test_a_header_that_cannot_serve(tmp_path: pathlib.Path, content: str, words:
 
 
 @pytest.mark.parametrize("block", [64, 1 << 16])
-@pytest.mark.parametrize("rows_behind", [0, 3, 2_000])
-def test_a_quote_that_is_left_open_costs_its_line_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, rows_behind: int, block: int
-) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
-    rows_before = 30 if block == 64 else 500  # a dozen blocks and more behind them are enough
-    rows_behind = min(rows_behind, 60) if block == 64 else rows_behind
-    for odd in (f'"{SECRET},i,{TIME}', f'u,"{SECRET},{TIME}', f'u,i,"{TIME}', f'u,i,"{TIME}""', '"'):
-        for end in ("\n", "\r\n", "") if rows_behind == 0 else ("\n",):
-            text = HEADER + GOOD * rows_before + odd + end + GOOD * rows_behind
-            (tmp_path / "log.csv").write_bytes(text.encode())
-            wanted = [("u", "i", MICROS)] * (rows_before + rows_behind)
-            told = {"quote that is not closed in its line": [rows_before + 2]}
-            assert read_all(str(tmp_path / "log.csv")) == (wanted, told)
-
-
-@pytest.mark.parametrize("block", [64, 1 << 16])
 @pytest.mark.parametrize(
     ("odd", "line"),
     [
@@ -221,16 +204,14 @@ def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
         read_all(str(path), OVER_LINES)
 
 
-@pytest.mark.parametrize("ending", [b"", f'x,"{SECRET},{TIME}\n'.encode(), b"\xff\n", b"\xef\xbb\xbf"])
-def test_a_cell_of_9_mb_and_a_line_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path, ending: bytes) -> None:
+def test_a_cell_of_9_mb_and_a_line_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "log.csv"
     cell, line = f"x,{'y' * (9 << 20)},{TIME}\n".encode(), f"x,{'y' * (20 << 20)},{TIME}\n".encode()
     good = GOOD.encode()
-    path.write_bytes(HEADER.encode() + cell + good * 1_000 + line + good * 1_000 + ending + good)
+    path.write_bytes(HEADER.encode() + cell + good * 1_000 + line + good * 1_000)
     events, rejected = read_all(str(path))
-    assert [event for event in events if "u" in event[0]][:2_000] == [("u", "i", MICROS)] * 2_000
-    assert rejected["item is longer than 16,384 bytes"] == [2]
-    assert rejected["line too long"] == [1_003]
+    assert events == [("u", "i", MICROS)] * 2_000
+    assert rejected == {"item is longer than 16,384 bytes": [2], "line too long": [1_003]}
 
 
 # An oracle for a line, character by character, which knows nothing of blocks.
@@ -281,7 +262,7 @@ _PIECES = st.sampled_from(
 _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]), max_size=9)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
 @example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
 @example([f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0)

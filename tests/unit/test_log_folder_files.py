@@ -131,23 +131,6 @@ def test_damage_behind_the_first_block_stops_the_stream_for_good(
             poll(again, polled.position)
 
 
-@pytest.mark.parametrize("first", [[], [("x", "i", TIME)]])
-def test_lines_that_are_no_events_cost_themselves_alone(
-    tmp_path: pathlib.Path, first: list[tuple[str, str, str]]
-) -> None:
-    """What one user writes first decides about nobody else's lines."""
-    lines = [json.dumps({"user": user, "item": item, "timestamp": at}) for user, item, at in first]
-    lines += [json.dumps({"user": "y", "timestamp": TIME})] * 120
-    lines += [json.dumps({"user": f"u{n}", "item": "A", "timestamp": TIME}) for n in range(2_000)]
-    (tmp_path / ".being-written").write_text("\n".join(lines) + "\n")
-    path = move_in(tmp_path / ".being-written", tmp_path / "log.jsonl")
-    time.sleep(0.12)
-    polled = poll(open_reader(tmp_path))
-    assert users_of(polled) == [user for user, _, _ in first] + [f"u{n}" for n in range(2_000)]
-    begin = 1 + len(first)
-    assert [tuple(part) for part in polled.rejected] == [(str(path), tuple(range(begin, begin + 120)), "missing item")]
-
-
 def test_hidden_temporary_and_other_files_are_passed_over(tmp_path: pathlib.Path) -> None:
     outside = drop(tmp_path, "outside.jsonl", [SECRET])
     folder = tmp_path / "folder"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, json_lines
 from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.streams import record_formats
-from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder, schema_fingerprint
+from dp_transforms.logs.streams.record_formats import RecordDecoder, record_decoder
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_chunks
 
 TIME = "2017-10-01T03:00:00Z"
@@ -251,31 +251,6 @@ def test_headers_before_avro_values() -> None:
     events, rejected = _decode(_avro_decoder("confluent", 7), registered)
     assert len(events) == 1
     assert rejected == {record_formats.NO_HEADER: [3, 4, 5, 6], record_formats.OTHER_SCHEMA: [2]}
-    mark = b"\xc3\x01" + schema_fingerprint(json.dumps(PLAIN))
-    single = [mark + good, b"\xc3\x01" + b"\7" * 8 + good, b"\xc3\x02" + mark[2:] + good, mark[:9], mark]
-    events, rejected = _decode(_avro_decoder("single-object"), single)
-    assert len(events) == 1
-    assert rejected == {
-        record_formats.OTHER_SCHEMA: [2],
-        record_formats.NO_HEADER: [3, 4],
-        record_formats.BROKEN_RECORD: [5],
-    }
-
-
-def test_the_fingerprint_is_that_of_the_specification() -> None:
-    # CRC-64-AVRO as the Avro specification writes it down, over the canonical form; little endian in the header.
-    empty = 0xC15D213AA4D7A795
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = (byte >> 1) ^ (empty & -(byte & 1))
-        table.append(byte)
-    schema = {"type": "record", "name": "e", "doc": "left out", "fields": [{"name": "user", "type": "string"}]}
-    canonical = b'{"name":"e","type":"record","fields":[{"name":"user","type":"string"}]}'
-    value = empty
-    for byte in canonical:
-        value = (value >> 8) ^ table[(value ^ byte) & 0xFF]
-    assert schema_fingerprint(json.dumps(schema)) == value.to_bytes(8, "little")
 
 
 def test_what_cannot_be_decoded_is_refused_at_once() -> None:
