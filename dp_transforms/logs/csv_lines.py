@@ -45,7 +45,6 @@ from dp_transforms.logs.text_files import (
 from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
-_BLOCK_BYTES = 4 << 20  # larger blocks cost memory and are not faster
 _LOOKED_AT_ROWS = 100
 _SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -190,9 +189,9 @@ def _row_blocks(
         stream.read(header.size)
         first_line += header.lines
     if fields.csv_line_ends_in_cells:
-        yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, first_line)
+        yield from rows_over_lines(path, stream, text_files.BLOCK_BYTES, delimiter, first_line)
         return
-    for block in line_blocks(stream, _BLOCK_BYTES, first_line):
+    for block in line_blocks(stream, first_line):
         yield row_of_each_line(path, block, delimiter)
 
 

@@ -43,7 +43,6 @@ from dp_transforms.stores.remote_files import StoredFile
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails
 _LOOKED_AT_LINES = 100
 MAX_VALUES = 500_000  # counted as commas outside of texts: each value can become hundreds of bytes of Python's
-_BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _ARROW_BLOCK_BYTES = 1 << 20
 _JSON_BLANKS = b" \t\r\n"
 
@@ -311,7 +310,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     return text_files.read_text(
         chunk,
         "gzip",
-        lambda stream: line_blocks(stream, _BLOCK_BYTES),
+        line_blocks,
         lambda block, byte_share: _read_block(chunk.path, block, decoder, byte_share),
     )
 

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from tests.fuzz.big_case import BigCase
+from tests.fuzz.big_binary_cases import BigCase
 from tests.fuzz.big_cases import big_cases
 from tests.fuzz.child import read_in_child
 

@@ -99,8 +99,7 @@ def test_a_backlog(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str, plan:
         case.check(confirm=source.random() < 0.7)
 
 
-@pytest.mark.parametrize("clock", ["arrival", "arrival, in order"])
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("kind", "clock"), [("json", "arrival, in order"), ("avro", "arrival")])
 def test_a_live_stream_with_pauses(monkeypatch: pytest.MonkeyPatch, kind: str, clock: str) -> None:
     """Without x' the partition is idle where with x' it is not: windows close by the wall clock, or by the records."""
     intents = 0
@@ -123,17 +122,14 @@ def test_a_drain_at_any_moment_in_a_backlog(monkeypatch: pytest.MonkeyPatch, kin
         assert case.deaths > 0, "workers died, and others went on"
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    for source in rounds(kind):
-        case = Case(monkeypatch, kind, "arrival", some(kind, source), seed=source.getrandbits(32), lag_millis=3_500)
+def test_a_drain_of_a_live_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in rounds("live"):
+        case = Case(monkeypatch, "json", "arrival", some("json", source), seed=source.getrandbits(32), lag_millis=3_500)
         case.check(source.choice(case.mixed).micros, jump_seconds=5)
         case.check(source.choice(case.mixed).micros, jump_seconds=5, confirm=False)
 
 
-@pytest.mark.parametrize(
-    ("size", "clock"), [(1, "arrival"), (30, "arrival"), (1_000, "arrival"), (1_000, "event"), (50_000, "arrival")]
-)
+@pytest.mark.parametrize(("size", "clock"), [(1, "arrival"), (1_000, "arrival"), (1_000, "event"), (50_000, "arrival")])
 def test_a_drain_whatever_the_size_of_a_poll(monkeypatch: pytest.MonkeyPatch, size: int, clock: str) -> None:
     """Many records of x' before those of the others: with them, as many of theirs lie behind the first poll."""
     added = [as_json(("x'", "A", (START + 1) * MICROS))] * min(100 * size, 1_000)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, text_files
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
 from tests.helpers.event_files_oracle import SECRET, Event, expected, read_all, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
@@ -38,7 +38,7 @@ OVER_LINES = EventFields(csv_line_ends_in_cells=True)
 def test_cells_stay_text_in_blocks_of_any_size(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, over_lines: bool
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     path = write_csv(tmp_path / "log.csv", ROWS * 20)
     assert read_all(path, EventFields(csv_line_ends_in_cells=over_lines)) == expected(ROWS * 20, first=2)
 
@@ -102,7 +102,7 @@ def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_
 def test_rows_with_a_wrong_number_of_cells_are_told_by_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, over_lines: bool
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     lines, wrong, empty, good = ["user,item,timestamp"], [], [], []
     name = '"u\n%d"' if over_lines else '"u %d"'
     for n in range(300):
@@ -177,7 +177,7 @@ def test_a_header_that_cannot_serve(tmp_path: pathlib.Path, content: str, words:
 def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, odd: str, line: int
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     path = tmp_path / "log.csv"
     for behind in ("", GOOD * 3, f'"u","i",{TIME}\n' * 3):
         path.write_text(HEADER + f'"u\n",i,{TIME}\n' * 250 + odd + behind)
@@ -191,7 +191,7 @@ def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
 def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 10_000)
     monkeypatch.setattr("dp_transforms.logs.csv_rows.MAX_LINE_BYTES", 10_000)
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 4_000)
     path, long = tmp_path / "log.csv", "x" * 10_000
     path.write_text(f"{HEADER}{GOOD}{long},i,{TIME}\n{GOOD * 9}u,{long[:9_900]},{TIME}\n")
     events, rejected = read_all(str(path))
@@ -274,7 +274,7 @@ def test_each_line_is_what_it_is_alone(
     block: int,
     members: int,
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     data = (HEADER + "\n".join(lines) + "\n" * ends_in_feed).encode()
     path = tmp_path / ("log.csv.gz" if members else "log.csv")
     if members:
@@ -308,7 +308,7 @@ def test_what_the_standard_library_writes_is_read(
     line_end: str,
     block: int,
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     if quoting != csv.QUOTE_ALL and line_end == "\n":
         # Before Python 3.13 the writer forgets to quote a lone carriage return.
         rows = [(user.replace("\r", ""), item.replace("\r", ""), time) for user, item, time in rows]

@@ -58,7 +58,7 @@ def _write(path: pathlib.Path, *lines: str | bytes) -> str:
 def test_values_of_every_kind_in_blocks_of_any_size(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     rows = ROWS[:3] * 5 + ROWS + ROWS[:1] * 9
     assert read_all(write_json(tmp_path / "log.jsonl", rows)) == expected(rows)
 
@@ -121,7 +121,7 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
                     positions.append(len(lines) - 3)
     count = len(fine) + len(broken) + len(fine)
     for block in (300, 5_000, 40_000):
-        monkeypatch.setattr(json_lines, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
         events, rejected = read_all(_write(tmp_path / "log.jsonl", *lines))
         assert rejected == {"broken line": positions[:-2], "line too long": positions[-2:]}
         assert events == [("u", "i", MICROS)] * count

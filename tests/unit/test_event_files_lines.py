@@ -38,7 +38,8 @@ def test_lines_and_their_numbers_do_not_depend_on_blocks(lines: list[str], ends_
     too_long: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_files, "MAX_LINE_BYTES", _LIMIT)
-        for found in text_files.line_blocks(io.BytesIO(data), block, first_line=5):
+        patch.setattr(text_files, "BLOCK_BYTES", block)
+        for found in text_files.line_blocks(io.BytesIO(data), first_line=5):
             text = found.filled_text()
             assert not text or text.endswith(b"\n")
             filled += zip(found.numbers().tolist(), text.split(b"\n")[:-1], strict=True)
