@@ -70,8 +70,8 @@ class SourceOptions:
     avro_schema: str | None = opt(INPUT, "The Avro schema of the records (.avsc); with --format avro.", metavar="FILE")
     avro_framing: str | None = opt(
         INPUT,
-        "What is before each Avro record: nothing, the id of a schema registry, or a fingerprint. Default: none.",
-        type=click.Choice(["none", "confluent", "single-object"]),
+        "What is before each Avro record: nothing, or the id of a schema registry. Default: none.",
+        type=click.Choice(["none", "confluent"]),
     )
     avro_schema_id: int | None = opt(
         INPUT, "With confluent framing: the only schema id that is accepted.", type=click.IntRange(min=0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -46,7 +45,6 @@ from dp_transforms.logs.text_files import (
 from dp_transforms.monitor.event_ids import one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
-_BLOCK_BYTES = 4 << 20  # larger blocks cost memory and are not faster
 _LOOKED_AT_ROWS = 100
 _SEPARATOR_WORDS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
@@ -141,17 +139,6 @@ def likely_separator(path: str, head: bytes) -> str | None:
     return None if best == usual else best
 
 
-def first_cells(path: str, text: bytes, header: CsvHeader, fields: EventFields) -> list[str]:
-    """The times of the first rows of a text, as they are written. For the operator."""
-    rows = csv.reader(io.StringIO(_text(text), newline=""), delimiter=delimiter_of(path, fields.csv_separator))
-    at = header.names.index(fields.time)
-    try:
-        looked_at = list(itertools.islice(rows, _LOOKED_AT_ROWS))
-    except csv.Error:
-        return []
-    return [row[at] for row in looked_at if len(row) == len(header.names) and row[at]]
-
-
 def _check_header_line(path: str, line: bytes, delimiter: str) -> None:
     for rejected in row_of_each_line(path, LineBlock(line), delimiter.encode()).rejected:
         raise EventFileError(
@@ -202,9 +189,9 @@ def _row_blocks(
         stream.read(header.size)
         first_line += header.lines
     if fields.csv_line_ends_in_cells:
-        yield from rows_over_lines(path, stream, _BLOCK_BYTES, delimiter, first_line)
+        yield from rows_over_lines(path, stream, text_files.BLOCK_BYTES, delimiter, first_line)
         return
-    for block in line_blocks(stream, _BLOCK_BYTES, first_line):
+    for block in line_blocks(stream, first_line):
         yield row_of_each_line(path, block, delimiter)
 
 

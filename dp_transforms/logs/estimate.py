@@ -11,14 +11,15 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.logs import times
 from dp_transforms.logs.discovery import cut_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, time_unit_error
-from dp_transforms.logs.text_files import NOT_UTF8_TEXT, LineBlock, is_utf8, read_head
-from dp_transforms.logs.times import MICROS_PER_UNIT, NUMBER
+from dp_transforms.logs.samples import NUMBER, TEXT, WHOLE, FieldSample, FileSample, sample_file
+from dp_transforms.logs.text_files import NOT_UTF8_TEXT
+from dp_transforms.logs.times import MICROS_PER_UNIT
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 _SHORT_LABEL = 32  # bytes; the cost of an event includes such labels
@@ -56,53 +57,46 @@ def hint_of_log(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:
     """A reason why most of a log may be rejected, found in the first file of each text format; None: not known.
 
     Only for the operator, and never a reason to reject anything, since it depends on the rows of some users. It holds
-    no cell. Raises EventFileError if a file cannot be read.
+    no cell.
     """
-    for file_format, problem_of in (("csv", _problem_of_csv), ("json", _problem_of_json)):
+    for file_format in ("csv", "json"):
         first = next((chunk for chunk in chunks if chunk.format == file_format), None)
+        if first is None:
+            continue
         try:
-            problem = None if first is None else problem_of(first, fields)
-        except (pa.ArrowException, OSError):
-            continue  # reading will report it
+            problem = _problem_of(sample_file(first.path, first.stored, fields), fields)
+        except EventFileError as error:
+            return str(error)
         if problem:
             return problem
     return None
 
 
-def _problem_of_csv(chunk: LogChunk, fields: EventFields) -> str | None:
-    from dp_transforms.logs.csv_lines import first_cells, read_header
+def _problem_of(sample: FileSample, fields: EventFields) -> str | None:
+    where, is_json = on_one_line(sample.path), sample.format == "json"
+    if is_json and sample.broken.total() == sample.looked_at > 0:
+        problem = f"none of {sample.looked_at} lines that were looked at is a JSON object"
+        return f"{where}: {problem}. Write one object per line."
+    found = {field.name: field for field in sample.fields}
+    for name in fields.names if is_json and sample.looked_at else ():
+        if name not in found:
+            return f"{where}: hardly one of its lines has a field {name!r}. Name it with {fields.flag(name)}."
+    if sample.not_utf8:
+        return f"{where}: {NOT_UTF8_TEXT}"
+    moments = found.get(fields.time)
+    if moments is not None and fields.time_unit not in MICROS_PER_UNIT and _are_numbers(moments, fields):
+        return str(time_unit_error(sample.path, fields))
+    return None
 
-    header = read_header(chunk.path, fields, chunk.stored)
-    if header is None:
-        return None
-    head, is_whole = read_head(chunk.path, chunk.stored)
-    cells = first_cells(chunk.path, head[header.size :], header, fields)
-    is_declared = fields.time_unit in MICROS_PER_UNIT or fields.time_format is not None
-    if not is_declared and cells and all(re.match(NUMBER, cell) for cell in cells):
-        return str(time_unit_error(chunk.path, fields))
-    is_text = is_utf8(head if is_whole else head[: head.rfind(b"\n") + 1])
-    return None if is_text else f"{on_one_line(chunk.path)}: {NOT_UTF8_TEXT}"
 
-
-def _problem_of_json(chunk: LogChunk, fields: EventFields) -> str | None:
-    from dp_transforms.logs.json_lines import LOOKED_AT_LINES, Integer, LineParser, problem_of_head, stripped_lines
-
-    head, is_whole = read_head(chunk.path, chunk.stored)
-    if problem := problem_of_head(head):
-        return f"{on_one_line(chunk.path)}: {problem}"
-    lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))[:LOOKED_AT_LINES]
-    events = [event for event in map(LineParser(fields).parse, lines) if event is not None]
-    where = f"{on_one_line(chunk.path)}: none of its first {len(lines)} lines"
-    if not events:
-        return f"{where} is a JSON object. Write one object per line." if lines else None
-    for name in fields.names:
-        if all(name not in event for event in events):
-            return f"{where} has a field {name!r}. Name it with {fields.flag(name)}."
-    moments = [event[fields.time] for event in events if event.get(fields.time) is not None]
-    if not is_utf8(b"\n".join(lines)):
-        return f"{on_one_line(chunk.path)}: {NOT_UTF8_TEXT}"
-    are_numbers = bool(moments) and all(isinstance(moment, (Integer, float)) for moment in moments)
-    return str(time_unit_error(chunk.path, fields)) if are_numbers and fields.time_unit not in MICROS_PER_UNIT else None
+def _are_numbers(moments: FieldSample, fields: EventFields) -> bool:
+    """Whether times are numbers, or most of them texts of numbers where no form of texts is declared."""
+    if moments.kind in (WHOLE, NUMBER):
+        return moments.values is not None and moments.values.null_count < len(moments.values)
+    if moments.kind != TEXT or fields.time_format is not None:
+        return False
+    cells = [cell for cell in moments.values.drop_null().to_pylist() if cell] if moments.values is not None else []
+    return 2 * sum(re.match(times.NUMBER.encode(), cell) is not None for cell in cells) > len(cells)
 
 
 def unit_hint(chunks: Sequence[LogChunk], fields: EventFields) -> str | None:

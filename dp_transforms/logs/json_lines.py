@@ -41,9 +41,8 @@ from dp_transforms.monitor.event_ids import WRONG_TYPE, one_chunk
 from dp_transforms.stores.remote_files import StoredFile
 
 MAX_DEPTH = 200  # far below the depth at which Python's parser fails
-LOOKED_AT_LINES = 100
+_LOOKED_AT_LINES = 100
 MAX_VALUES = 500_000  # counted as commas outside of texts: each value can become hundreds of bytes of Python's
-_BLOCK_BYTES = 4 << 20  # a broken line of 2 bytes takes 100 in memory; larger blocks are not faster
 _ARROW_BLOCK_BYTES = 1 << 20
 _JSON_BLANKS = b" \t\r\n"
 
@@ -72,7 +71,7 @@ class JsonDecoder:
         count = _count_plain(block.raw)
         is_many = count >= _FEW_LINES or len(block.raw) >= _FEW_BYTES
         if is_many and count and self._schema is None:
-            first = itertools.islice(io.BytesIO(block.raw), LOOKED_AT_LINES)
+            first = itertools.islice(io.BytesIO(block.raw), _LOOKED_AT_LINES)
             self._schema = guess_schema(list(first), self._fields)
         columns = self._read_fast(block.raw, count) if is_many else None
         if columns is not None:
@@ -89,7 +88,7 @@ class JsonDecoder:
     def _guess_schema(self, lines: list[bytes]) -> pa.Schema | None:
         """From the first lines; from later ones if an odd line is among the first."""
         begins = range(0, len(lines), max(1, len(lines) // _GUESSES))
-        guesses = (guess_schema(lines[begin : begin + LOOKED_AT_LINES], self._fields) for begin in begins)
+        guesses = (guess_schema(lines[begin : begin + _LOOKED_AT_LINES], self._fields) for begin in begins)
         return next((guess for guess in guesses if guess is not None), None)
 
     def _read_together(self, lines: list[bytes]) -> Columns | None:
@@ -296,7 +295,7 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
     return text_files.cut_chunk(chunk, parts)
 
 
-def problem_of_head(head: bytes) -> str | None:
+def _problem_of_head(head: bytes) -> str | None:
     """Why a file that begins so holds no lines of JSON: UTF-16, or one array of objects. For the operator."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
         return "it looks like UTF-16 text. Convert it to UTF-8."
@@ -311,7 +310,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     return text_files.read_text(
         chunk,
         "gzip",
-        lambda stream: line_blocks(stream, _BLOCK_BYTES),
+        line_blocks,
         lambda block, byte_share: _read_block(chunk.path, block, decoder, byte_share),
     )
 
@@ -328,7 +327,7 @@ def _read_block(path: str, block: LineBlock, decoder: JsonDecoder, byte_share: i
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:
     """See `logs.samples`."""
     head, is_whole = read_head(path, stored)
-    if problem := problem_of_head(head):
+    if problem := _problem_of_head(head):
         raise EventFileError(path, problem)
     lines = stripped_lines(LineBlock(head if is_whole else head[: head.rfind(b"\n") + 1]))
     is_all = is_whole and len(lines) <= 2 * SAMPLE_ROWS

@@ -1,7 +1,8 @@
-"""Avro and Parquet made to take memory or time: bombs, huge counts, giant schemas."""
+"""What a case of much memory or time is; and Avro and Parquet made for it: bombs, huge counts, giant schemas."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import zlib
@@ -12,10 +13,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.fuzz.avro_mutators import PACK, avro_container
-from tests.fuzz.big_case import MB, BigCase, as_file
 from tests.fuzz.log_samples import AVRO_KINDS, avro_record, avro_schema
 from tests.fuzz.mutators import varint, zigzag
 from tests.helpers.report_samples import HEADER
+
+MB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class BigCase:
+    """write: puts the input at a path. sample: whose context the reader takes. verdict: what must come of it.
+
+    seconds: of CPU. A case is read at the speed of its bytes: those that have gigabytes get more.
+    """
+
+    name: str
+    reader: str
+    sample: str
+    ending: str
+    write: Callable[[pathlib.Path], None]
+    verdict: str = "refused"
+    seconds: float = 10
+    megabytes: float = 512
+
+
+def as_file(data: Callable[[], bytes]) -> Callable[[pathlib.Path], None]:
+    return lambda path: (path.write_bytes(data()), None)[1]
+
 
 # Avro
 

@@ -20,8 +20,7 @@ import psutil
 
 from tests.fuzz.reader import mutated_input
 from tests.fuzz.readers import all_readers
-from tests.fuzz.tally import SharedTally, Tally
-from tests.fuzz.worker import MOST_SECONDS, Task
+from tests.fuzz.worker import MOST_SECONDS, SharedTally, Tally, Task
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _LOOK_SECONDS = 0.5

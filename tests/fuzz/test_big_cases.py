@@ -7,27 +7,15 @@ import pathlib
 
 import pytest
 
-from tests.fuzz.big_case import BigCase
+from tests.fuzz.big_binary_cases import BigCase
 from tests.fuzz.big_cases import big_cases
 from tests.fuzz.child import read_in_child
 
 _CASES = big_cases()
 _QUICK = (
-    *(
-        "json, 100 MB line",
-        "csv, 100 MB of one cell",
-        "json, nested a million deep, closed",
-        "gzip, 256 MB of blank lines",
-    ),
-    *(
-        "avro, block of 1 GB, deflate",
-        "avro, block of 1 GB, zstandard",
-        "avro, 2^62 records",
-        "avro, map of 2^62 values",
-    ),
-    *("avro, array of minus 2^62 values", "avro, type nested 30,000 deep", "avro, 2^60 entries of metadata"),
-    *("parquet, footer that says 4 GB", "report, 2^60 heavy hitters", "report, nested a million deep"),
-    *("plan, hits without end", "progress, nested a million deep", "topic-record, nested a million deep"),
+    *("json, 100 MB line", "json, nested a million deep, closed", "avro, block of 1 GB, deflate", "avro, 2^62 records"),
+    *("avro, array of minus 2^62 values", "avro, type nested 30,000 deep", "parquet, footer that says 4 GB"),
+    *("report, nested a million deep", "plan, hits without end", "progress, nested a million deep"),
 )
 
 

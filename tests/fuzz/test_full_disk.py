@@ -52,20 +52,17 @@ def _commands(folder: pathlib.Path) -> dict[str, list[str]]:
     log = folder / "log.csv"
     log.write_bytes(csv_samples()[0].data)
     return {
-        "plan": ["plan", *_BUDGET, "--output"],
         "show": ["show", str(shown), "--html"],
         "simulate": ["simulate", "--output"],
         "replay": ["replay", str(log), *_BUDGET, "--output"],
     }
 
 
-_ENDINGS = {"plan": "json", "show": "html", "simulate": "csv", "replay": "avro"}
+_ENDINGS = {"show": "html", "simulate": "csv", "replay": "avro"}
 
 
 @pytest.mark.usefixtures("_mounts")
-@pytest.mark.parametrize(
-    ("name", "free"), [("plan", 0), ("show", 0), ("show", 4096), ("simulate", 0), ("simulate", 8192), ("replay", 0)]
-)
+@pytest.mark.parametrize(("name", "free"), [("show", 0), ("simulate", 8192), ("replay", 0)])
 def test_a_full_disk_is_told_in_one_line_that_names_the_output(name: str, free: int, tmp_path: pathlib.Path) -> None:
     disk, listing = tmp_path / "disk", tmp_path / "listing"
     disk.mkdir()

@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import faulthandler
 import json
+import mmap
 import os
+import struct
 import sys
 import tempfile
 import time
@@ -15,12 +17,12 @@ from typing import Any
 from tests.fuzz.memory import Memory
 from tests.fuzz.reader import FaultError, MutatedInput, Reader, mutated_input, outcome
 from tests.fuzz.readers import all_readers
-from tests.fuzz.tally import SharedTally, Tally
 
 MOST_BYTES = 512 << 20  # that a case may take
 MOST_SECONDS = 10.0  # of CPU
 _READ_TWICE_EVERY = 4
 _BATCH = 32
+_LAYOUT = struct.Struct("<qdqqqqdqq")  # of a tally in a mapped file: another process reads it, also after a crash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +33,38 @@ class Task:
     seed: int
     begin: int
     end: int
+
+
+@dataclasses.dataclass
+class Tally:
+    """number: the case that runs now; -1 before the first one and after the last. began: its process's CPU seconds when
+    it began. slowest: CPU seconds of the slowest case, of this number. memory: bytes, the most that a case took beyond
+    what the process had before the first."""
+
+    number: int = -1
+    began: float = 0.0
+    cases: int = 0
+    accepted: int = 0
+    refused: int = 0
+    faults: int = 0
+    slowest: float = 0.0
+    slowest_number: int = -1
+    memory: int = 0
+
+
+class SharedTally:
+    """A `Tally` in a file. Every field is written at once, so that a reader sees the figures of one moment."""
+
+    def __init__(self, path: str) -> None:
+        with open(path, "a+b") as file:
+            file.truncate(_LAYOUT.size)
+            self._map = mmap.mmap(file.fileno(), _LAYOUT.size)
+
+    def write(self, tally: Tally) -> None:
+        self._map[:] = _LAYOUT.pack(*dataclasses.astuple(tally))
+
+    def read(self) -> Tally:
+        return Tally(*_LAYOUT.unpack(self._map[:]))
 
 
 def run(task: Task, tally_path: str, findings_path: str, folder: str) -> None:

@@ -140,7 +140,7 @@ X = hash_of("x'")
 
 
 class Partition:
-    """One partition and its reader, in a process that may die. hasty: a kind of intents that does not wait."""
+    """One partition and its reader, in a process that may die."""
 
     def __init__(
         self,
@@ -149,10 +149,9 @@ class Partition:
         confirm: bool,
         wall: Wall,
         source: random.Random,
-        hasty: str = "",
         taken: TakenWindows | None = None,
     ) -> None:
-        self._records, self._wall, self._source, self._confirm, self._hasty = records, wall, source, confirm, hasty
+        self._records, self._wall, self._source, self._confirm = records, wall, source, confirm
         self._poller = PartitionPoller(HELD, KEYS, CLOCKS[kind], SHARDS, domain=None, confirm=confirm, taken=taken)
         self._most, self._stores = source.choice((1, 3, 10, 1000)), source.choice((0.3, 0.05))
         self._durable: list[Step] = []
@@ -168,7 +167,7 @@ class Partition:
 
     def step(self, find_stop: Callable[[], int | None]) -> None:
         intent = self.progress.intent
-        is_confirmed = intent is not None and (intent.name in self._confirmed or intent.kind == self._hasty)
+        is_confirmed = intent is not None and intent.name in self._confirmed
         step = self._poller.step(
             "p",
             self.progress,

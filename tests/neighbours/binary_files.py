@@ -19,7 +19,6 @@ from tests.neighbours.hostile_lines import MB
 from tests.neighbours.logs import ADDED_USER, Log, iso
 
 NAMES = ("user", "item", "timestamp")
-AVRO_CODECS = ("null", "deflate", "snappy", "zstandard")
 _T = (START + 90) * MICROS
 _LAST = 2**63 - 1
 

@@ -6,10 +6,8 @@ What reaches the monitor from it is a function of the records alone, whatever is
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pyarrow as pa
 
@@ -120,7 +118,8 @@ class Stepped:
         )
 
     def _step(self) -> Step:
-        intent = self._progress.intent
+        intent, asked = self._progress.intent, self._treatment.asked
+        is_asked = asked is not None and self._wall.now >= asked
         step = self._choice.choice(self._pollers).step(
             "p",
             self._progress,
@@ -128,17 +127,10 @@ class Stepped:
             self._wall.now,
             is_confirmed=intent is not None and intent.name in self._confirmed,
             open_since_micros=self._open_since,
-            **self._stop_arguments(),
+            find_stop=lambda: self._treatment.last_arrival if is_asked else None,
         )
         self.intents += intent is None and self._progress.intent is not None
         return step
-
-    def _stop_arguments(self) -> dict[str, Any]:
-        asked = self._treatment.asked
-        is_asked = asked is not None and self._wall.now >= asked
-        if "is_draining" in inspect.signature(PartitionPoller.step).parameters:
-            return {"is_draining": is_asked}
-        return {"find_stop": lambda: self._treatment.last_arrival if is_asked else None}
 
     def _store_or_die(self) -> None:
         luck = self._choice.random()

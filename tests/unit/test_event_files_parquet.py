@@ -154,36 +154,17 @@ def test_a_missing_or_repeated_field_names_the_option(tmp_path: pathlib.Path) ->
         find_log_chunks([path], EventFields())
 
 
-def _error_of(path: pathlib.Path) -> EventFileError | None:
-    try:
-        read_all(str(path))
-    except EventFileError as error:
-        return error
-    return None
-
-
 def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Path) -> None:
+    """What else damage may do, tests/fuzz tries."""
     rows = [(f"{SECRET}{n}", SECRET, MOMENT) for n in range(4000)]
     path = pathlib.Path(write_parquet(tmp_path / "log.parquet", rows, (pa.string(), pa.string(), MICROS), 1000))
     good = path.read_bytes()
-    rng = np.random.default_rng(5)
-    refused = 0
-    for _ in range(60):
-        data = bytearray(good)
-        for at in rng.integers(0, len(good), 30):
-            data[at] ^= int(rng.integers(1, 256))
+    for data in (good[: len(good) // 2], good[:100] + bytes(byte ^ 0xFF for byte in good[100:400]) + good[400:]):
         path.write_bytes(data)
-        error = _error_of(path)
-        if error is not None:
-            refused += 1
-            assert SECRET not in str(error)
-            assert error.__cause__ is None
-            assert error.__suppress_context__
-            assert str(error).isprintable()
-    assert refused > 10
-    path.write_bytes(good[: len(good) // 2])
-    with pytest.raises(EventFileError, match=r"it is damaged.*, or not in Parquet format"):
-        find_log_chunks([str(path)], EventFields())
+        with pytest.raises(EventFileError, match=r"it is damaged.*, or not in Parquet format") as caught:
+            read_all(str(path))
+        assert SECRET not in str(caught.value)
+        assert caught.value.__suppress_context__
 
 
 @pytest.mark.parametrize("more", [-1, 1])
@@ -220,7 +201,7 @@ def test_cells_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
 
 def test_wide_rows_come_in_small_blocks(tmp_path: pathlib.Path) -> None:
     """A row group of a million labels of 16 kB would be 16 GB in one piece."""
-    labels = [f"{number:016384d}" for number in range(9_000)]
+    labels = [f"{number:016384d}" for number in range(5_000)]
     path = tmp_path / "log.parquet"
     times = pa.array([0] * len(labels), pa.timestamp("us"))
     pq.write_table(pa.table({"user": ["u"] * len(labels), "item": labels, "timestamp": times}), path)

@@ -1,10 +1,13 @@
-"""What a reader of Kafka believes while the broker says one thing and the fetched records another."""
+"""What a reader of Kafka asks, and what it believes while the broker says one thing and the fetched records another."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import types
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dp_transforms.errors import StreamError
@@ -13,9 +16,14 @@ from dp_transforms.logs.streams import kafka_reader
 from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
 from dp_transforms.logs.streams.stream_source import NEVER, Polled
+from dp_transforms.monitor.event_batch import EventBatch
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 MILLIS = 1_506_826_800_000
+
+
+def error(name: str) -> Any:
+    return confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name))
 
 
 @dataclasses.dataclass
@@ -25,7 +33,7 @@ class Message:
     at: int
     kind: int = 2
     trouble: object = None
-    is_broken: bool = False
+    content: bytes = json.dumps({"user": "u", "item": "i", "timestamp": MILLIS}).encode()
     millis: int | None = None
 
     def offset(self) -> int:
@@ -38,43 +46,61 @@ class Message:
         return self.kind, MILLIS + self.at if self.millis is None else self.millis
 
     def value(self) -> bytes:
-        return b"{" if self.is_broken else json.dumps({"user": "u", "item": "i", "timestamp": MILLIS}).encode()
+        return self.content
+
+
+def end_of_partition(at: int) -> Message:
+    return Message(at, trouble=error("_PARTITION_EOF"))
 
 
 class Broker:
     """A consumer, and the broker behind it: what it shows of its log, and what it gives of it.
 
     low: the first offset that is still there. markers: how many offsets at its end hold markers of transactions.
+    calls: what it was asked. said: answers in place of those of the log, ``watermarks``, ``times``, or ``records``,
+    which are one for each call; an error is raised.
     """
 
     def __init__(self) -> None:
         self.low = self.shown = self.given = self.markers = 0
-        self.is_cut_off = False
         self.kinds: dict[int, int] = {}
         self.millis: dict[int, int] = {}
         self.broken: tuple[int, ...] = ()
         self.first_at_time: dict[int, int] = {}  # offset by milliseconds
-        self.waits: list[float] = []  # seconds, of each call that asked for records
+        self.calls: list[tuple[Any, ...]] = []
+        self.said: dict[str, Any] = {}
         self._at, self._ended_at = 0, -1
         self._fetched: list[Message] = []  # by a consumer that is not closed
 
-    def get_watermark_offsets(self, partition: object, timeout: float, cached: bool) -> tuple[int, int]:
-        if self.is_cut_off:
-            raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TRANSPORT))
-        return self.low, self.shown
+    def cut_off(self) -> None:
+        self.said = {"watermarks": confluent_kafka.KafkaException(error("_TRANSPORT")), "records": []}
 
-    def offsets_for_times(self, partitions: list, timeout: float) -> list:
-        (asked,) = partitions
-        return [confluent_kafka.TopicPartition("t", 0, self.first_at_time[asked.offset])]
+    def _answer(self, name: str, usual: Any) -> Any:
+        answer = self.said.get(name, usual)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
-    def assign(self, partitions: list) -> None:
-        self._at = partitions[0].offset
+    def get_watermark_offsets(self, place: Any, timeout: float, cached: bool) -> Any:
+        self.calls.append(("watermarks", place.topic, place.partition, timeout, cached))
+        return self._answer("watermarks", (self.low, self.shown))
 
-    def consume(self, count: int, seconds: float) -> list[Message]:
+    def offsets_for_times(self, places: list[Any], timeout: float) -> list[Any]:
+        self.calls.append(("times", [(place.topic, place.partition, place.offset) for place in places], timeout))
+        found = self.first_at_time.get(places[0].offset, 0)
+        return [self._answer("times", confluent_kafka.TopicPartition("t", 3, found))]
+
+    def assign(self, places: list[Any]) -> None:
+        self.calls.append(("assign", [(place.topic, place.partition, place.offset) for place in places]))
+        self._at = places[0].offset
+
+    def consume(self, count: int, seconds: float) -> Any:
         assert count > 0, "there is nothing to ask for"
-        self.waits.append(seconds)
-        if self.is_cut_off:
-            return []
+        self.calls.append(("consume", count, seconds))
+        if "records" in self.said:
+            answers = self.said["records"]
+            self.said["now"] = answers.pop(0) if answers else []
+            return self._answer("now", [])
         assert self._at >= self.low, "auto.offset.reset is error"
         messages, self._fetched = self._fetched[:count], self._fetched[count:]
         end = min(self.given, self._at + count - len(messages))
@@ -88,14 +114,12 @@ class Broker:
         return messages
 
     def _message(self, at: int) -> Message:
-        return Message(at, self.kinds.get(at, 2), None, at in self.broken, self.millis.get(at))
+        message = Message(at, self.kinds.get(at, 2), millis=self.millis.get(at))
+        return dataclasses.replace(message, content=b"{") if at in self.broken else message
 
     def close(self) -> None:
+        self.calls.append(("close",))
         self._fetched, self._ended_at = [], -1
-
-
-def end_of_partition(at: int) -> Message:
-    return Message(at, trouble=confluent_kafka.KafkaError(confluent_kafka.KafkaError._PARTITION_EOF))
 
 
 @pytest.fixture
@@ -105,10 +129,24 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return moment
 
 
-def reader_of(broker: Broker, monkeypatch: pytest.MonkeyPatch, since_micros: int = 0, **more: object) -> KafkaReader:
-    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda topic, **callbacks: broker)
-    topic = KafkaTopic("b:1", "t", EventFields(time_unit="ms"), **more)  # type: ignore[arg-type]
-    return KafkaPartition(topic, 0).open(since_micros)
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Broker:
+    made = Broker()
+
+    def open_consumer(topic: KafkaTopic, **callbacks: Any) -> Broker:
+        made.calls.append(("open", sorted(callbacks)))
+        return made
+
+    monkeypatch.setattr(KafkaTopic, "open_consumer", open_consumer)
+    return made
+
+
+def reader_of(since_micros: int = 0, **more: Any) -> KafkaReader:
+    return KafkaPartition(KafkaTopic("b:1", "t", EventFields(time_unit="ms"), **more), 3).open(since_micros)
+
+
+def poll_once(one: KafkaReader, position: str | None = None, seconds: float = 0.25, records: int = 10) -> Polled:
+    return one.poll(position, max_records=records, max_seconds=seconds)
 
 
 def offsets_of(polled: Polled) -> list[int]:
@@ -136,12 +174,9 @@ class Polls:
         return polled
 
 
-def test_the_end_counts_only_while_the_broker_shows_nothing_more(
-    monkeypatch: pytest.MonkeyPatch, now: list[float]
-) -> None:
-    broker = Broker()
+def test_the_end_counts_only_while_the_broker_shows_nothing_more(broker: Broker, now: list[float]) -> None:
     broker.shown = broker.given = 3
-    poll = Polls(reader := reader_of(broker, monkeypatch), now)
+    poll = Polls(reader := reader_of(), now)
     assert poll(3).is_at_end
     assert reader.confirm_end()
     broker.shown = 8  # they are there, and their fetch is under way
@@ -151,33 +186,29 @@ def test_the_end_counts_only_while_the_broker_shows_nothing_more(
     broker.given = 8
     assert poll(3).is_at_end
     assert (poll.read, reader.confirm_end()) == (8, True)
-    broker.is_cut_off = True
+    broker.cut_off()
     assert not reader.confirm_end(), "who is not answered knows nothing"
     assert not poll().is_at_end
-    broker.is_cut_off = False
+    broker.said = {}
     broker.shown = 9
     assert not poll().is_at_end
     assert not reader.confirm_end()
 
 
-def test_a_broker_that_shows_records_and_gives_none_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, now: list[float]
-) -> None:
-    broker = Broker()
+def test_a_broker_that_shows_records_and_gives_none_is_given_up(broker: Broker, now: list[float]) -> None:
     broker.shown = broker.given = 3
-    poll = Polls(reader_of(broker, monkeypatch, unreachable_seconds=60), now)
+    poll = Polls(reader_of(unreachable_seconds=60), now)
     assert poll(3).is_at_end
     broker.shown = 4
     poll(10 * 5)
-    with pytest.raises(StreamError, match="t:0 has records that no broker sends"):
+    with pytest.raises(StreamError, match="t:3 has records that no broker sends"):
         poll(70 * 5)
     assert now[0] < 1080
 
 
-def test_a_fetch_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    broker = Broker()
+def test_a_fetch_that_takes_its_time_is_waited_for(broker: Broker, now: list[float]) -> None:
     broker.shown = broker.given = 1
-    poll = Polls(reader_of(broker, monkeypatch, unreachable_seconds=60), now)
+    poll = Polls(reader_of(unreachable_seconds=60), now)
     for number in range(2, 12):
         broker.shown = number
         poll(50 * 5)
@@ -186,14 +217,12 @@ def test_a_fetch_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPat
     assert poll.read == 11
 
 
-def test_records_with_a_producers_time_are_rejected_and_move_no_clock(
-    monkeypatch: pytest.MonkeyPatch, now: list[float]
-) -> None:
+def test_records_with_a_producers_time_are_rejected_and_move_no_clock(broker: Broker, now: list[float]) -> None:
     for only, expected in ((True, [0, 2]), (False, [0, 1, 2, 3])):
-        broker = Broker()
+        broker.close()
         broker.shown = broker.given = 4
         broker.kinds = {1: 1, 3: 1}
-        poll = Polls(reader_of(broker, monkeypatch, append_times_only=only), now)
+        poll = Polls(reader_of(append_times_only=only), now)
         poll(5)
         arrivals = [at for polled in poll.kept for at in polled.arrival_micros.tolist()]
         assert arrivals == [(MILLIS + at) * 1000 for at in expected]
@@ -202,11 +231,10 @@ def test_records_with_a_producers_time_are_rejected_and_move_no_clock(
         assert all(polled.passed_micros is None for polled in poll.kept)
 
 
-def test_a_broken_record_passes_on_when_it_arrived(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    broker = Broker()
+def test_a_broken_record_passes_on_when_it_arrived(broker: Broker, now: list[float]) -> None:
     broker.shown = broker.given = 5
     broker.broken = (0, 3, 4)
-    poll = Polls(reader_of(broker, monkeypatch), now)
+    poll = Polls(reader_of(), now)
     poll(5)
     (polled,) = poll.kept
     assert polled.passed_micros is not None
@@ -226,12 +254,11 @@ def position(offset: int) -> str:
 
 
 def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(
-    monkeypatch: pytest.MonkeyPatch, now: list[float]
+    broker: Broker, now: list[float]
 ) -> None:
     """A client that is assigned anew may still hand out what it had fetched."""
-    broker = Broker()
     broker.shown = broker.given = 9
-    reader = reader_of(broker, monkeypatch)
+    reader = reader_of()
     first = reader.poll(None, max_records=3, max_seconds=0.2)
     assert (offsets_of(first), first.position) == ([0, 1, 2], position(3)), "it has fetched one more than it gave"
     again = reader.poll(position(1), max_records=3, max_seconds=0.2)
@@ -240,28 +267,25 @@ def test_a_poll_from_an_earlier_position_gives_nothing_that_was_fetched_before(
 
 
 @pytest.mark.parametrize("max_records", [1, 2, 9])
-def test_a_poll_waits_for_its_first_record_alone(
-    monkeypatch: pytest.MonkeyPatch, now: list[float], max_records: int
-) -> None:
+def test_a_poll_waits_for_its_first_record_alone(broker: Broker, max_records: int) -> None:
     """What has come is given at once: a slow partition is not read in steps of seconds."""
-    broker = Broker()
     broker.shown = broker.given = 3
-    polled = reader_of(broker, monkeypatch).poll(None, max_records=max_records, max_seconds=0.25)
+    polled = reader_of().poll(None, max_records=max_records, max_seconds=0.25)
     assert offsets_of(polled) == list(range(min(3, max_records)))
-    assert broker.waits == [0.25, 0.0][:max_records]
+    waits = [call[2] for call in broker.calls if call[0] == "consume"]
+    assert waits == [0.25, 0.0][:max_records]
 
 
-def test_what_retention_has_deleted_is_never_passed_over(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    broker = Broker()
+def test_what_retention_has_deleted_is_never_passed_over(broker: Broker, now: list[float]) -> None:
     broker.low, broker.shown, broker.given = 5, 9, 9
-    beginning = reader_of(broker, monkeypatch).poll(None, max_records=2, max_seconds=0.2)
+    beginning = reader_of().poll(None, max_records=2, max_seconds=0.2)
     assert offsets_of(beginning)[0] == 5, "the first that is still there"
     for offset, message in ((4, "no longer has the offset 4"), (10, "ends before the offset 10")):
         with pytest.raises(StreamError, match=message):
-            reader_of(broker, monkeypatch).poll(position(offset), max_records=2, max_seconds=0.2)
+            reader_of().poll(position(offset), max_records=2, max_seconds=0.2)
     for offset, records in ((5, [5, 6]), (9, [])):
         broker.close()
-        polled = reader_of(broker, monkeypatch).poll(position(offset), max_records=2, max_seconds=0.2)
+        polled = reader_of().poll(position(offset), max_records=2, max_seconds=0.2)
         assert offsets_of(polled) == records
 
 
@@ -269,45 +293,41 @@ def test_what_retention_has_deleted_is_never_passed_over(monkeypatch: pytest.Mon
     ("found", "begins_at"), [(0, 2), (1, 2), (4, 4), (8, 8), (9, 8), (-1, 8)], ids=lambda offset: str(offset)
 )
 def test_reading_begins_at_the_first_record_that_may_count(
-    monkeypatch: pytest.MonkeyPatch, now: list[float], found: int, begins_at: int
+    broker: Broker, now: list[float], found: int, begins_at: int
 ) -> None:
     """-1: there is none; 9: it came after the end of the log was asked for."""
-    broker = Broker()
     broker.low, broker.shown, broker.given, broker.first_at_time = 2, 8, 8, {MILLIS: found}
-    reader = reader_of(broker, monkeypatch, MILLIS * 1000 + 999)
+    reader = reader_of(MILLIS * 1000 + 999)
     polled = reader.poll(None, max_records=2, max_seconds=0.2)
     assert offsets_of(polled)[:1] == ([begins_at] if begins_at < 8 else [])
     assert polled.position == position(begins_at + polled.records)
 
 
-def test_markers_of_transactions_are_passed(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+def test_markers_of_transactions_are_passed(broker: Broker, now: list[float]) -> None:
     """The last offset holds the marker of a commit: no record stands there, and the end lies behind it."""
-    broker = Broker()
     broker.given, broker.markers, broker.shown = 3, 1, 4
-    poll = Polls(reader := reader_of(broker, monkeypatch), now)
+    poll = Polls(reader := reader_of(), now)
     polled = poll(5)
     assert (poll.read, polled.position, polled.is_at_end) == (3, position(4), True)
     assert reader.confirm_end()
 
 
-def test_an_end_with_records_behind_it_is_no_end(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    broker = Broker()
+def test_an_end_with_records_behind_it_is_no_end(broker: Broker, now: list[float]) -> None:
     broker.shown = broker.given = 9
-    reader = reader_of(broker, monkeypatch)
+    reader = reader_of()
     answers = [[Message(0)], [Message(1), end_of_partition(2), Message(2)], [end_of_partition(2)], []]
-    monkeypatch.setattr(broker, "consume", lambda count, seconds: answers.pop(0))
+    broker.said["records"] = answers
     polled = reader.poll(None, max_records=9, max_seconds=0.2)
     assert (polled.position, polled.is_at_end) == (position(3), False)
     polled = reader.poll(polled.position, max_records=9, max_seconds=0.2)
     assert polled.position == position(3), "an end never moves a position back"
 
 
-def test_records_without_a_time_of_arrival_are_rejected(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
+def test_records_without_a_time_of_arrival_are_rejected(broker: Broker, now: list[float]) -> None:
     most = 253_402_300_800_000
-    broker = Broker()
     broker.shown = broker.given = 6
     broker.kinds, broker.millis = {1: 0}, {0: 0, 2: -1, 3: most, 4: most - 1, 5: 1}
-    poll = Polls(reader_of(broker, monkeypatch), now)
+    poll = Polls(reader_of(), now)
     poll(8)
     arrivals = [at for polled in poll.kept for at in polled.arrival_micros.tolist()]
     assert arrivals == [0, (most - 1) * 1000, 1000]
@@ -315,17 +335,14 @@ def test_records_without_a_time_of_arrival_are_rejected(monkeypatch: pytest.Monk
     assert rejected == [(place, NO_ARRIVAL_TIME) for place in (1, 2, 3)]
 
 
-def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(
-    monkeypatch: pytest.MonkeyPatch, now: list[float]
-) -> None:
-    broker = Broker()
-    reader = reader_of(broker, monkeypatch)
+def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker: Broker, now: list[float]) -> None:
+    reader = reader_of()
     assert not reader.confirm_passed(), "nothing was polled"
     broker.shown = broker.given = 6
     at = reader.poll(None, max_records=2, max_seconds=0.2).position
-    broker.is_cut_off = True
+    broker.cut_off()
     assert not reader.confirm_passed(), "who is not answered knows nothing"
-    broker.is_cut_off = False
+    broker.said = {}
     assert not reader.confirm_passed()
     broker.shown = broker.given = 99
     seen = []
@@ -336,3 +353,138 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(
     assert seen[-1][1]
     reader.poll(position(7), max_records=2, max_seconds=0.2)
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What it asks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "{}", "[]", "null", "7", '{"next_offset": -1}', '{"next_offset": "3"}', '{"next_offset": 1.5}']
+)
+def test_a_position_that_is_none_of_a_topic_is_refused(broker: Broker, text: str) -> None:
+    """Nobody begins at the beginning because a position cannot be read."""
+    with pytest.raises(
+        StreamError,
+        match=r"^a stored position is not a position in a Kafka topic\. Start a new run, without the stored state\.$",
+    ):
+        poll_once(reader_of(), text)
+    assert broker.calls == []
+
+
+@pytest.mark.parametrize(("since", "asked"), [(0, False), (999, False), (1000, True), (5_000_999, True)])
+def test_what_a_reader_asks_before_its_first_record(broker: Broker, now: list[float], since: int, asked: bool) -> None:
+    broker.said = {"watermarks": (2, 9), "times": confluent_kafka.TopicPartition("t", 3, 5), "records": []}
+    polled = poll_once(reader_of(since), None)
+    times = [("times", [("t", 3, since // 1000)], 0.25)] * asked
+    begins = ("assign", [("t", 3, 5 if asked else 2)])
+    opened = ("open", ["error_cb"])
+    assert broker.calls[: 3 + asked] == [opened, ("watermarks", "t", 3, 0.25, False), *times, begins]
+    assert broker.calls[3 + asked :] == [("consume", 1, 0.25)]
+    assert isinstance(polled.batch, EventBatch)
+    assert (len(polled.batch), polled.records, polled.is_at_end, polled.rejected) == (0, 0, False, ())
+    assert (polled.arrival_micros.dtype, polled.arrival_micros.shape) == (np.int64, (0,))
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(0.0, 0.1), (0.0625, 0.1), (0.375, 0.375), (9.0, 9.0)])
+def test_a_broker_has_a_tenth_of_a_second_at_least(
+    broker: Broker, now: list[float], seconds: float, asked: float
+) -> None:
+    broker.said = {"records": []}
+    poll_once(one := reader_of(), None, seconds)
+    assert broker.calls[1] == ("watermarks", "t", 3, asked, False)
+    for seconds_later, is_asked in ((5.0, False), (1 / 128, True)):
+        del broker.calls[:]
+        now[0] += seconds_later
+        poll_once(one, '{"next_offset": 0}', seconds)
+        again = [("watermarks", "t", 3, min(1.0, asked), False)] * is_asked
+        assert broker.calls == [("consume", 1, seconds), *again], "where nothing comes, every five seconds"
+    del broker.calls[:]
+    one.confirm_passed()
+    assert broker.calls == [("watermarks", "t", 3, 1.0, False)]
+    one.confirm_passed()
+    assert len(broker.calls) == 1, "asked once"
+
+
+def test_the_end_is_confirmed_within_a_second_or_not_at_all(broker: Broker, now: list[float]) -> None:
+    broker.said = {"watermarks": (0, 1), "records": [[Message(0)], [end_of_partition(1)]]}
+    polled = poll_once(one := reader_of())
+    assert polled.is_at_end
+    del broker.calls[:]
+    assert one.confirm_end()
+    assert broker.calls == [("watermarks", "t", 3, 1.0, False)]
+    one.close()
+    assert not one.confirm_end()
+    assert not one.confirm_passed()
+    one.close()
+    assert broker.calls[1:] == [("close",)]
+
+
+@pytest.mark.parametrize(
+    ("where", "answer"),
+    [
+        ("watermarks", confluent_kafka.KafkaException(error("_TRANSPORT"))),
+        ("watermarks", None),
+        ("records", confluent_kafka.KafkaException(error("_TRANSPORT"))),
+    ],
+)
+def test_a_broker_that_does_not_answer_is_named_by_its_error_when_it_is_given_up(
+    broker: Broker, now: list[float], where: str, answer: Any
+) -> None:
+    one = reader_of(5_000_000, unreachable_seconds=60)
+    # Where records fail, the watermarks must too: else the reader confirms that the broker is there.
+    broker.said = {"watermarks": answer, **({"records": [answer] * 1000} if where == "records" else {})}
+    said = "unknown error" if answer is None else "_TRANSPORT"
+    polled = poll_once(one)
+    now[0] += 60.0
+    assert poll_once(one, polled.position).records == 0, "a minute is not more than a minute"
+    now[0] += 0.001
+    with pytest.raises(StreamError, match=rf"no Kafka broker answers at b:1 \({said}\)"):
+        poll_once(one, polled.position)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        confluent_kafka.KafkaException(error("_TRANSPORT")),
+        types.SimpleNamespace(error=error("_TRANSPORT"), offset=3),
+    ],
+)
+def test_nothing_is_read_before_it_is_known_where_to_begin(broker: Broker, now: list[float], answer: Any) -> None:
+    broker.said = {"watermarks": (0, 9), "times": answer, "records": [[Message(4)]]}
+    polled = poll_once(one := reader_of(5_000_000))
+    assert (polled.records, polled.position, polled.is_at_end) == (0, '{"next_offset": null}', False)
+    broker.said["times"] = confluent_kafka.TopicPartition("t", 3, 4)
+    assert poll_once(one, polled.position, records=1).places.tolist() == [4]
+
+
+def test_an_error_that_no_waiting_mends_ends_at_once(broker: Broker, now: list[float]) -> None:
+    """Groups do not matter: nothing is stored for one."""
+    failed = [[Message(0, trouble=error(f"{what}_AUTHORIZATION_FAILED"))] for what in ("GROUP", "TOPIC")]
+    broker.said = {"watermarks": (0, 9), "records": failed}
+    polled = poll_once(one := reader_of())
+    with pytest.raises(StreamError, match=r"\(TOPIC_AUTHORIZATION_FAILED\)"):
+        poll_once(one, polled.position)
+
+
+@pytest.mark.parametrize("low", [0, 7])
+def test_an_offset_that_is_gone_is_told_by_where_the_log_begins(broker: Broker, now: list[float], low: int) -> None:
+    broker.said = {"records": []}
+    poll_once(one := reader_of(), None)
+    broker.said = {"watermarks": (low, 9), "records": [[Message(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
+    said = "no longer has the offset 0" if low else "ends before the offset 0"
+    with pytest.raises(StreamError, match=f"the Kafka partition t:3 {said}"):
+        poll_once(one, '{"next_offset": 0}')
+    assert broker.calls[-1] == ("watermarks", "t", 3, 1.0, False)
+
+
+def test_what_is_rejected_is_placed_in_its_partition(broker: Broker, now: list[float]) -> None:
+    more = [Message(1, content=b"{"), Message(2, content=b"")]
+    broker.said = {"watermarks": (0, 3), "records": [[Message(0)], more]}
+    polled = poll_once(one := reader_of(), records=3)
+    assert {part.source for part in polled.rejected} == {"t:3"}
+    assert sorted(place for part in polled.rejected for place in part.positions) == [1, 2]
+    assert (polled.records, len(polled.batch), polled.places.tolist()) == (3, 1, [0])
+    assert [call for call in broker.calls if call[0] == "consume"] == [("consume", 1, 0.25), ("consume", 2, 0.0)]
+    assert one.poll(polled.position, max_records=1, max_seconds=0.0).position == polled.position

@@ -6,13 +6,16 @@ import json
 import logging
 import pathlib
 import time
+import types
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
-from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic
+from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
 from dp_transforms.stores import kafka_client
 from dp_transforms.stores.kafka_client import (
     check_client_config,
@@ -23,6 +26,7 @@ from dp_transforms.stores.kafka_client import (
 )
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
+admin = pytest.importorskip("confluent_kafka.admin")
 FIELDS = EventFields("user", "item", "time", "s")
 SCHEMA = json.dumps(
     {
@@ -32,6 +36,13 @@ SCHEMA = json.dumps(
         + [{"name": "time", "type": "long"}],
     }
 )
+
+
+Calls = list[tuple[Any, ...]]
+
+
+def trouble(name: str) -> Any:
+    return confluent_kafka.KafkaException(confluent_kafka.KafkaError(getattr(confluent_kafka.KafkaError, name)))
 
 
 def test_a_file_of_settings_is_read_line_by_line(tmp_path: pathlib.Path) -> None:
@@ -191,3 +202,144 @@ def test_a_broker_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.M
         assert time.monotonic() - begin < 60
     with pytest.raises(StreamError, match=r"refuses its settings: check no\.such\.setting"):
         KafkaTopic("127.0.0.1:1", "clicks", FIELDS, client_config={"no.such.setting": "hunter2"}).partitions()
+
+
+# What it asks of the client
+
+
+def test_settings_are_those_of_the_moment_a_topic_was_named() -> None:
+    given = {"retries": "3"}
+    topic = KafkaTopic("b:1", "t", FIELDS, client_config=given)
+    given["debug"] = "all"
+    assert topic.client_config == {"retries": "3"}
+
+
+def noting(calls: Calls, kind: Any) -> Callable[..., Any]:
+    def make(settings: dict[str, Any], **more: Any) -> Any:
+        calls.append((settings, more))
+        return kind(settings, **more)
+
+    return make
+
+
+def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: Calls = []
+    monkeypatch.setattr(confluent_kafka, "Consumer", noting(calls, confluent_kafka.Consumer))
+    topic = KafkaTopic("127.0.0.1:1", "t", FIELDS, client_config={"retries": "3", "group.id": "mine"})
+
+    def note(error: object) -> None: ...
+
+    topic.open_consumer(error_cb=note).close()
+    ((settings, more),) = calls
+    assert more == {"logger": silent_logger()}
+    assert settings == {
+        "group.id": "mine",
+        "queued.max.messages.kbytes": "16384",
+        "reconnect.backoff.max.ms": "2000",
+        "retries": "3",
+        "bootstrap.servers": "127.0.0.1:1",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "allow.auto.create.topics": False,
+        "check.crcs": True,
+        "error_cb": note,
+    }
+
+
+class Described:
+    """The consumer of a broker that describes topics like this."""
+
+    def __init__(self, **topics: Any) -> None:
+        self._topics = topics
+        self.calls: Calls = []
+
+    def list_topics(self, topic: str, *, timeout: float) -> Any:
+        self.calls.append((topic, timeout))
+        return types.SimpleNamespace(topics=self._topics)
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [
+        ({}, "(no partitions)"),
+        ({"t": types.SimpleNamespace(error=None, partitions={})}, "(no partitions)"),
+        (
+            {"t": types.SimpleNamespace(error=trouble("TOPIC_AUTHORIZATION_FAILED").args[0], partitions={0: None})},
+            "(TOPIC_AUTHORIZATION_FAILED)",
+        ),
+    ],
+)
+def test_why_a_topic_cannot_be_read(monkeypatch: pytest.MonkeyPatch, topics: dict[str, Any], said: str) -> None:
+    described = Described(**topics)
+    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: described)
+    with pytest.raises(StreamError) as refused:
+        KafkaTopic("b:1", "t", FIELDS).partitions()
+    assert str(refused.value).startswith(f"there is no Kafka topic 't' that can be read {said}. Create it")
+    assert described.calls == [("t", 8.0), ("close",)]
+
+
+def test_partitions_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    described = Described(t=types.SimpleNamespace(error=None, partitions={2: None, 0: None, 1: None}))
+    monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: described)
+    topic = KafkaTopic("b:1", "t", FIELDS)
+    assert topic.partitions() == [KafkaPartition(topic, number) for number in (0, 1, 2)]
+
+
+class Administrator:
+    """Answers for the settings of topics; the answer may be an error."""
+
+    entries: Any = None
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def __call__(self, settings: dict[str, Any], **more: Any) -> Administrator:
+        self._calls.append(("made", settings, more))
+        return self
+
+    def describe_configs(self, resources: list[Any], *, request_timeout: float) -> Any:
+        (resource,) = resources
+        self._calls.append(("describe", resource.restype, resource.name, request_timeout))
+        return {resource: self}
+
+    def result(self, *, timeout: float) -> Any:
+        self._calls.append(("result", timeout))
+        if isinstance(self.entries, BaseException):
+            raise self.entries
+        return {name: types.SimpleNamespace(value=value) for name, value in self.entries.items()}
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted"),
+    [
+        ({}, TopicSettings(None, None)),
+        ({"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}, TopicSettings(True, False)),
+        ({"message.timestamp.type": "CreateTime", "cleanup.policy": "compact,delete"}, TopicSettings(False, True)),
+        ({"cleanup.policy": "compact"}, TopicSettings(None, True)),
+        ({"message.timestamp.type": "LogAppendTime"}, TopicSettings(True, None)),
+        (trouble("TOPIC_AUTHORIZATION_FAILED"), TopicSettings(None, None)),
+        (trouble("_TRANSPORT"), r"no Kafka broker answers at b:1 \(_TRANSPORT\)"),
+        (ValueError('No such configuration property: "no.such"'), r"refuses its settings: check no\.such"),
+    ],
+)
+def test_what_a_broker_says_of_a_topic(monkeypatch: pytest.MonkeyPatch, entries: Any, wanted: Any) -> None:
+    made = Administrator(calls := [])
+    made.entries = entries
+    monkeypatch.setattr(admin, "AdminClient", made)
+    topic = KafkaTopic("b:1", "t", FIELDS, client_config={"no.such": "3"})
+    if isinstance(wanted, str):
+        with pytest.raises(StreamError, match=wanted):
+            topic.settings()
+    else:
+        assert topic.settings() == wanted
+    assert calls == [
+        ("made", {"no.such": "3", "bootstrap.servers": "b:1"}, {"logger": silent_logger()}),
+        ("describe", admin.ResourceType.TOPIC, "t", 8.0),
+        ("result", 10.0),
+    ]

@@ -10,8 +10,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from dp_transforms.errors import StreamError
-from dp_transforms.logs import EventFields, json_lines
+from dp_transforms.logs import EventFields, text_files
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, write_avro, write_json, write_parquet
@@ -74,25 +73,15 @@ def test_a_file_without_an_event_has_arrived_too(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.parametrize("reopen", [False, True])
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "avro"])
 def test_polls_of_any_size_and_from_any_position_give_the_same(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, ending: str, reopen: bool
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reopen: bool
 ) -> None:
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 2_000)
     expected = []
     for number in (2, 0, 3, 1):
-        rows = [(f"{number}-{row}" if row % 7 else "", "i", BEGIN) for row in range(100)]
-        written = tmp_path / ".being-written"
-        if ending == "avro":
-            write_avro(written, rows, ("string", "string", MICROS), "null", 200)
-            monkeypatch.setattr("dp_transforms.logs.avro._BLOCK_ROWS", 30)
-        elif ending == "jsonl":
-            write_json(written, [(user, item, TIME) for user, item, _ in rows])
-            monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 2_000)
-        else:
-            written.write_text("user,item,timestamp\n" + "".join(f"{user},{item},{TIME}\n" for user, item, _ in rows))
-            monkeypatch.setattr("dp_transforms.logs.csv_lines._BLOCK_BYTES", 700)
-        path = move_in(written, tmp_path / f"{number}.{ending}")
-        expected += [(user, arrival_of(path)) for user, _, _ in rows if user]
+        users = [f"{number}-{row}" if row % 7 else "" for row in range(100)]
+        path = drop(tmp_path, f"{number}.jsonl", users)
+        expected += [(user, arrival_of(path)) for user in users if user]
     time.sleep(0.12)
     for max_records in (1, 40, 1_000_000):
         polls = read_to_the_end(open_reader(tmp_path), max_records, reopen=reopen)
@@ -103,22 +92,6 @@ def test_polls_of_any_size_and_from_any_position_give_the_same(
             if number % 7 and len(polls) > 20:
                 continue
             assert events_of(read_to_the_end(open_reader(tmp_path), 1_000, position)) == expected[given:]
-
-
-def test_what_was_read_while_files_came_is_read_again_after_a_restart(tmp_path: pathlib.Path) -> None:
-    live, seen = open_reader(tmp_path), list[tuple[str, int]]()
-    position = None
-    for number, name in enumerate(["m", "a", "z", "b", "y"]):
-        drop(tmp_path, f"{name}.jsonl", [name])
-        os.utime(tmp_path / f"{name}.jsonl", (0, 1_000_000 - number))
-        while not seen or seen[-1][0] != name:
-            polled = poll_once(live, position)
-            assert not polled.rejected
-            position = polled.position
-            seen += zip(users_of(polled), polled.arrival_micros.tolist(), strict=True)
-            assert [user for user, _ in seen] == ["m", "a", "z", "b", "y"][: len(seen)]
-    assert events_of(read_to_the_end(open_reader(tmp_path), 1)) == seen
-    assert events_of(read_to_the_end(open_reader(tmp_path), 100)) == seen
 
 
 def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib.Path) -> None:
@@ -138,16 +111,6 @@ def test_a_file_comes_behind_only_where_the_clock_was_set_back(tmp_path: pathlib
     for again in (reader, open_reader(tmp_path)):
         assert poll_once(again, polled.position).records == 0
     assert path.exists()
-
-
-def test_a_poll_waits_for_a_file(tmp_path: pathlib.Path) -> None:
-    drop(tmp_path, "young.jsonl", "a")
-    reader = open_reader(tmp_path, settle_seconds=2)
-    polled = poll_once(reader)
-    assert (polled.records, polled.is_at_end) == (0, False)
-    begin = time.monotonic()
-    assert users_of(poll(reader, polled.position)) == ["a"]
-    assert time.monotonic() - begin < 50
 
 
 def test_nothing_is_taken_that_a_look_of_long_ago_knew(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +155,7 @@ def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path: pathlib.P
 def test_new_permissions_while_a_file_is_read_change_nothing_of_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reopen: bool
 ) -> None:
-    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     arrival = arrival_of(path)
     reader = open_reader(tmp_path)
@@ -207,19 +170,6 @@ def test_new_permissions_while_a_file_is_read_change_nothing_of_it(
     # A reader that is opened afterwards meets it once more, whole: the same events, which came later.
     again = poll(open_reader(tmp_path), rest.position)
     assert users_of(again) == [str(number) for number in range(50)][: len(users_of(again))]
-
-
-def test_strange_positions(tmp_path: pathlib.Path) -> None:
-    for position in (
-        "",
-        "[]",
-        '{"next_offset": 3}',
-        '{"name":"x","ctime_ns":"1","mtime_ns":1,"size":0,"blocks":0,"events":0}',
-    ):
-        with pytest.raises(
-            StreamError, match=r"not a position in a folder\. Start a new run, without the stored state\.$"
-        ):
-            poll_once(open_reader(tmp_path), position)
 
 
 def test_a_folder_stays_the_same_where_a_process_goes_elsewhere(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.errors import StreamError
-from dp_transforms.logs import EventFields, LogChunk, ReadBlock, json_lines, read_log_chunk
+from dp_transforms.logs import EventFields, LogChunk, ReadBlock, read_log_chunk, text_files
 from dp_transforms.logs.streams import log_folder
 from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
 from tests.helpers.folder_tools import (
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_log_stops_the_stream_until_it_is_gone(tmp_path: pathl
 def test_damage_behind_the_first_block_stops_the_stream_for_good(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
     written = tmp_path / ".being-written"
     write_json(written, [(str(number), "i", TIME) for number in range(50)])
     written.write_bytes(gzip.compress(written.read_bytes()) + b"garbage behind the member")
@@ -129,23 +129,6 @@ def test_damage_behind_the_first_block_stops_the_stream_for_good(
     for again in (reader, reader, open_reader(tmp_path)):
         with pytest.raises(StreamError, match=r"log\.jsonl\.gz: it is damaged .* start a new run"):
             poll(again, polled.position)
-
-
-@pytest.mark.parametrize("first", [[], [("x", "i", TIME)]])
-def test_lines_that_are_no_events_cost_themselves_alone(
-    tmp_path: pathlib.Path, first: list[tuple[str, str, str]]
-) -> None:
-    """What one user writes first decides about nobody else's lines."""
-    lines = [json.dumps({"user": user, "item": item, "timestamp": at}) for user, item, at in first]
-    lines += [json.dumps({"user": "y", "timestamp": TIME})] * 120
-    lines += [json.dumps({"user": f"u{n}", "item": "A", "timestamp": TIME}) for n in range(2_000)]
-    (tmp_path / ".being-written").write_text("\n".join(lines) + "\n")
-    path = move_in(tmp_path / ".being-written", tmp_path / "log.jsonl")
-    time.sleep(0.12)
-    polled = poll(open_reader(tmp_path))
-    assert users_of(polled) == [user for user, _, _ in first] + [f"u{n}" for n in range(2_000)]
-    begin = 1 + len(first)
-    assert [tuple(part) for part in polled.rejected] == [(str(path), tuple(range(begin, begin + 120)), "missing item")]
 
 
 def test_hidden_temporary_and_other_files_are_passed_over(tmp_path: pathlib.Path) -> None:
@@ -167,7 +150,7 @@ def test_hidden_temporary_and_other_files_are_passed_over(tmp_path: pathlib.Path
 def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str, reopen: bool
 ) -> None:
-    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     reader = open_reader(tmp_path)
     polled = poll(reader, max_records=1)
@@ -192,7 +175,7 @@ def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
 def test_other_content_of_the_same_size_and_time_stops_a_restart(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", 200)
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     polled = poll(open_reader(tmp_path), max_records=1)
     assert 0 < polled.records < 50

@@ -225,3 +225,46 @@ def test_the_state_of_other_records_or_of_another_run_stream_or_plan_is_refused(
             StreamError, match=r"a run with another plan, clock, stream, run id.* other fields, formats"
         ):
             restore(**other)
+
+
+def test_an_intent_waits_for_its_confirmation_and_a_restart_asks_again() -> None:
+    stepped, reader, now = poller(confirm=True), MemoryPartition("p", (), 10).open(), at(10**6)
+    progress = stepped.start()
+    first = stepped.step("p", progress, reader, now)
+    assert progress.intent is not None
+    assert (first.marker, first.messages, first.is_busy) == (progress.intent.name, [], False)
+    restored = stepped.restore(progress.to_bytes())
+    assert stepped.step("p", restored, reader, now + 5 * MICROS).marker == first.marker
+    done = stepped.step("p", restored, reader, now + 9 * MICROS, is_confirmed=True)
+    assert (done.marker, len(done.messages), restored.is_over) == (None, PLAN.schedule.horizon * 2, True)
+    assert restored.clock_micros == now - CLOCK.idle_timeout_micros, "the clock that was intended, not a later one"
+
+
+def test_what_is_sent_does_not_tell_whether_a_drain_or_an_event_after_the_end_closed_the_windows() -> None:
+    """The end that is published is made of this: one user's event after the declared end must not change it."""
+    end = PLAN.schedule.end_seconds - START
+    arrivals = [Arrival((f"u{row}", "item", at(10 * row)), at(10 * row)) for row in range(30)]
+    stepped, sent, now = poller(confirm=True), [], at(end + 300)
+    for log in ([*arrivals, Arrival(("u99", "item", at(end + 200)), at(end + 200))], arrivals):
+        progress, reader = stepped.start(), MemoryPartition("p", tuple(log), 100).open()
+        steps = [stepped.step("p", progress, reader, now)]
+        assert progress.is_over == (len(log) > len(arrivals)), "the event after the end leaves nothing to drain"
+        for is_confirmed in (False, True, False, True):
+            steps.append(
+                stepped.step("p", progress, reader, now, find_stop=lambda now=now: now, is_confirmed=is_confirmed)  # type: ignore[misc]
+            )
+            now += CLOCK.shown_within_micros
+        assert progress.is_over
+        sent.append([message for step in steps for message in step.messages])
+    assert sent[0] == sent[1]
+
+
+def test_what_is_read_is_counted() -> None:
+    events = [BROKEN, ("u1", "item", at(500)), ("u2", "item", at(0)), ("u3", "item", at(-5))]
+    stepped = poller(confirm=True)
+    arrivals = tuple(Arrival(event, at(0)) for event in events)
+    step = stepped.step("p", stepped.start(), MemoryPartition("p", arrivals, 10).open(), at(0))
+    counts = {"records_read": 4, "events_read": 3, "events_rejected": 1}
+    counts |= {"events_from_the_future": 1, "events_outside_range": 1}
+    assert {name: count for name, count in step.counts.items() if count} == counts
+    assert len(step.messages) == 1

@@ -185,7 +185,7 @@ def test_what_follows_from_an_answer(asked: str, answers: tuple[bytes | Said | s
 
 def test_what_the_answers_of_s3_say(s3: S3Server) -> None:
     """By their code where it says more than the status, and in words of ours alone."""
-    exceptions = pytest.importorskip("botocore.exceptions")
+    exceptions, client = pytest.importorskip("botocore.exceptions"), S3Client()
     for status, code, said in (
         (404, "NoSuchBucket", ABSENT),
         (404, "404", ABSENT),
@@ -202,9 +202,9 @@ def test_what_the_answers_of_s3_say(s3: S3Server) -> None:
         (503, "SlowDown", "the store answered with an error (ClientError 503): try again, or ask its operator"),
     ):
         answer = {"Error": {"Code": code, "Message": SECRET}, "ResponseMetadata": {"HTTPStatusCode": status}}
-        found = S3Client().said(exceptions.ClientError(answer, "GetObject"))
+        found = client.said(exceptions.ClientError(answer, "GetObject"))
         assert found is said or (isinstance(found, str) and found.startswith(str(said)) and SECRET not in found), code
-    assert S3Client().said(exceptions.ReadTimeoutError(endpoint_url=SECRET)) is BROKE
+    assert client.said(exceptions.ReadTimeoutError(endpoint_url=SECRET)) is BROKE
 
 
 def test_what_a_client_finds_out_by_itself_is_passed_on() -> None:

@@ -8,12 +8,9 @@ that contains no part of them.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-import fastavro.schema
 import numpy as np
 
 from dp_transforms.logs import avro, id_columns, json_lines
@@ -21,15 +18,15 @@ from dp_transforms.logs.avro import decode_one_by_one
 from dp_transforms.logs.avro_schema import EventSchema, check_schema
 from dp_transforms.logs.id_columns import Events
 from dp_transforms.logs.json_lines import JsonDecoder
-from dp_transforms.logs.log_chunk import EventFields, EventFileError
+from dp_transforms.logs.log_chunk import EventFields
 from dp_transforms.logs.record_spans import RecordSpans
 from dp_transforms.logs.rejected_events import Reasons, Rows
 from dp_transforms.logs.text_files import MAX_LINE_BYTES, LineBlock
 
 RECORD_FORMATS = ("json", "avro")
 # none: the record alone. confluent: a zero byte and the schema's number in the registry, 4 bytes, before it.
-# single-object: the bytes C3 01 and the CRC-64-AVRO fingerprint of the schema, 8 bytes, before it.
-AVRO_FRAMINGS = ("none", "confluent", "single-object")
+AVRO_FRAMINGS = ("none", "confluent")
+_MAGIC, _HEADER_BYTES = b"\0", 5
 
 MAX_VALUE_BYTES = MAX_LINE_BYTES
 _PIECE_BYTES = 1 << 16
@@ -103,7 +100,8 @@ class AvroRecordDecoder:
 
     def __init__(self, fields: EventFields, schema: str, framing: str, schema_id: int | None) -> None:
         self._fields, self._schema = fields, _check_avro_schema(schema, fields)
-        self._header = _expected_header(schema, framing, schema_id)
+        self._header_bytes = _HEADER_BYTES if framing == "confluent" else 0
+        self._known = _MAGIC + (b"" if schema_id is None else schema_id.to_bytes(4, "big"))
         # New in each process, so that no writer of records can know it.
         self._end_mark = os.urandom(_END_MARK_BYTES)
         self._many = avro.BlockDecoder(self._schema.records, self._end_mark)
@@ -113,14 +111,13 @@ class AvroRecordDecoder:
     def decode(self, source: str, values: Sequence[bytes | None], positions: Rows) -> Events:
         """See `JsonRecordDecoder.decode`."""
         reasons = _by_size(values, least=0)
-        header = self._header
-        if header.size:
-            is_short = [value is not None and len(value) < header.size for value in values]
+        if self._header_bytes:
+            is_short = [value is not None and len(value) < self._header_bytes for value in values]
             reasons.add(NO_HEADER, np.flatnonzero(is_short))
-            reasons.add(NO_HEADER, _without(values, header.magic))
-            reasons.add(OTHER_SCHEMA, _without(values, header.known))
+            reasons.add(NO_HEADER, _without(values, _MAGIC))
+            reasons.add(OTHER_SCHEMA, _without(values, self._known))
         rows = reasons.good()
-        bodies = [value[header.size :] for row in rows.tolist() if (value := values[row]) is not None]
+        bodies = [value[self._header_bytes :] for row in rows.tolist() if (value := values[row]) is not None]
         spans = RecordSpans(few=1, smallest=_ALONE_BELOW)
         parts = list(spans.decode(bodies, self._decode_together, self._decode_one_by_one))
         kept = rows[np.concatenate([found for found, _ in parts] or [np.zeros(0, np.int64)])]
@@ -172,28 +169,3 @@ def _check_avro_schema(schema: str, fields: EventFields) -> EventSchema:
 def _without(values: Sequence[bytes | None], prefix: bytes) -> Rows:
     lacks = (value is not None and not value.startswith(prefix) for value in values)
     return np.flatnonzero(np.fromiter(lacks, np.bool_, len(values)))
-
-
-class _Header(NamedTuple):
-    """magic: marks the framing. known: bytes with which each value must begin. size: bytes of the whole header."""
-
-    magic: bytes
-    known: bytes
-    size: int
-
-
-def _expected_header(schema: str, framing: str, schema_id: int | None) -> _Header:
-    if framing == "none":
-        return _Header(b"", b"", 0)
-    if framing == "confluent":
-        return _Header(b"\0", b"\0" + (b"" if schema_id is None else schema_id.to_bytes(4, "big")), 5)
-    return _Header(b"\xc3\x01", b"\xc3\x01" + schema_fingerprint(schema), 10)
-
-
-def schema_fingerprint(schema: str) -> bytes:
-    """The CRC-64-AVRO fingerprint of a checked schema, as in a single-object header."""
-    try:
-        canonical = fastavro.schema.to_parsing_canonical_form(json.loads(schema))
-        return bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-    except Exception:  # fastavro documents no errors, and raises many
-        raise EventFileError("the Avro schema", "no fingerprint can be computed for it. Use another framing.") from None
