@@ -1,4 +1,4 @@
-"""All is declared in pyproject.toml, but for the README on the page of an index. Beam's ``--setup_file`` is this file."""
+"""All is declared in pyproject.toml, but for the README on the page of an index. For Beam's ``--setup_file`` too."""
 
 import pathlib
 import re
