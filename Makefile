@@ -36,7 +36,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
-  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs page-library
+  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs page-library test-wheels
 
 install: $(INSTALLED)
 
@@ -74,6 +74,19 @@ test-oldest test-newest: test-%: $(INSTALLED)
 	elif test $$code != 0; then exit $$code; fi; \
 	$(BIN)/uv pip list --quiet --python .venv-$*/bin/python | grep -E '^(apache-beam|numpy|pyarrow) ' ; \
 	.venv-$*/bin/python -m pytest -n $(JOBS) --dist loadgroup $(VERSION_TESTS)
+
+# The sdist and the wheel, in dist/; the wheel then runs in a clean environment of each Python that it is for.
+test-wheels: $(INSTALLED)
+	@rm -rf build dist
+	$(BIN)/python -m build --outdir dist
+	@for version in 3.11 3.12 3.13; do \
+	  if ! $(BIN)/uv venv --quiet --clear --python $$version .venv-wheel; then echo "NOT DONE: no Python $$version here"; continue; fi; \
+	  $(BIN)/uv pip install --quiet --python .venv-wheel/bin/python dist/*.whl || exit 1; \
+	  folder=$$(mktemp -d) && cp tests/helpers/local_run.py $$folder && cd $$folder || exit 1; \
+	  $(abspath .venv-wheel)/bin/python local_run.py >output 2>&1 || { tail output; exit 1; }; \
+	  grep -q 'heavy: a story' output || exit 1; \
+	  cd $(CURDIR) && rm -r $$folder; echo "Python $$version: the wheel runs."; \
+	done
 
 # What takes hours: the ledger's kills, crowds and steps beside a model, the script for cron over thirty nights, kills of workers and
 # task managers, demos, several clusters. And what `make test` runs, once more: here hypothesis draws afresh.
@@ -235,4 +248,4 @@ bench: $(INSTALLED) engines
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .venv-oldest .venv-newest .engines .supply-chain build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-wheel .engines .supply-chain build dist demo mutants *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

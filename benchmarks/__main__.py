@@ -10,20 +10,17 @@ from benchmarks.report import Figure
 
 _NAMES = (
     "speed",
-    "names_speed",
     "cores",
     "peers",
     "start",
     "finding",
     "dp_sqlp",
-    "utility",
     "accounting",
     "noise_comparison",
     "linear_queries",
     "run_state",
     "scale",
     "replay_on_flink",
-    "stream_purses",
     "stream_load",
 )  # in this order: a large process would count toward the peak of its children
 
@@ -39,7 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--rates", type=int, nargs="+", default=(), help="events/s that stream_load tries, rising; one: no search"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of finding, names_speed, cores and peers; default: 3")
+    parser.add_argument("--rounds", type=int, default=3, help="of finding, cores and peers; default: 3")
     parser.add_argument("--methods", nargs="+", default=(), help="finding: run these alone, keep the other rows")
     parser.add_argument("--scale", type=int, default=20, help="dp_sqlp: a so much smaller log; default: 20")
     parser.add_argument("--parts", nargs="+", default=(), help="scale: run these alone, keep the other rows")
@@ -53,7 +50,6 @@ def main() -> int:
             continue
         more = {
             "speed": {"full": options.full},
-            "names_speed": {"full": options.full, "rounds": options.rounds},
             "cores": {"full": options.full, "rounds": options.rounds},
             "peers": {"full": options.full, "rounds": options.rounds},
             "scale": {"full": options.full, "parts": options.parts},

@@ -8,11 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_epsilon
-from benchmarks.report import Figure, show_figures, write_results
+from benchmarks.report import Figure, show_figures, show_table, write_results
 from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
 from dp_transforms.accounting.target_charging import (
     ClosedFormAccountant,
@@ -42,7 +39,8 @@ def run(*, quick: bool = False) -> list[Figure]:
             figures.append(Figure("  its running figure", time.perf_counter() - started, "s", None, note))
     show_figures("Accounting: epsilon 2, delta 1e-9, 384 windows, 3 items per user", figures)
     table = [_bounds(row) for row in json.loads(_GRID.read_text(encoding="utf-8"))[: 2 if quick else None]]
-    _show_bounds(table)
+    rows = [[f"{value:{'g' if place < 3 else '.3f'}}" for place, value in enumerate(row.values())] for row in table]
+    show_table("epsilon by bound", list(table[0]), rows, texts=())
     write_results("accounting", figures, epsilon_by_bound=table)
     return figures
 
@@ -73,25 +71,3 @@ def _bounds(row: dict[str, Any]) -> dict[str, float]:
         "closed form": ClosedFormAccountant(epsilon_per_query, q, hits).epsilon(delta),
         "game, labels": GameAccountant(epsilon_per_query, between, hits).epsilon(delta),
     }
-
-
-def _show_bounds(rows: list[dict[str, float]]) -> None:
-    table = Table(title="epsilon by bound", title_justify="left", title_style="bold")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            *(
-                f"{value:g}" if name in ("epsilon_per_query", "hits", "delta") else f"{value:.3f}"
-                for name, value in row.items()
-            )
-        )
-    Console(width=None if Console().is_terminal else 150).print(table)
-
-
-def main() -> None:
-    run()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,5 @@
-"""A replay by two worker processes beside one by one process, and beside a read and group-by of pyarrow in one thread.
+"""A replay by two worker processes beside one by one process, beside one of hits, and beside a read and group-by of
+pyarrow in one thread.
 
 shh is installed as its users install it, in an environment of its own (`environments.installed_shh`). Each runs in a
 process of its own; they take turns, and each pause waits until the machine is quiet, for a minute at most: wall clock
@@ -10,47 +11,36 @@ what lies in memory between two steps.
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import pathlib
-import threading
 import time
 
 import psutil
 from rich.console import Console
 
 from benchmarks import environments, logs
-from benchmarks.processes import OUTPUT, Measurement, run_measured
+from benchmarks.processes import OUTPUT, Measurement, Watch, numbers_of, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
 _SIZES = (3_000_000, 10_000_000)
 _FULL = 30_000_000
 _PEER = "pyarrow"
-_ONE, _TWO = "1 process", "2 processes"
-_VARIANTS = {_ONE: ("--processes", "1"), _TWO: ("--processes", "2")}
-_SECONDS_BETWEEN_LOOKS = 0.05
+_ONE, _TWO, _HITS = "1 process", "2 processes", "2 processes, hits"
+_VARIANTS = {
+    _ONE: ("--processes", "1"),
+    _TWO: ("--processes", "2"),
+    _HITS: ("--mode", "hits", "--processes", "2"),
+}
 _QUIET, _SECONDS_TO_WAIT = 0.08, 60
 
 
-class PeakOfAll:
-    """While the block runs, looks at the memory of all descendants of this process."""
+class PeakOfAll(Watch):
+    """Of the memory of all descendants of this process."""
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    bytes = 0
 
-    def __enter__(self) -> PeakOfAll:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
-            self.bytes = max(self.bytes, sum(self._sizes()))
+    def look(self) -> None:
+        self.bytes = max(self.bytes, sum(self._sizes()))
 
     @staticmethod
     def _sizes() -> list[int]:
@@ -66,13 +56,13 @@ class PeakOfAll:
 
 
 def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Figure]:
-    """full: the memory of 30 million events too. quick: one million events, once, without waiting."""
+    """full: 30 million events too. quick: one million events, once, without waiting."""
     console = Console(stderr=True)
     rounds = 1 if quick else rounds
     environments.installed_shh()  # it is made before anything is measured
     measured: dict[int, dict[str, list[Measurement]]] = {}
     figures: list[Figure] = []
-    for events in (1_000_000,) if quick else _SIZES:
+    for events in (1_000_000,) if quick else (*_SIZES, *((_FULL,) if full else ())):
         log = logs.simulated_log(events)
         runs = measured[events] = {name: [] for name in (*_VARIANTS, _PEER)}
         for _ in range(rounds):
@@ -82,7 +72,7 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
                     _wait_until_quiet()
                 runs[name].append(_measured(log, name))
         figures += _figures(events, {name: min(each, key=lambda m: m.wall_seconds) for name, each in runs.items()})
-    for events in (*measured, *((_FULL,) if full else ())):
+    for events in measured:
         console.print(f"  {events:,} events, memory ...")
         with PeakOfAll() as peak:
             ended = _measured(logs.simulated_log(events), _TWO)
@@ -90,29 +80,19 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
         note = f"{ended.wall_seconds:.1f} s, {ended.cpu_seconds:.1f} s of CPU"
         figures.append(Figure(f"{events:,} events, memory of all processes", peak.bytes / 1e9, "GB", limit, note))
     show_figures("Two processes and one", figures)
-    raw = {
-        str(events): {name: [[run.wall_seconds, run.cpu_seconds] for run in each] for name, each in runs.items()}
-        for events, runs in measured.items()
-    }
-    write_results("cores", figures, rounds=rounds, columns=["wall_seconds", "cpu_seconds"], runs=raw)
+    write_results("cores", figures, rounds=rounds, runs=numbers_of(measured))
     return figures
 
 
 def _measured(log: pathlib.Path, name: str) -> Measurement:
     if name == _PEER:
         return run_measured("benchmarks.pyarrow_group_by", str(log), python=str(environments.installed_shh()))
-    start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
-    end = start + datetime.timedelta(days=logs.DAYS)
-    return run_measured(
-        "dp_transforms.cli.main",
-        *("replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", "1h"),
-        *("--epsilon", "2", "--delta", "1e-9", *_VARIANTS[name], "--output", f"{OUTPUT}.avro"),
-        python=str(environments.installed_shh()),
-    )
+    words = logs.replay(log, f"{OUTPUT}.avro", *_VARIANTS[name])
+    return run_measured(*words, python=str(environments.installed_shh()))
 
 
 def _figures(events: int, best: dict[str, Measurement]) -> list[Figure]:
-    one, two, peer = best[_ONE], best[_TWO], best[_PEER]
+    one, two, hits, peer = best[_ONE], best[_TWO], best[_HITS], best[_PEER]
     large = events == max(_SIZES)
     of = f"{events:,} events"
     return [
@@ -123,6 +103,11 @@ def _figures(events: int, best: dict[str, Measurement]) -> list[Figure]:
             (">=", 1.7) if large else None,
             f"{one.wall_seconds:.1f} s / {two.wall_seconds:.1f} s;"
             f" CPU {one.cpu_seconds:.1f} s / {two.cpu_seconds:.1f} s",
+        ),
+        Figure(
+            f"{of}: looks / hits",
+            two.wall_seconds / hits.wall_seconds,
+            note=f"{two.wall_seconds:.1f} s / {hits.wall_seconds:.1f} s",
         ),
         Figure(
             f"{of}: 2 processes / pyarrow in one thread",

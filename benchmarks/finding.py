@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.finding_logs import LogPairs, all_logs
 from benchmarks.finding_methods import DELTA, EPSILON, METHODS, MODES, OURS
 from benchmarks.found_pairs import SIZES, columns
-from benchmarks.report import Figure, read_results, show_figures, write_results
+from benchmarks.report import Figure, read_results, show_figures, show_table, write_results
 
 # (log, method): at least so many pairs
 _WANTED = {
@@ -93,11 +92,10 @@ def _figures(log: str, rows: list[Row]) -> Iterator[Figure]:
 
 
 def _show(log: LogPairs, rows: list[Row]) -> None:
-    table = Table(title=f"{log.name}: {len(log):,} (user, window, item)", title_justify="left", title_style="bold")
-    for heading in ("method", "pairs", *(f">= {size:,}" for size in SIZES), "below T/2", "of nobody", "note"):
-        table.add_column(heading, justify="left" if heading in ("method", "note") else "right")
+    heads = ("method", "pairs", *(f">= {size:,}" for size in SIZES), "below T/2", "of nobody", "note")
+    cells = []
     for row in rows:
         shares = ["-" if row[f"recall_{size}"] is None else f"{row[f'recall_{size}']:.1%}" for size in SIZES]
         numbers = [f"{row['pairs']:,.0f}", *shares, f"{row['below_half']:.2%}", f"{row['of_nobody']:.1f}"]
-        table.add_row(row["method"], *numbers, row["note"])
-    Console(width=None if Console().is_terminal else 170).print(table)
+        cells.append((row["method"], *numbers, row["note"]))
+    show_table(f"{log.name}: {len(log):,} (user, window, item)", heads, cells, texts=(0, len(heads) - 1))

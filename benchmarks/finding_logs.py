@@ -157,7 +157,7 @@ def _simulated() -> LogPairs:
     path = logs.data_folder() / f"simulated_{_SIMULATED_DAYS}_days.parquet"
     if not path.exists():
         run_measured(
-            *("dp_transforms.cli.main", "simulate", "--events", str(_SIMULATED_EVENTS)),
+            *(logs.COMMAND, "simulate", "--events", str(_SIMULATED_EVENTS)),
             *("--users", str(_SIMULATED_USERS), "--items", str(_SIMULATED_ITEMS), "--start", logs.START),
             *("--days", str(_SIMULATED_DAYS), "--seed", str(logs.SEED), "--output", str(path)),
         )

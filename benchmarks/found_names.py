@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from benchmarks.finding_logs import LogPairs
 from benchmarks.found_pairs import FoundPairs, found_cells
+from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.item_namer import ItemNamer
@@ -34,7 +35,6 @@ LOOKS_ALONE: dict[str, Any] = {
     "known_error": 1e-5,
     "hits_per_user": 0,
 }
-_COMMAND = "dp_transforms.cli.main"
 
 
 def replay(log: LogPairs, plan: Plan) -> FoundPairs:
@@ -42,7 +42,7 @@ def replay(log: LogPairs, plan: Plan) -> FoundPairs:
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         report, stored = Path(folder) / "report.jsonl", Path(folder) / "plan.json"
         stored.write_text(plan.to_json(), encoding="utf-8")
-        run_measured(_COMMAND, *log.replay_arguments(str(report), "--plan", str(stored)))
+        run_measured(COMMAND, *log.replay_arguments(str(report), "--plan", str(stored)))
         windows, items = _read_report(log, report)
     reported, of_nobody = found_cells(log, windows, items)
     if plan.looks is not None:

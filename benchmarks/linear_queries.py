@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.report import Figure, show_figures, write_results
+from benchmarks.report import Figure, show_figures, show_table, write_results
 from dp_transforms.accounting.composition import (
     optimal_composition_delta,
     smallest_safe_argument,
@@ -226,17 +224,5 @@ def _records_needed() -> list[Figure]:
 
 
 def _show_errors(title: str, numbers: list[int], errors: dict[str, list[float]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in ("", *(f"k = {number:,}" for number in numbers)):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, line in errors.items():
-        table.add_row(name, *(f"{error:.3f}" for error in line))
-    Console(width=None if Console().is_terminal else 150).print(table)
-
-
-def main() -> None:
-    run()
-
-
-if __name__ == "__main__":
-    main()
+    rows = [(name, *(f"{error:.3f}" for error in line)) for name, line in errors.items()]
+    show_table(title, ("", *(f"k = {number:,}" for number in numbers)), rows)

@@ -24,11 +24,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
-from benchmarks.report import Figure, show_figures, write_results
+from benchmarks.report import Figure, show_figures, show_table, write_results
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import Accountant, OptimalComposition, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
@@ -121,18 +118,6 @@ def run(*, quick: bool = False) -> list[Figure]:
 
 
 def _show(title: str, rows: list[dict[str, float]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for name in rows[0]:
-        table.add_column(name, justify="right")
-    for row in rows:
-        scales = [f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" for name, value in row.items() if name != "hits"]
-        table.add_row(f"{row['hits']:.0f}", *scales)
-    Console(width=None if Console().is_terminal else 150).print(table)
-
-
-def main() -> None:
-    run()
-
-
-if __name__ == "__main__":
-    main()
+    texts = [[f"{value:,.{1 if value < 1000 else 0}f}" for value in list(row.values())[1:]] for row in rows]
+    cells = [(f"{row['hits']:.0f}", *scales) for row, scales in zip(rows, texts, strict=True)]
+    show_table(title, list(rows[0]), cells, texts=())

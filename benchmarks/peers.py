@@ -8,19 +8,17 @@ thousand events too: that is its start, and what it takes beyond that is its tim
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from benchmarks import environments, logs
 from benchmarks.cores import PeakOfAll
-from benchmarks.processes import Measurement, run_measured
+from benchmarks.processes import Measurement, numbers_of, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
 _EVENTS, _FULL, _QUICK, _LARGE, _OF_START = 1_000_000, 3_000_000, 20_000, 10_000_000, 1000
@@ -32,31 +30,20 @@ _PYARROW = "pyarrow group-by, 1 thread, no privacy"
 
 @dataclasses.dataclass(frozen=True)
 class _Peer:
-    """words: of its command, for a log and the path of a report. python: of its environment."""
+    """words: a module and its words, for a log and the path of a report. python: of its environment."""
 
-    module: str
-    words: Callable[[Path, Path], list[str]]
+    words: Callable[[Path, Path], Sequence[str]]
     python: Callable[[], str] = lambda: str(environments.installed_shh())
 
 
 def _replay(processes: int) -> _Peer:
-    start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
-    end = (start + datetime.timedelta(days=logs.DAYS)).isoformat()
-    usual = ("--start", logs.START, "--end", end, "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
-    return _Peer(
-        "dp_transforms.cli.main",
-        lambda log, report: [
-            *("replay", str(log), *usual, "--processes", str(processes)),
-            *("--output", str(report)),
-        ],
-    )
+    return _Peer(lambda log, report: logs.replay(log, report, "--processes", str(processes)))
 
 
 def _pipeline_dp(backend: str, task: str) -> _Peer:
     packages = ("pyarrow", "apache-beam") if backend == "beam" else ("pyarrow",)
     return _Peer(
-        "benchmarks.pipeline_dp_replay",
-        lambda log, _: [backend, task, str(log), str(_HOUR), str(_CAP)],
+        lambda log, _: ["benchmarks.pipeline_dp_replay", backend, task, str(log), str(_HOUR), str(_CAP)],
         lambda: str(environments.pipeline_dp(*packages)),
     )
 
@@ -68,11 +55,11 @@ PEERS = {
     "PipelineDP, local backend, counts": _pipeline_dp("local", "counts"),
     "PipelineDP on Beam, names": _pipeline_dp("beam", "names"),
     "PipelineDP on Beam, counts": _pipeline_dp("beam", "counts"),
-    "Beam Count.PerElement, rows, no privacy": _Peer("benchmarks.beam_elements", lambda log, _: [str(log), str(_HOUR)]),
+    "Beam Count.PerElement, rows, no privacy": _Peer(lambda log, _: ["benchmarks.beam_elements", str(log), str(_HOUR)]),
     "Beam Count.PerElement, columns, no privacy": _Peer(
-        "benchmarks.beam_elements", lambda log, _: [str(log), str(_HOUR), "columns"]
+        lambda log, _: ["benchmarks.beam_elements", str(log), str(_HOUR), "columns"]
     ),
-    _PYARROW: _Peer("benchmarks.pyarrow_group_by", lambda log, _: [str(log)]),
+    _PYARROW: _Peer(lambda log, _: ["benchmarks.pyarrow_group_by", str(log)]),
 }
 _AT_LARGE = (_ONE, _TWO, _PYARROW)
 
@@ -129,12 +116,8 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
             row.peak_bytes = peak.bytes
     figures = list(_figures(rows))
     show_figures(f"Replays of {events:,} events beside peers", figures)
-    raw = {
-        str(size): {name: [[run.wall_seconds, run.cpu_seconds] for run in each] for name, each in of_size.items()}
-        for size, of_size in runs.items()
-    }
-    columns = ["wall_seconds", "cpu_seconds"]
-    write_results("peers", figures, rounds=rounds, rows=_as_dicts(rows), columns=columns, runs=raw)
+    as_dicts = [dataclasses.asdict(row) for row in rows]
+    write_results("peers", figures, rounds=rounds, rows=as_dicts, runs=numbers_of(runs))
     return figures
 
 
@@ -142,7 +125,7 @@ def _measured(peer: _Peer, log: Path) -> tuple[Measurement, int | None]:
     """And how many items in windows were published."""
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
         report = Path(folder) / "report.jsonl"
-        ended = run_measured(peer.module, *peer.words(log, report), python=peer.python())
+        ended = run_measured(*peer.words(log, report), python=peer.python())
         if report.exists():
             records = map(json.loads, report.read_text(encoding="utf-8").splitlines())
             return ended, sum(len(record.get("heavy_hitters", ())) for record in records)
@@ -178,7 +161,3 @@ def _figures(rows: list[Row]) -> Iterator[Figure]:
             one, two = ours[row.events, _ONE], ours[row.events, _TWO]
             note = f"CPU without start / ours by 1 process: {cpu / one.rest[1]:.1f}; all CPU: {row.cpu / one.cpu:.1f}"
             yield Figure(f"{name}: clock / ours by 2 processes", row.seconds / two.seconds, "", None, note)
-
-
-def _as_dicts(rows: list[Row]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(row) for row in rows]

@@ -9,8 +9,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 OUTPUT = "{OUTPUT}"
 
@@ -25,6 +27,31 @@ class Measurement:
     pipeline_seconds: float
     peak_bytes: int
     output: str
+
+
+class Watch:
+    """While the block runs, `look` is called again and again, in a thread."""
+
+    seconds_between_looks = 0.05
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while not self._done.wait(self.seconds_between_looks):
+            self.look()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
 
 
 def run_measured(module: str, *arguments: str, python: str = sys.executable) -> Measurement:
@@ -62,3 +89,12 @@ def medians(measurements: Sequence[Measurement]) -> Measurement:
         max(m.peak_bytes for m in measurements),
         measurements[-1].output,
     )
+
+
+def numbers_of(runs: Any) -> Any:
+    """All measurements in dicts and lists of any depth, to keep: without what was printed."""
+    if isinstance(runs, Measurement):
+        return {name: value for name, value in dataclasses.asdict(runs).items() if name != "output"}
+    if isinstance(runs, Mapping):
+        return {str(name): numbers_of(each) for name, each in runs.items()}
+    return [numbers_of(each) for each in runs]

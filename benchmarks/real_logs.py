@@ -8,8 +8,6 @@ import json
 import os
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -51,41 +49,16 @@ GLOBO_HOURLY = RealLog("globo_news", 1_506_826_800, 384, 3_600)  # 2017-10-01T03
 MOVIES_WEEKLY = RealLog("movietweetings_2013", 1_362_009_600, 36, 604_800)  # 2013-02-28T00:00:00Z
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Pairs:
-    """Distinct (window, item, user), sorted. windows, items, users: int64[n]; items are the log's own numbers."""
-
-    windows: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
-    users: npt.NDArray[np.int64]
-
-    def holders(self) -> dict[tuple[int, int], int]:
-        """Distinct users of each (window, item)."""
-        cells = np.stack([self.windows, self.items], axis=1)
-        starts = np.flatnonzero(np.any(np.diff(cells, axis=0, prepend=cells[:1] - 1), axis=1))
-        counts = np.diff(np.append(starts, len(cells)))
-        return {(int(w), int(i)): int(n) for (w, i), n in zip(cells[starts], counts, strict=True)}
-
-
-def read_pairs(log: RealLog) -> Pairs:
+def holders_of(log: RealLog) -> dict[tuple[int, int], int]:
+    """Distinct users of each (window, item); items are the log's own numbers."""
     table = pq.read_table(log.path)
     time = table.column("timestamp").to_numpy()
     inside = (time >= log.start_seconds * 1000) & (time < log.end_seconds * 1000)
     windows = (time[inside] - log.start_seconds * 1000) // (log.window_seconds * 1000)
-    grouped = (
-        pa.table(
-            {
-                "window": windows,
-                "item": table.column("item").to_numpy()[inside],
-                "user": table.column("user").to_numpy()[inside],
-            }
-        )
-        .group_by(["window", "item", "user"])
-        .aggregate([])
-    )
-    columns = [grouped.column(name).to_numpy() for name in ("window", "item", "user")]
-    order = np.lexsort(columns[::-1])
-    return Pairs(*(column[order] for column in columns))
+    columns = {"window": windows, **{name: table.column(name).to_numpy()[inside] for name in ("item", "user")}}
+    counted = pa.table(columns).group_by(["window", "item"]).aggregate([("user", "count_distinct")])
+    cells = zip(counted["window"].to_pylist(), counted["item"].to_pylist(), strict=True)
+    return dict(zip(cells, counted["user_count_distinct"].to_pylist(), strict=True))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import filecmp
 import os
 import pathlib
 import tempfile
-import threading
 import time
+from collections.abc import Sequence
 
 import psutil
 from rich.console import Console
 
 from benchmarks import logs
-from benchmarks.processes import run_measured
+from benchmarks.processes import Watch, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.reports import read_report_file
 
-_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--window", "1h")
-_SECONDS_BETWEEN_LOOKS = 0.1
 _LARGEST = 100_000_000
 _TASK_HEAP_MEGABYTES = 768
 _MOST_MEGABYTES = 2000  # of a worker, whatever the log
@@ -43,20 +40,16 @@ class Use:
     peak_bytes: int = 0
 
 
-class _Watch:
-    """Looks again and again at the descendants of this process: a worker is gone before it could be asked."""
+class _Watch(Watch):
+    """Of the descendants of this process: a worker is gone before it could be asked."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._cpu: dict[tuple[int, float], tuple[str, float, float]] = {}  # kind, first, latest
         self._peaks: dict[str, int] = {}
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.look(started=True)
 
-    def _run(self) -> None:
-        while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
-            self.look(started=False)
-
-    def look(self, *, started: bool) -> None:
+    def look(self, *, started: bool = False) -> None:
         """started: processes that are seen now for the first time had used their CPU before."""
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -76,15 +69,6 @@ class _Watch:
         for kind, first, used in self._cpu.values():
             found[kind].cpu_seconds += used - first
         return found
-
-    def __enter__(self) -> _Watch:
-        self.look(started=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
 
 
 def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
@@ -113,10 +97,12 @@ def _measure(
     name: str, log: pathlib.Path, key: pathlib.Path, workers: int, place: pathlib.Path
 ) -> tuple[list[Figure], dict[str, object]]:
     there, here = place / "there.jsonl", place / "here.jsonl"
-    wall, uses = _on_flink(_words(log, key, there), workers, place / "cluster")
+    key_words = ("--noise-key-file", str(key))
+    wall, uses = _on_flink(logs.replay(log, there, *key_words), workers, place / "cluster")
     header, reports = read_report_file(there)
     windows = sum(1 for _ in reports)
-    again = run_measured("benchmarks.replay_again", header.run_id, *_words(log, key, here), "--processes", str(workers))
+    _, *words = logs.replay(log, here, *key_words, "--processes", str(workers))
+    again = run_measured("benchmarks.replay_again", header.run_id, *words)
     is_same = filecmp.cmp(here, there, shallow=False)
     parts = ", ".join(f"{kind} {use.cpu_seconds:.0f}" for kind, use in sorted(uses.items()))
     cpu = sum(use.cpu_seconds for use in uses.values())
@@ -132,16 +118,7 @@ def _measure(
     return figures, {kind: dataclasses.asdict(use) for kind, use in uses.items()}
 
 
-def _words(log: pathlib.Path, key: pathlib.Path, output: pathlib.Path) -> list[str]:
-    start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
-    end = start + datetime.timedelta(days=logs.DAYS)
-    return [
-        "replay", str(log), "--start", logs.START, "--end", end.isoformat(), *_BUDGET,
-        "--noise-key-file", str(key), "--output", str(output),
-    ]  # fmt: skip
-
-
-def _on_flink(words: list[str], workers: int, folder: pathlib.Path) -> tuple[float, dict[str, Use]]:
+def _on_flink(words: Sequence[str], workers: int, folder: pathlib.Path) -> tuple[float, dict[str, Use]]:
     folder.mkdir()
     with (
         FlinkCluster(folder, workers, task_heap_megabytes=_TASK_HEAP_MEGABYTES) as cluster,
@@ -150,7 +127,6 @@ def _on_flink(words: list[str], workers: int, folder: pathlib.Path) -> tuple[flo
     ):
         started = time.perf_counter()
         words = [*words, "--flink-master", cluster.address, "--worker-pool", pool.address]
-        words += ["--parallelism", str(workers), "--", f"--sdk_worker_parallelism={workers}"]
-        run_measured("dp_transforms.cli.main", *words)
+        run_measured(*words, "--parallelism", str(workers), "--", f"--sdk_worker_parallelism={workers}")
         wall = time.perf_counter() - started
     return wall, watch.uses()

@@ -8,7 +8,7 @@ import json
 import operator
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +35,30 @@ class Figure:
         relation, bound = self.target
         return {">=": operator.ge, "<=": operator.le, "<": operator.lt}[relation](self.value, bound)
 
+    @property
+    def target_text(self) -> str:
+        return f"{self.target[0]} {format_value(self.target[1], self.unit)}" if self.target else ""
+
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "passed": self.passed}
 
 
 def show_figures(title: str, figures: Sequence[Figure]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for heading, justify in (("", "left"), ("measured", "right"), ("target", "right"), ("", "left"), ("note", "left")):
-        table.add_column(heading, justify=justify, overflow="fold")  # type: ignore[arg-type]
     marks = {True: "[green]pass[/]", False: "[bold red]MISSED[/]", None: ""}
-    for figure in figures:
-        target = f"{figure.target[0]} {format_value(figure.target[1], figure.unit)}" if figure.target else ""
-        measured = format_value(figure.value, figure.unit)
-        table.add_row(figure.name, measured, target, marks[figure.passed], figure.note)
+    rows = [
+        (figure.name, format_value(figure.value, figure.unit), figure.target_text, marks[figure.passed], figure.note)
+        for figure in figures
+    ]
+    show_table(title, ("", "measured", "target", "", "note"), rows, texts=(0, 3, 4))
+
+
+def show_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], texts: Collection[int] = (0,)) -> None:
+    """On the terminal. texts: numbers of the columns that hold no numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for place, head in enumerate(heads):
+        table.add_column(head, justify="left" if place in texts else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     Console(width=None if Console().is_terminal else 150).print(table)
 
 

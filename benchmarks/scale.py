@@ -17,16 +17,13 @@ from rich.console import Console
 from benchmarks import logs
 from benchmarks.processes import run_measured
 from benchmarks.report import Figure, read_results, show_figures, write_results
-from benchmarks.skewed_logs import KINDS, skewed_log
 from benchmarks.stage_costs import makespan
 
 _HOUR = 3600
 _EVENTS_PER_SHARD = 500_000
 _LEAST_SHARDS = 8
-_AS_AT_HOME = 0
 _SIZES, _LARGE = (1_000_000, 3_000_000, 10_000_000), (30_000_000, 100_000_000)
 _MIDDLE, _SMALL = 3_000_000, 100_000
-_SMALL_GROUP = 10_000
 _WORKERS = (2, 4)
 _LIMIT = (">=", 0.5)
 _ROUNDS = 2
@@ -43,19 +40,10 @@ class _Part:
         self._rounds = 1 if quick else _ROUNDS
         self._console = Console(stderr=True)
 
-    def stages(
-        self,
-        name: str,
-        log: Path,
-        window: int = _HOUR,
-        shards: int | None = None,
-        mode: str = "looks",
-        workers: int = 1,
-    ) -> Cost:
+    def stages(self, name: str, log: Path, workers: int = 1) -> Cost:
         """The round that took less CPU. workers: so many the log is cut for."""
-        if shards is None:
-            shards = max(_LEAST_SHARDS, -(-logs.rows_of(log) // _EVENTS_PER_SHARD))
-        words = (str(log), str(window), str(shards), mode, str(workers))
+        shards = max(_LEAST_SHARDS, -(-logs.rows_of(log) // _EVENTS_PER_SHARD))
+        words = (str(log), str(_HOUR), str(shards), str(workers))
         found = [self._last_line(name, "benchmarks.stage_costs", *words) for _ in range(self._rounds)]
         self.costs[name] = min(found, key=lambda cost: sum(cost["seconds"].values()))
         return self.costs[name]
@@ -80,64 +68,16 @@ def _large(part: _Part) -> Iterator[Figure]:
         yield from _of_size(part.stages(f"{events:,} events", logs.simulated_log(events)))
 
 
-def _shards(part: _Part) -> Iterator[Figure]:
-    for shards in (8, 64, 512):
-        name = f"{part.middle:,} events in {shards} shards"
-        yield _microseconds(name, part.stages(name, logs.simulated_log(part.middle), shards=shards))
-
-
-def _formats(part: _Part) -> Iterator[Figure]:
-    """Logs that come in small pieces."""
-    for ending in ("jsonl", "csv", "avro"):
-        for shards in (8, 64):
-            name = f"{part.middle:,} events as {ending} in {shards} shards"
-            yield _microseconds(name, part.stages(name, logs.simulated_log(part.middle, ending), shards=shards))
-    small = logs.derived_log("grouped", logs.simulated_log(part.middle), _SMALL_GROUP)
-    for shards in (8, 64):
-        name = f"{part.middle:,} events in row groups of {_SMALL_GROUP:,}, {shards} shards"
-        yield _microseconds(name, part.stages(name, small, shards=shards))
-
-
-def _windows(part: _Part) -> Iterator[Figure]:
-    for window, words in ((86_400, "16 windows"), (_HOUR, "384 windows"), (138, "10,017 windows")):
-        name = f"{part.middle:,} events, {words}"
-        yield _microseconds(name, part.stages(name, logs.simulated_log(part.middle), window))
-
-
-def _shapes(part: _Part) -> Iterator[Figure]:
-    """Other numbers of users and items."""
-    for users, items in ((0.01, 50_000), (0.1, 50_000), (1.0, 50_000), (0.1, 500), (0.1, 1_000_000)):
-        log = logs.simulated_log(part.middle, users_per_event=users, items=items)
-        name = f"{part.middle:,} events, {int(part.middle * users):,} users, {items:,} items"
-        yield _microseconds(name, part.stages(name, log))
-
-
 def _skew(part: _Part) -> Iterator[Figure]:
     even = logs.simulated_log(part.middle)
     for workers in _WORKERS:
         costs = {
-            kind: part.stages(f"skew: {kind}, {workers} workers", skewed_log(kind, even), workers=workers)
-            for kind in KINDS
+            kind: part.stages(f"skew: {kind}, {workers} workers", logs.derived_log(kind, even), workers=workers)
+            for kind in logs.SKEW
         }
-        for kind, words in KINDS.items():
+        for kind, words in logs.SKEW.items():
             if kind != "even":
                 yield _under_skew(f"names, {words}", costs[kind], costs["even"], workers)
-
-
-def _monitored_skew(part: _Part) -> Iterator[Figure]:
-    """An item that everybody holds, in the modes where a shard of items has all holders of its items."""
-    even = logs.simulated_log(part.middle)
-    for mode in ("hits", "hits-with-counts"):
-        for window, words in ((_HOUR, "384 windows"), (logs.DAYS * 86_400, "one window")):
-            costs = {
-                kind: part.stages(f"{mode}, {words}: {kind}", skewed_log(kind, even), window, _AS_AT_HOME, mode=mode)
-                for kind in ("even", "one item")
-            }
-            name = f"{mode}, {words}, {KINDS['one item']}"
-            yield _microseconds(f"{mode}, {words}, even", costs["even"])
-            yield _microseconds(name, costs["one item"])
-            for workers in _WORKERS:
-                yield _under_skew(name, costs["one item"], costs["even"], workers)
 
 
 def _monitor(part: _Part) -> Iterator[Figure]:
@@ -151,12 +91,7 @@ def _monitor(part: _Part) -> Iterator[Figure]:
 _PARTS: dict[str, Callable[[_Part], Iterator[Figure]]] = {
     "sizes": _sizes,
     "large": _large,
-    "shards": _shards,
-    "formats": _formats,
-    "windows": _windows,
-    "shapes": _shapes,
     "skew": _skew,
-    "monitored_skew": _monitored_skew,
     "monitor": _monitor,
 }
 PARTS = tuple(_PARTS)

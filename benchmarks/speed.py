@@ -7,17 +7,15 @@ time is given beside them. The variants of a comparison run in turn, several tim
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import draws, logs
-from benchmarks.processes import OUTPUT, Measurement, medians, run_measured
+from benchmarks.processes import OUTPUT, Measurement, medians, numbers_of, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
 _HOUR = 3600
-_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--mode", "hits")
 # 100 and 10,000 whole windows: the last 40 minutes of the log are left out.
 _RANGE_SECONDS = 1_380_000
 _PEER_EVENTS = 1_000_000
@@ -42,18 +40,18 @@ def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
         measured.setdefault(name, []).append(run_measured(module, *arguments))
 
     for _ in range(rounds):
-        measure("parquet", "dp_transforms.cli.main", *_replay(parquet))
+        measure("parquet", *_replay(parquet))
         measure("peer", "benchmarks.beam_elements", str(prefix), str(_HOUR))
-        measure("small", "dp_transforms.cli.main", *_replay(small))
+        measure("small", *_replay(small))
         for ending, path in others.items():
-            measure(ending, "dp_transforms.cli.main", *_replay(path))
+            measure(ending, *_replay(path))
         for windows in (100, 10_000):
-            measure(f"{windows} windows", "dp_transforms.cli.main", *_replay_in_windows(parquet, windows))
-            measure(f"{windows} windows, shuffled", "dp_transforms.cli.main", *_replay_in_windows(shuffled, windows))
+            measure(f"{windows} windows", *_replay_in_windows(parquet, windows))
+            measure(f"{windows} windows, shuffled", *_replay_in_windows(shuffled, windows))
     if full:
         measure("peer, all events", "benchmarks.beam_elements", str(parquet), str(_HOUR))
     if not quick:
-        measure("three times as many", "dp_transforms.cli.main", *_replay(logs.simulated_log(3 * events)))
+        measure("three times as many", *_replay(logs.simulated_log(3 * events)))
 
     results = {name: medians(runs) for name, runs in measured.items()}
     figures = _figures(results, events, prefix_events, rounds)
@@ -61,21 +59,16 @@ def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
     if quick:  # the targets are those of the large log
         figures = [dataclasses.replace(figure, target=None) for figure in figures]
     show_figures(f"Speed and memory, {events:,} events", figures)
-    raw = {name: [_numbers(run) for run in runs] for name, runs in measured.items()}
-    write_results("speed", figures, events=events, peer_events=prefix_events, runs=raw)
+    write_results("speed", figures, events=events, peer_events=prefix_events, runs=numbers_of(measured))
     return figures
 
 
-def _replay(log: Path, window: str = "1h", seconds: int = logs.DAYS * 86_400) -> list[str]:
-    start = datetime.datetime.fromisoformat(logs.START.replace("Z", "+00:00"))
-    end = start + datetime.timedelta(seconds=seconds)
-    return [
-        "replay", str(log), "--start", logs.START, "--end", end.isoformat(), "--window", window, *_BUDGET,
-        "--output", f"{OUTPUT}.jsonl", "--processes", "1",
-    ]  # fmt: skip
+def _replay(log: Path, window: str = "1h", seconds: int = logs.DAYS * 86_400) -> tuple[str, ...]:
+    more = ("--mode", "hits", "--processes", "1")
+    return logs.replay(log, f"{OUTPUT}.jsonl", *more, window=window, seconds=seconds)
 
 
-def _replay_in_windows(log: Path, windows: int) -> list[str]:
+def _replay_in_windows(log: Path, windows: int) -> tuple[str, ...]:
     return _replay(log, f"{_RANGE_SECONDS // windows}s", _RANGE_SECONDS)
 
 
@@ -119,12 +112,3 @@ def _figures(results: dict[str, Measurement], events: int, prefix_events: int, r
         ratio = many.wall_seconds / few.wall_seconds
         figures.append(Figure(f"10,000 windows / 100 windows{order}", ratio, "", target, note))
     return figures
-
-
-def _numbers(run: Measurement) -> dict[str, float]:
-    return {
-        "wall_seconds": run.wall_seconds,
-        "cpu_seconds": run.cpu_seconds,
-        "pipeline_seconds": run.pipeline_seconds,
-        "peak_bytes": run.peak_bytes,
-    }

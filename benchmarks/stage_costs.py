@@ -1,7 +1,7 @@
 """What each stage of a replay costs: seconds of CPU and bytes that travel, by the size and the shape of a log.
 
 The steps of the pipeline run one after the other in this process, without an engine: ``python -m benchmarks.stage_costs
-LOG WINDOW_SECONDS SHARDS [RELEASE [WORKERS]]`` prints one line of JSON. A process of its own for each, so that memory
+LOG WINDOW_SECONDS SHARDS [WORKERS]`` prints one line of JSON. A process of its own for each, so that memory
 is its own too. What is loaded for the first block of a log is the start, and does not count.
 """
 
@@ -19,31 +19,24 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from benchmarks import logs
-from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs import EventFields, find_log_chunks, read_joined, read_log_chunk, spread_chunks
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, parse_utc
 from dp_transforms.stages.read_pairs import PackPairs
 from dp_transforms.stages.release_stages import Cuts, stages_of
 from dp_transforms.stages.stage import AtOnceStep, Sharding
-from dp_transforms.stages.windows import candidates_in_order
-from dp_transforms.workers.step import Step
 from tests.helpers.trials import trial_of
 
-CHUNKS, USERS, ITEMS, MONITOR = "chunks of the log", "shards of users", "shards of items", "monitor"
+CHUNKS, USERS, ITEMS = "chunks of the log", "shards of users", "shards of items"
 _SECRET = bytes(range(32))
 
 
 @dataclasses.dataclass(frozen=True)
 class StageCosts:
-    """seconds: of CPU, by stage. tasks: the same of each chunk of the log (reading and hashing), of each shard of users
-    and of each shard of items, and of the monitor, where there is one: what an engine can give to different workers.
-    user_bytes, item_bytes: that travel to the users' and to the items' shards. messages: of both. result_bytes: of what
-    is named, or of the candidates that all go to the monitor. peak_bytes: of this process, which also holds all that
-    travels.
+    """Of mode looks. seconds: of CPU, by stage. tasks: the same of each chunk of the log (reading and hashing), of each
+    shard of users and of each shard of items: what an engine can give to different workers. user_bytes, item_bytes:
+    that travel to the users' and to the items' shards. messages: of both. result_bytes: of what is named. peak_bytes:
+    of this process, which also holds all that travels.
     """
 
     events: int
@@ -88,43 +81,21 @@ def makespan(tasks: dict[str, list[float]], workers: int) -> float:
     return seconds
 
 
-@dataclasses.dataclass(frozen=True)
-class _Release:
-    """Its steps between the log and the reports. stages: what the two of users and of items do."""
-
-    packing: PackPairs
-    stages: tuple[str, str]
-    of_users: Step
-    of_items: Step
-
-
-def _release(settings: TrialPlan, shards: int) -> _Release:
-    pays_looks = settings.looks is not None
-    cuts = Cuts.of(settings.schedule, pays_looks=pays_looks, shards=shards or None)
-    stages = stages_of(settings, None, is_replay=True)
-    by_window = Sharding(cuts.windows.windows_per_slab, 1)
-    return _Release(
-        PackPairs(settings.schedule, cuts.users, by_item=pays_looks),
-        ("weigh users", "name items") if pays_looks else ("bound users", "find candidates"),
-        AtOnceStep(stages.users, cuts.users, cuts.users),
-        AtOnceStep(stages.items, cuts.users, by_window),
-    )
-
-
-def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", workers: int = 1) -> StageCosts:
-    """A plan for ε = 2 over the days of `logs`. shards: of users and of items; in modes of hits in each group of
-    windows (`Sharding.of_windows`), 0 for as many as a replay at home has. workers: for so many the log is cut and
+def measure(log: str, window_seconds: int, shards: int, workers: int = 1) -> StageCosts:
+    """A plan for ε = 2 over the days of `logs`. shards: of users and of items. workers: for so many the log is cut and
     joined (`spread_chunks`)."""
     start = parse_utc(logs.START)
     end = start + logs.DAYS * 86_400 // window_seconds * window_seconds
     schedule = WindowSchedule.fixed(start, end, window_seconds)
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode=mode)
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule)
     settings = trial_of(plan, stream="events", run_id="scale")
     fields, keys, counts = EventFields(), settings.stream_keys(_SECRET), Counter[str]()
-    steps = _release(settings, shards)
+    cuts = Cuts.of(schedule, pays_looks=True, shards=shards)
+    packing = PackPairs(schedule, cuts.users, by_item=True)
+    stages = stages_of(settings, None, is_replay=True)
     chunks = list(find_log_chunks([log], fields))
     for block in itertools.islice(read_log_chunk(chunks[0], fields), 1):
-        list(steps.packing.pack(block.batch, keys, None, Counter()))
+        list(packing.pack(block.batch, keys, None, Counter()))
     clock = _Clock()
     users: dict[tuple[int, int], list[bytes]] = defaultdict(list)
     events = 0
@@ -132,22 +103,19 @@ def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", wor
         with clock.task(CHUNKS):
             for block in clock.take("read", read_joined(joined, fields)):
                 events += len(block.batch)
-                for shard, blob in clock.take("hash and sort", steps.packing.pack(block.batch, keys, None, counts)):
+                for shard, blob in clock.take("hash and sort", packing.pack(block.batch, keys, None, counts)):
                     users[shard].append(blob)
     items: dict[tuple[int, int], list[bytes]] = defaultdict(list)
-    weigh, find = steps.of_users.start(_SECRET), steps.of_items.start(_SECRET)
+    weigh = AtOnceStep(stages.users, cuts.users, cuts.users).start(_SECRET)
+    name = AtOnceStep(stages.items, cuts.users, Sharding(cuts.windows.windows_per_slab, 1)).start(_SECRET)
     for group in users.items():
         with clock.task(USERS):
-            for shard, blob in clock.take(steps.stages[0], weigh(group, counts)):
+            for shard, blob in clock.take("weigh users", weigh(group, counts)):
                 items[shard].append(blob)
     found = []
     for group in items.items():
         with clock.task(ITEMS):
-            found += clock.take(steps.stages[1], find(group, counts))
-    results = [blob for _, blob in found]
-    if settings.looks is None:
-        with clock.task(MONITOR):
-            clock.take("monitor", _reports(results, settings, keys))
+            found += clock.take("name items", name(group, counts))
     return StageCosts(
         events,
         dict(clock.seconds),
@@ -155,18 +123,11 @@ def measure(log: str, window_seconds: int, shards: int, mode: str = "looks", wor
         sum(len(blob) for blobs in users.values() for blob in blobs),
         sum(len(blob) for blobs in items.values() for blob in blobs),
         sum(map(len, users.values())) + sum(map(len, items.values())),
-        sum(map(len, results)),
+        sum(len(blob) for _, blob in found),
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 
 
-def _reports(candidates: list[bytes], settings: TrialPlan, keys: StreamKeys) -> Iterator[object]:
-    """What the monitor says. candidates: packed `ItemHolders`, of all windows."""
-    windows = candidates_in_order([ItemHolders.from_bytes(blob) for blob in candidates])
-    yield from HeavyHitterMonitor(settings, keys).close_windows(windows, MonitorState())
-
-
 if __name__ == "__main__":
-    path, seconds, shards, *more = sys.argv[1:]
-    mode, workers = [*more, *("looks", "1")[len(more) :]]
-    print(json.dumps(dataclasses.asdict(measure(path, int(seconds), int(shards), mode, int(workers)))))
+    path, *numbers = sys.argv[1:]
+    print(json.dumps(dataclasses.asdict(measure(path, *map(int, numbers)))))

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ from benchmarks import logs
 from benchmarks.processes import run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
-_BUDGET = ("--epsilon", "2", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-17")
+_PLAN = ("plan", *logs.BUDGET, "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-17")
 _EVENTS = 20_000
 _SECONDS_BETWEEN_LOOKS = 0.005
 _Taken = tuple[float, float]  # seconds of wall clock, and of CPU
@@ -38,19 +39,19 @@ def run(*, quick: bool = False, rounds: int = 5) -> list[Figure]:
         log = logs.simulated_log(_EVENTS, "csv")
         large = logs.simulated_log(_READ_EVENTS).resolve()
         report = str(Path(folder) / "report.avro")
-        run_measured("dp_transforms.cli.main", "replay", str(log), *_BUDGET, "--output", report)
+        run_measured(*logs.replay(log, report))
         commands = {
             "shh --help": ("--help",),
             "shh show": ("show", report),
             "shh plan --help": ("plan", "--help"),
-            "shh plan, all of it": ("plan", *_BUDGET),
+            "shh plan, all of it": _PLAN,
         }
         for round_ in range(rounds):
             taken.setdefault("import numpy", []).append(_measured([sys.executable, "-c", "import numpy"]))
             for name, words in commands.items():
-                command = [sys.executable, "-m", "dp_transforms.cli.main", *words]
+                command = [sys.executable, "-m", logs.COMMAND, *words]
                 taken.setdefault(name, []).append(_measured(command))
-            taken.setdefault("shh plan, its first sentence", []).append(_until_first_line(["plan", *_BUDGET]))
+            taken.setdefault("shh plan, its first sentence", []).append(_until_first_line(_PLAN))
             taken.setdefault("shh replay, until the log is read", []).append(_until_read(large, Path(folder), round_))
     medians = {name: tuple(map(statistics.median, zip(*each, strict=True))) for name, each in taken.items()}
     numpy_wall, numpy_cpu = medians.pop("import numpy")
@@ -81,10 +82,10 @@ def _measured(command: list[str]) -> _Taken:
     return time.monotonic() - begun, usage.ru_utime + usage.ru_stime
 
 
-def _until_first_line(words: list[str]) -> _Taken:
+def _until_first_line(words: Sequence[str]) -> _Taken:
     """Until a command says its first line; then it is killed."""
     begun = time.monotonic()
-    command = [sys.executable, "-m", "dp_transforms.cli.main", *words]
+    command = [sys.executable, "-m", logs.COMMAND, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         assert child.stdout is not None
         line = child.stdout.readline()
@@ -100,12 +101,10 @@ def _until_first_line(words: list[str]) -> _Taken:
 def _until_read(log: Path, folder: Path, number: int) -> _Taken:
     """Until a worker process of a replay opens its log, to read it: looked at from outside. CPU is that of all
     processes of the replay."""
-    words = ["replay", str(log), *_BUDGET, "--processes", "2", "--output", str(folder / f"read-{number}.avro")]
+    words = logs.replay(log, folder / f"read-{number}.avro", "--processes", "2")
     begun = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", "dp_transforms.cli.main", *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as child:
         main = psutil.Process(child.pid)
         while not any(_has_open(worker.pid, log) for worker in main.children()):

@@ -6,12 +6,12 @@ import contextlib
 import dataclasses
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 
 import psutil
+
+from benchmarks.processes import Watch
 
 # By what stands in the command line; the first that fits.
 _ROLES = (
@@ -25,7 +25,6 @@ _ROLES = (
     ("shh stream", "dp_transforms.cli.main"),
     ("benchmark", "benchmarks"),
 )
-_SECONDS_BETWEEN_SAMPLES = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,30 +39,17 @@ class Sample:
     checkpoint: tuple[int, float, int] | None
 
 
-class Sampler:
+class Sampler(Watch):
     """Takes a sample every two seconds, from the start of the block to its end."""
 
+    seconds_between_looks = 2.0
+
     def __init__(self, checkpoint: Callable[[], tuple[int, float, int] | None]) -> None:
+        super().__init__()
         self.samples: list[Sample] = []
         self._checkpoint = checkpoint
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Sampler:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(_SECONDS_BETWEEN_SAMPLES):
-            self.samples.append(self._sample())
-
-    def _sample(self) -> Sample:
+    def look(self) -> None:
         rss: dict[str, int] = {}
         cpu: dict[str, float] = {}
         this = psutil.Process()
@@ -75,7 +61,7 @@ class Sampler:
                 cpu[name] = cpu.get(name, 0.0) + times.user + times.system
         times = psutil.cpu_times()
         busy = times.user + times.system + times.nice + times.irq + times.softirq
-        return Sample(time.time(), rss, cpu, busy, self._checkpoint())
+        self.samples.append(Sample(time.time(), rss, cpu, busy, self._checkpoint()))
 
 
 def role(command: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 from benchmarks.found_pairs import SIZES
 from benchmarks.peers import OURS
-from benchmarks.report import RESULTS, format_value
+from benchmarks.report import RESULTS, Figure, format_value
 
 
 def main(name: str) -> None:
@@ -73,11 +74,9 @@ def _rest(row: dict[str, Any]) -> tuple[float, float]:
 def _of_figures(figures: list[dict[str, Any]]) -> Iterator[str]:
     yield _row("", "measured", "target", "")
     yield _row(*["---"] * 4)
-    for figure in figures:
-        target = (
-            f"{figure['target'][0]} {format_value(figure['target'][1], figure['unit'])}" if figure["target"] else ""
-        )
-        yield _row(figure["name"], format_value(figure["value"], figure["unit"]), target, figure["note"])
+    for stored in figures:
+        figure = Figure(**{field.name: stored[field.name] for field in dataclasses.fields(Figure)})
+        yield _row(figure.name, format_value(figure.value, figure.unit), figure.target_text, figure.note)
 
 
 def _percent(share: float | None) -> str:

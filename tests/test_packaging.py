@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import email
 import importlib.util
 import os
 import pathlib
@@ -56,8 +56,7 @@ def test_each_package_has_the_name_of_its_folder_and_tools_are_told_of_no_other_
         assert place.origin == str(ROOT / name.replace(".", "/") / "__init__.py")
     assert set(declared["tool"]["setuptools"]) == {"packages", "package-data"}, "no package-dir"
     assert declared["tool"]["setuptools"]["packages"]["find"] == {"include": ["dp_transforms*"]}
-    (call,) = [node for node in ast.walk(ast.parse((ROOT / "setup.py").read_text())) if isinstance(node, ast.Call)]
-    assert not call.args + call.keywords, "setup.py maps nothing"
+    assert "package" not in (ROOT / "setup.py").read_text(), "setup.py maps nothing"
     assert not {"mypy_path", "explicit_package_bases"} & set(declared["tool"]["mypy"])
     assert set(declared["tool"]["mypy"]["files"]) == {"dp_transforms", "pipelines"}
     assert re.search(r"^\t\$\(BIN\)/mypy$", (ROOT / "Makefile").read_text(), re.MULTILINE), "mypy runs plainly"
@@ -90,47 +89,25 @@ def test_every_module_can_be_imported() -> None:
     assert int(run(sys.executable, "-c", EACH_MODULE, cwd=ROOT)) > 0.9 * len(files) > 100
 
 
-def write_a_page(site: pathlib.Path, folder: pathlib.Path) -> None:
-    """All that a page is made of is in the package."""
-    program = (
-        "import datetime, sys; from dp_transforms.views.page.report_page import report_page;"
-        "from dp_transforms.reports import ReportHeader;"
-        "import dp_transforms; assert dp_transforms.__file__.startswith(sys.argv[1]), dp_transforms.__file__;"
-        "print(len(report_page(ReportHeader('r', 's', 'g', {}), [], datetime.UTC)))"
-    )
-    assert int(run(sys.executable, "-c", program, site, cwd=folder, PYTHONPATH=str(site))) > 700_000
+PAGE = """
+import datetime
+from dp_transforms.reports import ReportHeader
+from dp_transforms.views.page.report_page import report_page
+print(len(report_page(ReportHeader("r", "s", "g", {}), [], datetime.UTC)))
+"""
+USED = """
+import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers
+from dp_transforms import Plan, ShiftingHeavyHitters
+print(dp_transforms.__file__)
+"""
 
 
 def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Also what Beam ships to workers (--setup_file) is such an sdist."""
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", cwd=checkout)
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
-    assert sdist.name.startswith("shifting_heavy_hitters-")
-    target = tmp_path / "site"
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", target, wheel, cwd=tmp_path)
-    names = {path.name for path in target.iterdir()} - {"bin", "__pycache__"}
-    assert {name for name in names if not name.endswith(".dist-info")} == {"dp_transforms"}, "one name of ours alone"
-    assert (target / "dp_transforms" / "py.typed").exists()
-    write_a_page(target, tmp_path)
-    used = "import dp_transforms.cli.subcommands, dp_transforms.engines.flink, dp_transforms.mechanisms.papers"
-    run(sys.executable, "-c", used, cwd=tmp_path, PYTHONPATH=str(target))
-    use = "from dp_transforms import Plan, ShiftingHeavyHitters; import dp_transforms.cli, dp_transforms; "
-    place = run(sys.executable, "-c", use + "print(dp_transforms.__file__)", cwd=tmp_path, PYTHONPATH=str(target))
-    assert pathlib.Path(place.strip()).is_relative_to(target)
-    version = run(target / "bin" / "shh", "--version", cwd=tmp_path, PYTHONPATH=str(target))
-    assert version.startswith("shh, version ")
-    planned = run(
-        *(target / "bin" / "shh", "plan", "--mode", "hits-with-counts", "--epsilon-per-query", "0.1"),
-        *("--hits-per-user", "5", "--delta", "1e-8", "--json"),
-        cwd=tmp_path,
-        PYTHONPATH=str(target),
-    )
-    assert '"game"' in planned
-
-
-def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", tmp_path / "dist", cwd=checkout)
+    built = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", cwd=checkout)
+    assert not re.search("deprecat|warning: (?!.*byte-compiling)", built, re.IGNORECASE), built
+    (wheel,) = (tmp_path / "dist").glob("shifting_heavy_hitters-*.whl")
     (sdist,) = (tmp_path / "dist").glob("shifting_heavy_hitters-*.tar.gz")
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
@@ -139,3 +116,22 @@ def test_setup_py_builds_what_beam_ships_to_workers(checkout: pathlib.Path, tmp_
     left_out = {f"dp_transforms/views/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
     assert left_out < carried
     assert carried - left_out <= names
+    assert {name.split("/")[0] for name in names} & {"tests", "benchmarks", "docs"} == set()
+
+    target = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", target, wheel, cwd=tmp_path)
+    names = {path.name for path in target.iterdir()} - {"bin", "__pycache__"}
+    assert {name for name in names if not name.endswith(".dist-info")} == {"dp_transforms"}, "one name of ours alone"
+    assert (target / "dp_transforms" / "py.typed").exists()
+
+    def installed(*words: object) -> str:
+        return run(*words, cwd=tmp_path, PYTHONPATH=str(target))
+
+    assert int(installed(sys.executable, "-c", PAGE)) > 700_000, "all that a page is made of is in the package"
+    assert pathlib.Path(installed(sys.executable, "-c", USED).strip()).is_relative_to(target)
+    assert installed(target / "bin" / "shh", "--version").startswith("shh, version ")
+    (metadata,) = target.glob("*.dist-info/METADATA")
+    about = email.message_from_string(metadata.read_text())
+    assert set(re.findall(r"\]\((\w+:|)", about.get_payload())) == {"https:"}, "an index knows no other files"
+    assert f"## {about['Version']} (20" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {about['Version']}\n" in (ROOT / "CITATION.cff").read_text()

@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import logging
-import pathlib
-import subprocess
-import sys
+import warnings
 
-COMMAND_AND_LOG = """
-import logging, warnings
+import pytest
+
 from dp_transforms.cli import operator_log
 from dp_transforms.cli.main import main
+from tests.helpers.process_state import logs_as_before
 
-def test_one_runs_a_command():
-    logging.getLogger("asked").isEnabledFor(logging.WARNING)
-    try:
-        main(["plan", "--epsilon", "nan", "--log-format", "json"])
-    except SystemExit:
-        pass
-    logging.disable()
-    assert not logging.getLogger("asked").isEnabledFor(logging.WARNING)
 
-def test_two_reads_the_log(caplog):
-    logging.getLogger("asked").warning("heard")
-    assert "heard" in caplog.text
-    assert logging.getLogger().level == logging.WARNING
+def test_a_command_leaves_the_logs_of_the_next_test_alone(caplog: pytest.LogCaptureFixture) -> None:
+    root, asked = logging.getLogger(), logging.getLogger("asked")
+    before = list(root.handlers), root.level, list(warnings.filters)
+    with logs_as_before():
+        asked.isEnabledFor(logging.WARNING)
+        with pytest.raises(SystemExit):
+            main(["--log-format", "json", "plan", "--epsilon", "nan"])
+        assert operator_log.is_json()
+        logging.disable()
+        assert not asked.isEnabledFor(logging.WARNING)
+    assert (list(root.handlers), root.level, list(warnings.filters)) == before
     assert not operator_log.is_json()
-"""
-
-
-def test_a_command_leaves_the_logs_of_the_next_test_alone(tmp_path: pathlib.Path) -> None:
-    test = tmp_path / "test_order.py"
-    test.write_text(COMMAND_AND_LOG)
-    words = [
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.conftest",
-        f"--rootdir={tmp_path}",
-        "-c",
-        "/dev/null",
-        str(test),
-    ]
-    run = subprocess.run([sys.executable, "-m", "pytest", *words], capture_output=True, text=True)
-    assert "2 passed" in run.stdout, run.stdout + run.stderr
-    assert logging.getLogger().level == logging.WARNING
+    asked.warning("heard")
+    assert "heard" in caplog.text

@@ -15,13 +15,13 @@ import pathlib
 
 import pytest
 
+from benchmarks import real_logs
 from benchmarks.real_logs import (
     GLOBO_HOURLY,
     MOVIES_WEEKLY,
     Found,
     RealLog,
     read_found,
-    read_pairs,
     recall,
     share_held,
 )
@@ -38,7 +38,7 @@ def replay(log: RealLog, folder: pathlib.Path, *more: str) -> Found:
 def holders_of(log: RealLog) -> dict[tuple[int, int], int]:
     if not log.path.exists():
         pytest.skip(f"no log at {log.path}; name the folder that has {log.name} in SHH_TEST_DATA")
-    return read_pairs(log).holders()
+    return real_logs.holders_of(log)
 
 
 @pytest.fixture(scope="module")

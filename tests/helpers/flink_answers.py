@@ -3,62 +3,93 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.server
 import json
 import threading
-from collections.abc import Iterable, Iterator
+import urllib.parse
+from collections.abc import Iterator
 
 from dp_transforms.engines.flink_rest import FlinkRest
 
 
-class FlinkAnswers(http.server.BaseHTTPRequestHandler):
-    """Tests define what `self.path` gives: `get`, which may give None for what is not there, and `patch`."""
+@dataclasses.dataclass
+class FlinkAnswers:
+    """What this Flink says, which a test may change at any time.
 
-    def get(self) -> object:
-        raise NotImplementedError
+    looks: id, name and state of each job, the oldest first; each look shows the next of these, and the last one stays.
+    The other answers are about the one job `job`: stages and their states, the texts of its failures, how many
+    checkpoints it has completed, and by stage its metrics. cancelled: the paths of requests to end a job.
+    """
 
-    def patch(self) -> object:
-        raise NotImplementedError
+    job: str
+    looks: list[list[tuple[str, str, str]]]
+    stages: dict[str, str] = dataclasses.field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+    completed: int = 0
+    metrics: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    task_managers: int = 1
+    cancelled: list[str] = dataclasses.field(default_factory=list)
 
-    def do_GET(self) -> None:
-        self._answer(self.get())
+    def get(self, path: str) -> object:
+        """None for what is not there."""
+        url = urllib.parse.urlsplit(path)
+        if url.path == "/overview":
+            return {"taskmanagers": self.task_managers}
+        if url.path == "/jobs/overview":
+            jobs = enumerate(self.looks.pop(0) if len(self.looks) > 1 else self.looks[0])
+            return {"jobs": [{"jid": i, "name": n, "state": s, "start-time": at} for at, (i, n, s) in jobs]}
+        states = {job_id: state for job_id, _, state in self.looks[-1]}
+        of_job = {
+            "": {
+                "state": states.get(self.job),
+                "vertices": [{"id": stage, "name": stage, "status": state} for stage, state in self.stages.items()],
+            },
+            "/exceptions": {"exceptionHistory": {"entries": [{"stacktrace": text} for text in self.failures]}},
+            "/checkpoints": {"counts": {"completed": self.completed}},
+        }
+        wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0].split(",")
+        for stage, metrics in self.metrics.items():
+            of_job[f"/vertices/{stage}/metrics"] = [
+                {"id": name, "value": value} for name, value in metrics.items() if wanted == [""] or name in wanted
+            ]
+        return of_job.get(url.path.removeprefix(f"/jobs/{self.job}"))
 
-    def do_PATCH(self) -> None:
-        self._answer(self.patch())
-
-    def _answer(self, found: object) -> None:
-        if found is None:
-            self.send_error(404)
-            return
-        body = json.dumps(found).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
-
-
-def overview(jobs: Iterable[tuple[str, str, str]]) -> dict[str, object]:
-    """What Flink says at /jobs/overview. jobs: id, name and state of each, the oldest first."""
-    return {
-        "jobs": [
-            {"jid": job_id, "name": name, "state": state, "start-time": number}
-            for number, (job_id, name, state) in enumerate(jobs)
-        ]
-    }
+    def patch(self, path: str) -> object:
+        self.cancelled.append(path)
+        self.looks = [[(i, n, "CANCELED" if i == self.job else s) for i, n, s in self.looks[-1]]]
+        return {}
 
 
 @contextlib.contextmanager
-def serving(answers: type[FlinkAnswers]) -> Iterator[FlinkRest]:
+def serving(answers: FlinkAnswers) -> Iterator[FlinkRest]:
     """A client of such a server, on a free port."""
-    server = http.server.ThreadingHTTPServer(("localhost", 0), answers)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield FlinkRest(f"localhost:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(answers.get(self.path))
+
+        def do_PATCH(self) -> None:
+            self._answer(answers.patch(self.path))
+
+        def _answer(self, found: object) -> None:
+            if found is None:
+                self.send_error(404)
+                return
+            body = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("localhost", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        try:
+            yield FlinkRest(f"localhost:{server.server_address[1]}")
+        finally:
+            server.shutdown()
+            thread.join()

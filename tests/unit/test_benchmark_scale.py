@@ -7,7 +7,7 @@ import pathlib
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import sequential_stage, skewed_logs, stage_costs
+from benchmarks import logs, sequential_stage, stage_costs
 from dp_transforms.cli.main import main
 
 
@@ -32,19 +32,10 @@ def test_costs_are_of_all_events_and_shards(log: pathlib.Path) -> None:
     assert 4000 < costs.user_bytes < 200_000
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-def test_the_monitor_is_one_task_in_labels_and_counts(log: pathlib.Path, mode: str) -> None:
-    costs = stage_costs.measure(str(log), 86_400, 2, mode)
-    assert costs.events == 4000
-    groups = 16 * 2  # each day by itself
-    assert [len(of_step) for of_step in costs.tasks.values()] == [1, groups, groups, 1]
-    assert list(costs.seconds) == ["read", "hash and sort", "bound users", "find candidates", "monitor"]
-
-
-@pytest.mark.parametrize("kind", skewed_logs.KINDS)
+@pytest.mark.parametrize("kind", logs.SKEW)
 def test_a_skewed_log_has_all_rows(log: pathlib.Path, tmp_path: pathlib.Path, kind: str) -> None:
     target = tmp_path / "skewed.parquet"
-    skewed_logs._write(kind, str(log), str(target))
+    logs._derive(kind, str(log), str(target), 0)
     table = pq.read_table(target)
     assert len(table) == 4000
     assert table["item"].to_pylist().count("everybody's") == (2000 if kind == "one item" else 0)

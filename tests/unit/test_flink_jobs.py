@@ -1,0 +1,257 @@
+"""What commands ask Flink about their job, over HTTP: answers as Flink 1.19.3 gives them."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+from apache_beam.runners.runner import PipelineResult, PipelineState
+
+from dp_transforms.beam.set_up_workers import NAMESPACE
+from dp_transforms.cli import flink_jobs
+from dp_transforms.cli.flink_jobs import (
+    FlinkProgress,
+    FlinkStart,
+    FlinkWatch,
+    JobProgress,
+    OperatorNumbers,
+    ReplayWatch,
+)
+from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
+from dp_transforms.engines.portable import job_name
+from dp_transforms.errors import UserError
+from dp_transforms.monitor.operator_counts import STREAM_GAUGES
+from dp_transforms.reports import write_report_file
+from dp_transforms.views.page.report_page import report_page
+from tests.helpers.flink_answers import FlinkAnswers, serving
+from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
+from tests.helpers.served import Listener, served
+
+OF_PIPELINE = (
+    "java.lang.RuntimeException: Error received from SDK harness for instruction 4: "
+    "Traceback (most recent call last):\n"
+    '  File "worker.py", line 1, in process\n'
+    "dp_transforms.logs.log_chunk.EventFileError: a.parquet cannot be read.\n"
+)
+OF_MACHINE = (
+    "java.lang.IllegalStateException: Stream for instruction 4 is closed: the worker is gone.\n\tat x.y(Z.java)\n"
+)
+# Taken from a job on Flink 1.19.3 with two parallel parts.
+POLL, WRITE = "[2]MonitorStream/PollPartitions/{Poll__Confirm}", "[7]{MonitorStream__WriteReportStream}"
+METRICS = {
+    "a1": {
+        "0.buffers.inPoolUsage": "0.0",
+        "0.numRecordsIn": "12",
+        f"0.{POLL}.shh_operator_intents": "2",
+        f"1.{POLL}.shh_operator_intents": "4",
+        f"0.{POLL}.shh_operator_events_read": "722",
+        f"1.{POLL}.shh_operator_events_read": "679",
+        f"0.{POLL}.shh_operator_clock_lag_seconds": "1",
+        f"1.{POLL}.shh_operator_clock_lag_seconds": "4",
+        f"1.{POLL}.shh_operator_partition_state_bytes": "261",
+        f"0.{POLL}.shh_operator_partition_state_bytes": "272",
+        f"0.{POLL}.numRecordsOutPerSecond": "NaN",
+    },
+    "b2": {
+        f"0.{WRITE}.shh_operator_pending_windows": "0",
+        f"0.{WRITE}.shh_operator_windows_closed": "6",
+        f"0.{WRITE}.other_operator_windows_closed": "999",
+    },
+    "c3": {},
+}
+COUNTERS = {"intents": 6, "events_read": 1401, "windows_closed": 6}
+GAUGES = {"clock_lag_seconds": 4, "partition_state_bytes": 272, "pending_windows": 0}
+HEADER = header_of(hourly_plan())
+NOBODY = FlinkRest("localhost:9")
+EARLIER = ("old", "mine", "FINISHED")
+
+
+@pytest.fixture
+def says() -> FlinkAnswers:
+    jobs = [("old", "mine", "CANCELED"), ("new", "mine", "RUNNING"), ("x", "mine-too", "FAILED")]
+    jobs += [("left", "ended", "RUNNING"), ("last", "ended", "FINISHED")]
+    return FlinkAnswers("new", [jobs], {"a1": "FINISHED", "b2": "RUNNING", "c3": "CREATED"}, metrics=METRICS)
+
+
+@pytest.fixture
+def flink(says: FlinkAnswers) -> Iterator[FlinkRest]:
+    with serving(says) as found:
+        yield found
+
+
+def test_all_is_about_the_newest_job_of_the_name_while_it_runs(flink: FlinkRest) -> None:
+    assert ReplayWatch(flink, "mine").look() == JobProgress("new", flink.address, done=1, stages=3)
+    assert FlinkWatch(flink, "mine", 10).metrics() == (COUNTERS, GAUGES)
+    for rest, name in ((flink, "nobody's"), (flink, "ended"), (NOBODY, "mine")):
+        assert ReplayWatch(rest, name).look() is None
+        watch = FlinkWatch(rest, name, 10)
+        assert watch.metrics() is None
+        assert [watch.stuck(now) for now in (0.0, 1e6, 2e6)] == [None] * 3
+        assert watch.seconds_without_checkpoint(2e6) is None
+        ReplayWatch(rest, name).cancel(5)
+
+
+def test_a_job_is_cancelled_unless_it_is_over(flink: FlinkRest, says: FlinkAnswers) -> None:
+    watch = ReplayWatch(flink, "mine")
+    for _ in range(2):
+        watch.cancel(5)
+    assert says.cancelled == ["/jobs/new?mode=cancel"]
+    assert watch.look() is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A job that is submitted, and a replay
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken", ["RUNNING", "FINISHED"])
+def test_the_id_is_told_when_flink_runs_the_job_and_is_never_that_of_an_earlier_one(
+    flink: FlinkRest, says: FlinkAnswers, taken: str
+) -> None:
+    says.looks = [[EARLIER]]
+    start = FlinkStart(flink, "mine")
+    says.looks = [[EARLIER], [EARLIER, ("new", "mine", "RESTARTING")], [EARLIER, ("new", "mine", taken)]]
+    assert start.wait_until_running(PipelineResult(PipelineState.RUNNING)) == "new"
+    assert len(says.looks) == 1
+
+
+@pytest.mark.parametrize("jobs", [[EARLIER], [EARLIER, ("new", "mine", "FAILED")], [("x", "mine-too", "RUNNING")]])
+def test_a_job_that_ends_before_or_is_never_taken_is_an_error(
+    flink: FlinkRest, says: FlinkAnswers, jobs: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says.looks = [[EARLIER]]
+    start = FlinkStart(flink, "mine")
+    says.looks = [jobs]
+    with pytest.raises(UserError, match="the job is FAILED, and Flink does not run it"):
+        start.wait_until_running(PipelineResult(PipelineState.FAILED))
+    monkeypatch.setattr(flink_jobs, "_SECONDS_TO_START", 0)
+    with pytest.raises(UserError, match="the job is RUNNING, and Flink does not run it"):
+        start.wait_until_running(PipelineResult(PipelineState.RUNNING))
+
+
+def test_a_cluster_that_does_not_answer_is_told_before_anything_begins() -> None:
+    with pytest.raises(UserError, match=r"does not answer: [^\n]* Is the cluster up\? Nothing was started\."):
+        FlinkStart(NOBODY, "mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "says_why"),
+    [
+        (OF_PIPELINE, r"a\.parquet cannot be read"),
+        ("java.lang.Exception: an error\nCaused by: java.lang.OutOfMemoryError: Java heap space\n", "heap space"),
+        ("Caused by: The record exceeds the maximum size of a sort buffer\n", "sort buffer"),
+    ],
+)
+def test_a_failure_that_would_come_again_ends_the_run_and_those_of_machines_do_not(
+    flink: FlinkRest, says: FlinkAnswers, text: str, says_why: str
+) -> None:
+    watch = ReplayWatch(flink, "mine")
+    says.failures = (text, *(OF_MACHINE,) * 30, text)
+    progress = watch.look()
+    assert progress is not None
+    assert progress.failures == 32
+    says.failures = (text, *says.failures)
+    with pytest.raises(RuntimeError, match=says_why):
+        watch.look()
+
+
+def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with FlinkProgress() as shown:
+        for failures in (0, 4, 5, 6):
+            shown.show(JobProgress("new", "localhost:1", done=1, stages=3, failures=failures))
+        shown.show(None)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "http://localhost:1/#/job/new" in lines[0]
+    assert "again and again" in lines[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A stream
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (f"0.{POLL}.shh_operator_clock_lag_seconds", "clock_lag_seconds"),
+        (f"11.{WRITE}.shh_operator_windows_closed", "windows_closed"),
+        ("0.a.b.shh_operator_events_read", "events_read"),
+        ("0.[1]x.xshh_operator_events_read", None),
+        ("0.[1]x.shh_operator_", None),
+        ("0.numRecordsIn", None),
+    ],
+)
+def test_names_as_flink_gives_them(name: str, short: str | None) -> None:
+    assert beam_metric_name(name, "shh.operator") == short
+
+
+def test_more_metrics_than_one_address_can_name_are_asked_for_in_parts(flink: FlinkRest, says: FlinkAnswers) -> None:
+    says.metrics = {"a1": {f"{part}.{POLL}.shh_operator_intents": "1" for part in range(50)}, "b2": {}, "c3": {}}
+    assert flink.beam_metrics("new", NAMESPACE, STREAM_GAUGES) == ({"intents": 50}, {})
+
+
+def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: FlinkAnswers) -> None:
+    watch = FlinkWatch(flink, "mine", 10)
+    assert watch.seconds_without_checkpoint(999.0) is None
+    # (now, checkpoints that have completed, whether a warning comes, seconds without another checkpoint)
+    for now, completed, is_warned, age in (
+        (1000.0, 0, False, 0),
+        (1159.9, 0, False, 159.9),
+        (1160.0, 0, True, 160),
+        (1170.0, 0, False, 170),  # a warning comes once in so many seconds; the age goes on
+        (1320.0, 0, True, 320),
+        (1480.0, 1, False, 0),
+        (1639.0, 1, False, 159),
+        (1640.0, 2, False, 0),
+        (1799.0, 2, False, 159),
+        (1800.0, 2, True, 160),
+    ):
+        says.completed = completed
+        words = watch.stuck(now)
+        assert (words is not None) == is_warned, now
+        assert watch.seconds_without_checkpoint(now) == pytest.approx(age)
+        if words is not None:
+            assert "no checkpoint for 160 s; its job is RUNNING" in words
+            assert f"http://{flink.address}/#/job/new" in words
+
+
+@pytest.fixture
+def of_header() -> Iterator[tuple[FlinkRest, FlinkAnswers]]:
+    jobs = [("new", job_name(HEADER), "RUNNING")]
+    answers = FlinkAnswers("new", [jobs], {"a1": "RUNNING"}, metrics=METRICS, completed=17, task_managers=2)
+    with serving(answers) as found:
+        yield found, answers
+
+
+def test_numbers_beside_a_live_page_are_those_of_the_job_of_its_run(of_header: tuple[FlinkRest, FlinkAnswers]) -> None:
+    flink, _ = of_header
+    numbers = OperatorNumbers(flink.address)
+    found = numbers.ask(HEADER, 0.0)
+    assert found["rows"] == [
+        *[("Flink", flink.address), ("task managers", "2"), ("job", "new: RUNNING"), ("completed checkpoints", "17")],
+        *[("clock lag seconds", "4"), ("events read", "1,401"), ("intents", "6"), ("partition state bytes", "272")],
+    ]
+    assert found["warning"] == ""
+    assert "completed no checkpoint" in numbers.ask(HEADER, 1000.0)["warning"]
+    assert "no job of this run" in numbers.ask(header_of(hourly_plan(), "other"), 0.0)["warning"]
+    assert OperatorNumbers("127.0.0.1:1").ask(HEADER, 0.0)["warning"] == "Flink at 127.0.0.1:1 does not answer."
+
+
+def test_they_are_heard_of_beside_the_report_and_are_in_no_page(
+    of_header: tuple[FlinkRest, FlinkAnswers], tmp_path: pathlib.Path
+) -> None:
+    reports = reports_of(hourly_plan(), STORIES)
+    write_report_file(tmp_path / "report.avro", HEADER, reports)
+    with served(tmp_path / "report.avro", "--flink-master", of_header[0].address) as server:
+        page = server.get().text
+        assert "not covered by the guarantee</strong>: do not publish" in page
+        assert "1,401" not in page
+        after = page.partition('"after":"')[2].partition('"')[0]
+        assert ["events read", "1,401"] in Listener(server.port, after).next("operator").data["rows"]
+    with served(tmp_path / "report.avro") as server:
+        for without in (server.get().text, report_page(HEADER, reports, datetime.UTC)):
+            assert "For the operator" not in without
+            assert 'id="operator' not in without
