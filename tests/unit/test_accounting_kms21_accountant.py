@@ -210,28 +210,6 @@ def test_the_conditions_are_no_weaker_than_the_proof_needs(grid: int, shift: flo
             check_monitor_noise(**numbers(*refused), grid=grid)
 
 
-def test_sum_of_almost_tops_is_bounded_except_with_probability_d() -> None:
-    """Event E1 of the paper, exactly: the number of almost-tops before the k-th top, at the least favourable count."""
-    wide, narrow, cap = least_noise(1, 0.5)
-    reach = 400
-    worst = 0.0
-    for count in range(-3 * cap, 3 * cap + 1):
-        almost = tops = 0.0
-        for w, p in law(wide, reach).items():
-            for v, q in capped(narrow, cap, 80).items():
-                top = count + w + v >= 0
-                tops += p * q * top
-                almost += p * q * (not top and count + w >= -2 * cap)
-        worst = max(worst, almost / (almost + tops))
-    for k, d in ((1, 0.5), (1, 1e-6), (3, 1e-3)):
-        limit = math.ceil(15 * (k + 1) + 5 * math.log(1 / d))
-        # Pr[at least `limit` almost-tops before the k-th top] = Pr[fewer than k tops among the first limit + k - 1].
-        draws = limit + k - 1
-        many = sum(math.comb(draws, j) * (1 - worst) ** j * worst ** (draws - j) for j in range(k))
-        assert many <= d
-    assert worst > 0.1, "almost-tops are not negligible"
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Calibration
 # ---------------------------------------------------------------------------------------------------------------------
@@ -316,31 +294,6 @@ def test_the_accountant_is_a_curve_and_its_inverse(hits: int) -> None:
     assert figures == sorted(figures)
     assert figures[-1] == accountant.epsilon(1e-6) <= 1.0
     assert figures[0] == pytest.approx(accountant.narrow_epsilon * (150 + 25 * math.log(3e6)))
-
-
-def delta_of_epochs(shift: float, hits: int, epsilon: float) -> float:
-    """The smallest ``3 d n + optimal composition`` over a grid of numbers of epochs n and of d."""
-    best = 1.0
-    for epochs in {1, 2, *(math.ceil(hits / each) for each in (2, 3, 4.5, 6, 8, 12, 17, 24, 50))}:
-        for exponent in range(120):
-            d = math.exp(-exponent / 3)
-            if 3 * d * epochs < best:
-                loss = shift * (75 * (hits / epochs + 1) + 25 * math.log(1 / d))
-                best = min(best, 3 * d * epochs + optimal_composition_delta(loss, epochs, epsilon))
-    return best
-
-
-@pytest.mark.parametrize(("hits", "shift", "form"), [(1, 1e-3, 1), (50, 2e-4, 1), (1000, 2e-5, 2), (3000, 1e-5, 2)])
-def test_delta_is_not_below_the_best_that_is_proved_and_not_far_above(hits: int, shift: float, form: int) -> None:
-    cap = math.ceil(math.log(1 / shift) / shift)
-    accountant = ThresholdMonitorAccountant(**numbers(1 / (10 * cap) * (1 - 1e-12), shift, cap), hits=hits)
-    for delta in (1e-2, 1e-6):
-        epsilon = accountant.epsilon(delta)
-        direct = shift * (75 * (hits + 1) + 25 * math.log(3 / delta))
-        assert epsilon == pytest.approx(direct) if form == 1 else epsilon < direct
-        # The grid of d loses up to e^(1/3), the code's equal shares of delta a factor 2, and its n the rest.
-        assert 0.7 * delta_of_epochs(shift, hits, epsilon) <= accountant.delta(epsilon) <= delta
-        assert accountant.delta(epsilon) <= 5 * delta_of_epochs(shift, hits, epsilon)
 
 
 def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:

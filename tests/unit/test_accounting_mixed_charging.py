@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from benchmarks.charging_bounds import RenyiAccountant
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import Accountant
 from dp_transforms.accounting.mixed_charging import (
     CallKind,
     MixedChargingAccountant,
@@ -185,17 +183,6 @@ def test_target_charging_pays_each_call_at_its_own_price() -> None:
         charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
     with pytest.raises(ValueError, match="order 3 has no charge"):
         charging.ask(Scripted([1], epsilon=2.0), NotPrior(0))
-
-
-def test_the_accountant_is_one() -> None:
-    accountant = MixedChargingAccountant(order=8.0, budget=3.0)
-    assert isinstance(accountant, Accountant)
-    grid = [accountant.delta(epsilon) for epsilon in np.linspace(0, 6, 25)]
-    assert all(one >= other for one, other in itertools.pairwise(grid))
-    for delta in (1e-2, 1e-6, 1e-12):
-        assert accountant.delta(accountant.epsilon(delta)) <= delta
-    calibrated = MixedChargingAccountant.calibrate(4.0, 1e-6, order=8.0)
-    assert 4.0 * (1 - 1e-6) < calibrated.epsilon(1e-6) <= 4.0
 
 
 def test_a_larger_budget_is_needed_for_worse_targets() -> None:

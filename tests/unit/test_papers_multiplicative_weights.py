@@ -129,17 +129,6 @@ def test_online_answers_are_accurate_whatever_the_noise_within_its_bounds(grid: 
     assert not online.halted
 
 
-def test_an_online_answer_is_the_noisy_one_only_after_an_update() -> None:
-    online = OnlineMultiplicativeWeights([700, 300], records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
-    first, second, rest = LinearQuery([1, 0]), LinearQuery([0, 1]), LinearQuery([1, 1])
-    assert online.ask(rest) == (1.0, False)
-    assert online.ask(first) == (0.7, True)
-    learned = online.synthetic
-    assert online.ask(second) == (learned.answer(second), False)
-    assert online.synthetic is learned
-    assert 0.2 < learned.answer(second) < 0.5
-
-
 def test_errors_of_both_signs_are_found_and_corrected() -> None:
     for histogram, answer in (([0, 1000], 0.0), ([1000, 0], 1.0)):
         online = OnlineMultiplicativeWeights(histogram, records=1000, epsilon=1.0, accuracy=0.2, noise=ChosenNoise())
@@ -213,22 +202,6 @@ def test_offline_rounds_are_limited() -> None:
     assert len(offline.measured) == 3
 
 
-def test_records_needed_are_those_of_the_formulas() -> None:
-    for accuracy, beta, epsilon, universe, queries in ((0.2, 0.05, 1.0, 8, 100), (0.05, 0.5, 0.3, 1000, 10**6)):
-        c = math.floor(2 * math.log(universe) / accuracy**2) + 1
-        log = math.log(2 * queries) + math.log(4 * c / beta)
-        pure = 4 / accuracy * 9 * c * log / epsilon
-        arguments = {"accuracy": accuracy, "beta": beta, "universe": universe, "queries": queries}
-        needed = online_records_needed(**arguments, epsilon=epsilon)
-        assert pure < needed < pure + 4 / accuracy * 4 + 1
-        approximate = 4 / accuracy * (math.sqrt(512) + 1) * math.sqrt(c * math.log(2 / 1e-6)) * log / epsilon
-        needed = online_records_needed(**arguments, epsilon=epsilon, delta=1e-6)
-        assert approximate < needed < approximate + 4 / accuracy * 4 + 1
-        tail = math.log(2 * c / beta)
-        offline = 8 * ((math.log(queries) + tail) / 0.01 + 2) / accuracy
-        assert offline_records_needed(**arguments, epsilon_per_call=0.01) == math.ceil(offline)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Hostile arguments
 # ---------------------------------------------------------------------------------------------------------------------
@@ -280,12 +253,6 @@ def test_hostile_arguments_of_the_small_database(change: dict[str, Any]) -> None
     SmallDatabase(**_SMALL)
     with pytest.raises(ValueError, match=r"must|at most"):
         SmallDatabase(**{**_SMALL, **change})
-
-
-def test_too_many_small_databases_are_refused_before_they_are_made() -> None:
-    query = LinearQuery(np.ones(1000, dtype=np.int64))
-    with pytest.raises(ValueError, match="smaller universe or size"):
-        SmallDatabase(np.ones(1000, dtype=np.int64), [query], records=1000, size=100, epsilon=1.0)
 
 
 @pytest.mark.parametrize("query", [LinearQuery([1, 0, 1]), LinearQuery([1, 2], grid=2)])

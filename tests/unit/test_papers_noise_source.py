@@ -204,14 +204,6 @@ def test_wide_draws_have_the_exact_tails(epsilon: float) -> None:
     assert rejects(epsilon * 1.05)
 
 
-def test_draws_of_several_scales_in_turn_do_not_mix() -> None:
-    noise = SecretNoise(KEY)
-    pairs = [(noise.discrete_laplace(3.0), noise.discrete_laplace(0.05)) for _ in range(20_000)]
-    narrow, broad = (np.array(column) for column in zip(*pairs, strict=True))
-    assert not laplace_rejects(narrow, 3.0)
-    assert not laplace_rejects(broad, 0.05)
-
-
 def test_equal_numbers_of_any_type_share_their_draws() -> None:
     noise, same = SecretNoise(KEY), SecretNoise(KEY)
     mixed = [noise.discrete_laplace(epsilon) for epsilon in (1, np.float32(1), np.float64(1), 1.0)]
