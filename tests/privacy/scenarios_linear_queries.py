@@ -186,7 +186,7 @@ _FOURTHS_OFFLINE = {"epsilon_per_call": 1.0, "accuracy": 0.4, "updates": 1}
 _SMALL = {"queries": _BOTH_OF_THREE, "size": 3, "epsilon": 1.0}
 
 SCENARIOS = [
-    Scenario("exponential mechanism", "ExponentialMechanism, [DR14] Theorem 3.10", 1.0, 0.0, _choice, sampled=True),
+    Scenario("exponential mechanism", "ExponentialMechanism, [DR14] Theorem 3.10", 1.0, 0.0, _choice),
     Scenario(
         "exponential mechanism, half the sensitivity",
         "ExponentialMechanism with half of the sensitivity that the scores have",
@@ -194,7 +194,6 @@ SCENARIOS = [
         0.0,
         _half_choice,
         private=False,
-        sampled=True,
     ),
     Scenario(
         "online multiplicative weights, a record more",
@@ -202,7 +201,6 @@ SCENARIOS = [
         8.0,
         0.0,
         _online(OnlineMultiplicativeWeights, _ADDED, [_FIRST, _FIRST], **_ONLINE),
-        sampled=True,
     ),
     Scenario(
         "online multiplicative weights, another record",
@@ -304,7 +302,6 @@ SCENARIOS = [
         1.0,
         0.0,
         _small(SmallDatabase, _REPLACED_OF_THREE, **_SMALL),
-        sampled=True,
     ),
     Scenario(
         "small database, a record more",

@@ -156,7 +156,6 @@ PRIVATE = [
         2.0,
         0.0,
         of_mechanism(above_threshold(2.0), low_then_high(5)),
-        sampled=True,
     ),
     Scenario("AboveThreshold, alternating", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), alternating(10))),
     Scenario("AboveThreshold, adaptive", f"{DR14} 1", 1.0, 0.0, of_mechanism(above_threshold(1.0), adaptive(10))),
@@ -190,7 +189,6 @@ PRIVATE = [
         8.0,
         0.0,
         of_mechanism(sparse(8.0, 2), adaptive(6)),
-        sampled=True,
         cut=1e-11,
     ),
     Scenario("Sparse, linear queries", f"{DR14} 2, grid 2", 8.0, 0.0, _counts),
@@ -224,7 +222,6 @@ PRIVATE = [
         4.0,
         0.0,
         of_mechanism(numeric_sparse(4.0, 1), low_then_high(3)),
-        sampled=True,
         cut=1e-11,
     ),
     Scenario(
@@ -284,7 +281,6 @@ BROKEN = [
         0.0,
         Variant(2.0 / 2, None, cutoff=None).on(alternating(2)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "lyu-su-li 6: no cutoff, less noise",
@@ -301,7 +297,6 @@ BROKEN = [
         0.0,
         Variant(None, 4.0 / 4, cutoff=1).on(low_then_high(10)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "no cutoff",
@@ -327,7 +322,6 @@ BROKEN = [
         0.0,
         of_mechanism(above_threshold(2 * 2.0), low_then_high(5)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "noise halved, NumericSparse",

@@ -240,7 +240,6 @@ SCENARIOS = [
         3 * _LN3,
         _game(_LN3, _Q3, 2, 3 * _LN3),
         _halts(_responses, _hits(2, _LN3)),
-        sampled=True,
     ),
     Scenario(
         "target charging, private tests",
@@ -291,7 +290,6 @@ SCENARIOS = [
         2.5 * _LN3,
         capped_game_delta(_LN3, _Q3, 2, 5, 2.5 * _LN3),
         _halts(_revisions(ConditionalRelease, [_HALVES] * 5, "ab"), _hits(2, _LN3)),
-        sampled=True,
     ),
     Scenario(
         "revise charged at epsilon, all outcomes",
@@ -307,7 +305,6 @@ SCENARIOS = [
         _game(_LN3, _Q3, 1, 2 * _LN3),
         _halts(_revisions(_RevisesFree, [_RESPONSE] * 8, ["nothing", "up", "down"]), _hits(1, _LN3)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "one-shot top-k",
@@ -315,7 +312,6 @@ SCENARIOS = [
         2.5 * _LN3,
         capped_game_delta(_LN3, _Q3, 2, 4, 2.5 * _LN3),
         _halts(_selection(2), _hits(2, _LN3)),
-        sampled=True,
     ),
     Scenario(
         "one-shot top-k, stop at a gap",

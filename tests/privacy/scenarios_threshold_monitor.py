@@ -206,7 +206,6 @@ SCENARIOS = [
         _claim(3, 0.1, epsilon=1.0, hits=1, zone_width=2),
         0.1,
         lambda noise, with_user: _labels(noise, with_user, epsilon=1.0, hits=1, zone=2, queries=3),
-        sampled=True,
     ),
     Scenario(
         "individual charging, labels, two hits",
@@ -228,7 +227,6 @@ SCENARIOS = [
         _claim(5, 0.2, epsilon=1.0, hits=1),
         0.2,
         lambda noise, with_user: _counts(noise, with_user, grid=1),
-        sampled=True,
     ),
     Scenario(
         "individual charging, counts, weights in halves",
@@ -243,7 +241,6 @@ SCENARIOS = [
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=False, queries=1),
-        sampled=True,
         cut=1e-9,
     ),
     Scenario(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import math
 import os
 import pickle
 import threading
@@ -247,45 +246,3 @@ def test_weights_of_any_size() -> None:
     assert FixedUniforms(first_bit, 1, 2).choose([huge, huge]) == 1
     assert SecretNoise(KEY).choose([0, 0, huge, 0]) == 2
     assert SecretNoise(KEY).choose(np.full(3, 2**62)) in (0, 1, 2), "their sum is not a 64-bit integer"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Hostile arguments
-# ---------------------------------------------------------------------------------------------------------------------
-
-NAN, INFINITE = math.nan, math.inf
-
-
-@pytest.mark.parametrize("key", [b"", bytes(31), "x" * 32, 32, [0] * 32])
-def test_keys_that_are_no_keys(key: Any) -> None:
-    with pytest.raises(ValueError, match="key must have at least 32 bytes"):
-        SecretNoise(key)
-
-
-@pytest.mark.parametrize("epsilon", [NAN, INFINITE, -INFINITE, 0, -1.0, 33, 1e-9, None, "1", True, 1j])
-@pytest.mark.parametrize("draw", [SecretNoise.discrete_laplace, lambda noise, e: noise.discrete_laplace_array(e, 2)])
-def test_epsilons_that_are_none(epsilon: Any, draw: Callable[[SecretNoise, Any], object]) -> None:
-    with pytest.raises(ValueError, match="epsilon"):
-        draw(SecretNoise(KEY), epsilon)
-
-
-@pytest.mark.parametrize("count", [-1, 1.5, None, True, "3"])
-def test_counts_that_are_none(count: Any) -> None:
-    noise = SecretNoise(KEY)
-    with pytest.raises(ValueError, match="count must be a whole number >= 0"):
-        noise.uniforms(count)
-    with pytest.raises(ValueError, match="count must be a whole number >= 0"):
-        noise.discrete_laplace_array(WIDE, count)
-    assert noise.uniforms(3).tolist() == SecretNoise(KEY).uniforms(3).tolist(), "nothing was used up"
-
-
-@pytest.mark.parametrize("probability", [NAN, INFINITE, -1e-300, 1 + 1e-15, None, "0.5", True])
-def test_probabilities_that_are_none(probability: Any) -> None:
-    with pytest.raises(ValueError, match="probability"):
-        SecretNoise(KEY).bernoulli(probability)
-
-
-@pytest.mark.parametrize("weights", [[], [0], [0, 0], [1, -1], [0.5, 0.5], [NAN], ["a"], [None], np.array([1.0])])
-def test_weights_that_are_none(weights: Any) -> None:
-    with pytest.raises(ValueError, match="weights must be whole numbers"):
-        SecretNoise(KEY).choose(weights)

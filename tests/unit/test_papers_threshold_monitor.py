@@ -114,69 +114,8 @@ def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_c
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Exact laws of small monitors
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Errors
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hits": 0}, "hits must be a whole number"),
-        ({"hits": True}, "hits must be a whole number"),
-        ({"hits": 1.5}, "hits must be a whole number"),
-        ({"threshold": math.nan}, "a threshold must"),
-        ({"threshold": math.inf}, "a threshold must"),
-        ({"threshold": True}, "a threshold must"),
-        ({"wide_epsilon": 0.0}, "wide_epsilon must lie in"),
-        ({"wide_epsilon": math.nan}, "wide_epsilon must lie in"),
-        ({"narrow_epsilon": -1.0}, "narrow_epsilon must lie in"),
-        ({"narrow_epsilon": True}, "narrow_epsilon must lie in"),
-        ({"cap": -1}, "cap must be a whole number"),
-        ({"cap": 1.0}, "cap must be a whole number"),
-        ({"grid": 0}, "grid must be a whole number"),
-    ],
-)
-def test_monitors_refuse_numbers_out_of_range(change: dict[str, float], message: str) -> None:
-    arguments = {"hits": 1, "threshold": 1, **SMALL} | change
-    for make, argument in ((ThresholdMonitor, [1]), (ThresholdMonitorEvolving, 1)):
-        with pytest.raises(ValueError, match=message):
-            make(argument, **arguments)
-
-
-@pytest.mark.parametrize("records", [[], [-1], [0.5], [[1, 1]], "ab", [2**62]])
-def test_databases_that_are_no_counts_are_refused(records: object) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        ThresholdMonitor(records, hits=1, threshold=1, **SMALL)
-
-
-@pytest.mark.parametrize("users", [0, -3, 1.0, True])
-def test_numbers_of_users_that_are_none_are_refused(users: int) -> None:
-    with pytest.raises(ValueError, match="users must be a whole number"):
-        ThresholdMonitorEvolving(users, hits=1, threshold=1, **SMALL)
-    with pytest.raises(ValueError, match="users must be a whole number"):
-        IndividualCharging(users, hits=1, epsilon_per_query=1.0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hits": 0}, "hits must be a whole number"),
-        ({"epsilon_per_query": 0.0}, "epsilon_per_query must be finite and > 0"),
-        ({"epsilon_per_query": math.nan}, "epsilon_per_query must be finite and > 0"),
-        ({"epsilon_per_query": True}, "epsilon_per_query must be finite and > 0"),
-        ({"epsilon_per_query": 1e-7, "grid": 100}, "too wide: epsilon_per_query must leave at least 1e-08"),
-        ({"zone_width": 0}, "zone_width must be a whole number"),
-        ({"grid": 2.0}, "grid must be a whole number"),
-    ],
-)
-def test_individual_charging_refuses_numbers_out_of_range(change: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IndividualCharging(1, **({"hits": 1, "epsilon_per_query": 1.0} | change))
 
 
 def test_questions_that_do_not_fit_are_refused_and_cost_nothing() -> None:
