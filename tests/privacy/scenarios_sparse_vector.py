@@ -27,16 +27,6 @@ def fixed(*answers: Answers) -> Stream:
     return lambda published: answers[len(published)] if len(published) < len(answers) else None
 
 
-def rising(length: int, answer: float = -1) -> Stream:
-    """The user raises every answer."""
-    return fixed(*[(answer, answer + 1)] * length)
-
-
-def falling(length: int, answer: float = 0) -> Stream:
-    """The user lowers every answer (as it can where a query counts who is missing)."""
-    return fixed(*[(answer, answer - 1)] * length)
-
-
 def alternating(length: int) -> Stream:
     """The user raises every second answer and lowers the others: what no monotone stream can do."""
     return fixed(*[(-1, 0), (0, -1)] * (length // 2))
@@ -148,8 +138,6 @@ DR14 = "[DR14] Algorithm"
 LSL17 = "Lyu, Su, Li 2017, Figure 1, Algorithm"
 
 PRIVATE = [
-    Scenario("AboveThreshold, all up", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), rising(10))),
-    Scenario("AboveThreshold, all down", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), falling(10))),
     Scenario(
         "AboveThreshold, low then high",
         f"{DR14} 1",
@@ -157,7 +145,6 @@ PRIVATE = [
         0.0,
         of_mechanism(above_threshold(2.0), low_then_high(5)),
     ),
-    Scenario("AboveThreshold, alternating", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), alternating(10))),
     Scenario("AboveThreshold, adaptive", f"{DR14} 1", 1.0, 0.0, of_mechanism(above_threshold(1.0), adaptive(10))),
     Scenario(
         "AboveThreshold, real answers",
@@ -165,23 +152,6 @@ PRIVATE = [
         4.0,
         0.0,
         of_mechanism(above_threshold(4.0, grid=4), fixed(*[(0.3, -0.7)] * 5, (-0.5, 0.5)), grid=4),
-    ),
-    Scenario("Sparse, cutoff 1", f"{DR14} 2", 2.0, 0.0, of_mechanism(sparse(2.0, 1), low_then_high(10))),
-    Scenario(
-        "Sparse, cutoff 2, alternating",
-        f"{DR14} 2",
-        8.0,
-        0.0,
-        of_mechanism(sparse(8.0, 2), alternating(6)),
-        cut=1e-11,
-    ),
-    Scenario(
-        "Sparse, cutoff 2, low then high",
-        f"{DR14} 2",
-        8.0,
-        0.0,
-        of_mechanism(sparse(8.0, 2), low_then_high_again(2, 6)),
-        cut=1e-9,
     ),
     Scenario(
         "Sparse, cutoff 2, adaptive",
@@ -192,22 +162,6 @@ PRIVATE = [
         cut=1e-11,
     ),
     Scenario("Sparse, linear queries", f"{DR14} 2, grid 2", 8.0, 0.0, _counts),
-    Scenario(
-        "Sparse, cutoff 3",
-        f"{DR14} 2",
-        18.0,
-        0.0,
-        of_mechanism(sparse(18.0, 3), fixed((0, -1), (0, 1), (0, -1), (0, 1))),
-        cut=1e-9,
-    ),
-    Scenario(
-        "Sparse, cutoff 2, delta > 0",
-        f"{DR14} 2; advanced composition gives more than basic composition only for so large a delta",
-        1.7,
-        0.8,
-        of_mechanism(sparse(1.7, 2, delta=0.8), low_then_high(3)),
-        cut=1e-8,
-    ),
     Scenario(
         "Sparse, cutoff 3, delta > 0",
         f"{DR14} 2, beyond epsilon = 8 ln(1/delta)",
@@ -223,14 +177,6 @@ PRIVATE = [
         0.0,
         of_mechanism(numeric_sparse(4.0, 1), low_then_high(3)),
         cut=1e-11,
-    ),
-    Scenario(
-        "NumericSparse, cutoff 2, adaptive",
-        f"{DR14} 3",
-        48.0,
-        0.0,
-        of_mechanism(numeric_sparse(48.0, 2), adaptive(3)),
-        cut=1e-8,
     ),
     Scenario(
         "NumericSparse, delta > 0",

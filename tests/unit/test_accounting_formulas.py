@@ -234,26 +234,23 @@ def test_the_price_of_epochs_is_at_the_point_where_both_parts_are_equal() -> Non
     assert _delta(shift, hits, epochs, epsilon) == exactly(wanted, 1e-11)
 
 
-@pytest.mark.parametrize(("epochs", "grid"), [(1, 1), (5, 3)])
-def test_the_noise_of_a_monitor_by_hand(epochs: int, grid: int) -> None:
-    noise = _round_noise(12_345.6789, epochs, 3.0, 0.01, 20, grid)
+@pytest.mark.parametrize("grid", [1, 3])
+def test_the_noise_of_a_monitor_by_hand(grid: int) -> None:
+    noise = _round_noise(12_345.6789, 3.0, 0.01, 20, grid)
     narrow = 8.10000e-05 if grid == 1 else 2.70000e-05
     assert noise.narrow_epsilon == exactly(narrow), "1 / (scale grid), rounded down to six digits"
     assert noise.cap == math.ceil(math.log(1 / (narrow * grid)) / narrow)
     assert noise.wide_epsilon == _six_digits_down(1 / (10 * noise.cap))
-    d = 0.01 / 3 if epochs == 1 else 0.01 / (6 * epochs)
-    assert noise.algorithm_delta == exactly(d)
-    assert noise.algorithm_epsilon == exactly(narrow * grid * math.log(1 / d))
-    assert (noise.grid, noise.hits, noise.epochs) == (grid, 20, epochs)
+    assert (noise.grid, noise.hits) == (grid, 20)
 
 
 def test_noise_that_is_not_enough_grows_by_a_millionth() -> None:
     """Until the next of its six digits: nobody pays for more."""
     hits, epsilon = 20, 1.0
-    first = _round_noise(3000.0, 1, epsilon, 1.0 - 1e-6, hits, 1)
+    first = _round_noise(3000.0, epsilon, 1.0 - 1e-6, hits, 1)
     noises = {"wide_epsilon": first.wide_epsilon, "narrow_epsilon": first.narrow_epsilon, "cap": first.cap}
     exact = ThresholdMonitorAccountant(**noises, hits=hits).delta(epsilon)  # type: ignore[arg-type]
-    more = _round_noise(3000.0, 1, epsilon, exact, hits, 1)
+    more = _round_noise(3000.0, epsilon, exact, hits, 1)
     assert first.narrow_epsilon * (1 - 1e-5) < more.narrow_epsilon < first.narrow_epsilon
 
 

@@ -83,15 +83,9 @@ def test_no_uniform_is_used_twice() -> None:
     assert given == [tuple(row) for row in SecretNoise(KEY).uniforms(len(given)).tolist()], "and none is left out"
 
 
-@pytest.mark.parametrize("epsilon", [0.5, WIDE])
-def test_one_at_a_time_is_the_same_as_many_at_once(epsilon: float) -> None:
-    one, many = SecretNoise(KEY), SecretNoise(KEY)
-    assert [one.discrete_laplace(epsilon) for _ in range(600)] == many.discrete_laplace_array(epsilon, 600).tolist()
-
-
 DRAWS: list[Callable[[SecretNoise], object]] = [
     lambda noise: noise.uniforms(1),
-    lambda noise: noise.discrete_laplace(0.5),  # some are waiting
+    lambda noise: noise.discrete_laplace(0.5),
     lambda noise: noise.discrete_laplace_array(0.5, 1),
     lambda noise: noise.bernoulli(0.5),
     lambda noise: noise.choose([1, 1]),
@@ -157,21 +151,6 @@ def test_threads_share_the_draws_among_them(draw: Callable[[SecretNoise], Any]) 
     assert collections.Counter(drawn) == collections.Counter(draw(alone) for _ in range(threads * each))
 
 
-def test_what_is_drawn_in_advance_is_bounded() -> None:
-    """By the uniforms that are used up for it: 8 for the first draw of an epsilon; and by the epsilons kept."""
-    used = SecretNoise(KEY)
-    used.discrete_laplace(0.5)
-    untouched = SecretNoise(KEY).uniforms(9)
-    assert used.uniforms(1).tolist() == untouched[8:].tolist()
-    noise = SecretNoise(KEY)
-    drawn = [noise.discrete_laplace(1 + step / 1000) for step in range(100)]
-    assert len(noise._waiting) == 16
-    assert len(set(drawn)) > 1
-    again = noise.discrete_laplace(1.0)  # was forgotten: its next draws are new ones
-    assert noise.uniforms(1).tolist() == SecretNoise(KEY).uniforms(101 * 8 + 1)[-1:].tolist()
-    assert isinstance(again, int)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Discrete Laplace
 # ---------------------------------------------------------------------------------------------------------------------
@@ -201,12 +180,6 @@ def test_wide_draws_have_the_exact_tails(epsilon: float) -> None:
 
     assert not rejects(epsilon)
     assert rejects(epsilon * 1.05)
-
-
-def test_equal_numbers_of_any_type_share_their_draws() -> None:
-    noise, same = SecretNoise(KEY), SecretNoise(KEY)
-    mixed = [noise.discrete_laplace(epsilon) for epsilon in (1, np.float32(1), np.float64(1), 1.0)]
-    assert mixed == [same.discrete_laplace(1.0) for _ in range(4)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
