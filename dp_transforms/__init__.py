@@ -35,8 +35,9 @@ errors and html_tables are for all of them.
 - logs: events in: files, and streams, which are partitions that grow. reports: answers out; sinks that keep the first
   answer for a window.
 - runs: what one part of a run hands to the next; the ledger, which refuses what would overspend.
+- stages: the algorithm as three stages, which any driver runs.
 - audit: what the worst streams attain, exactly and by running the core, against a plan's claim.
-- stages: the algorithm as three stages, which any driver runs. workers: worker processes of this machine.
+- workers: worker processes of this machine.
 - beam: wires the folders above to Beam. views: what people look at: tables, pages, the live page.
 - engines: starts Flink, Prism and Kafka on this machine, and knows the options of each engine. Knows no privacy.
 - cli: the command ``shh``. Of all these only beam, engines and cli import Beam.

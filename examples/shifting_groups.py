@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.kms21_accountant import ThresholdMonitorNoise, calibrate_threshold_monitor
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.accounting.release_modes import solve_target_charging
 from dp_transforms.accounting.target_charging import not_prior_probability
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
@@ -81,7 +81,7 @@ def make_sparse(data: object, tops: int, threshold: float, noise: NoiseSource | 
     return min(both, key=lambda sparse: sparse.accuracy(10 * tops, BETA))
 
 
-def monitor_numbers(noise: ThresholdMonitorNoise) -> dict[str, float]:
+def monitor_numbers(noise: ThresholdMonitorAccountant) -> dict[str, float]:
     return {
         "hits": noise.hits,
         "wide_epsilon": noise.wide_epsilon,

@@ -89,25 +89,12 @@ class ThresholdMonitorAccountant:
         return dataclasses.replace(self, hits=min(hits, self.hits))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ThresholdMonitorNoise(ThresholdMonitorAccountant):
-    """The noise of a monitor, as plain numbers for workers, and the proof that it comes from.
-
-    algorithm_epsilon, algorithm_delta: a pair (e, d) of [KMS21] Algorithm 3 with these noises that meets the budget.
-    epochs: 1 for Theorem 3.2 used directly, or the number of epochs composed (Theorem 3.8): what needs less noise.
-    """
-
-    algorithm_epsilon: float
-    algorithm_delta: float
-    epochs: int
-
-
-def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorNoise:
+def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: int = 1) -> ThresholdMonitorAccountant:
     """The least noise for which a monitor is proved to be (epsilon, delta)-DP: directly, or by epochs.
 
     >>> noise = calibrate_threshold_monitor(epsilon=1.0, delta=1e-6, hits=50)
-    >>> print(noise.epochs, round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
-    1 4198 35020 350200
+    >>> print(round(1 / noise.narrow_epsilon), noise.cap, round(1 / noise.wide_epsilon))
+    4198 35020 350200
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -116,11 +103,11 @@ def calibrate_threshold_monitor(epsilon: float, delta: float, hits: int, grid: i
     check_whole("grid", grid, 1)
     if epsilon == 0:
         raise ValueError("epsilon must be > 0, got 0. No noise makes a monitor perfectly private.")
-    scale, epochs = (_PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) / epsilon, 1
-    for count in _epoch_counts(hits)[1:]:
-        if _delta(1 / scale, hits, count, epsilon) < delta:
-            scale, epochs = _epochs_scale(hits, count, epsilon, delta, scale), count
-    return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epochs, epsilon, delta, hits, grid)
+    scale = (_PER_HIT * (hits + 1) + _PER_LOG * math.log(_FAILURES / delta)) / epsilon
+    for epochs in _epoch_counts(hits)[1:]:
+        if _delta(1 / scale, hits, epochs, epsilon) < delta:
+            scale = _epochs_scale(hits, epochs, epsilon, delta, scale)
+    return _round_noise(max(scale, 1 / _LARGEST_SHIFT), epsilon, delta, hits, grid)
 
 
 def check_monitor_noise(*, wide_epsilon: float, narrow_epsilon: float, cap: int, grid: int) -> None:
@@ -187,28 +174,22 @@ def _epochs_scale(hits: int, epochs: int, epsilon: float, delta: float, highest:
     )
 
 
-def _round_noise(
-    scale: float, epochs: int, epsilon: float, delta: float, hits: int, grid: int
-) -> ThresholdMonitorNoise:
+def _round_noise(scale: float, epsilon: float, delta: float, hits: int, grid: int) -> ThresholdMonitorAccountant:
     """Noise of at least this scale, with numbers of six digits, for which the accountant proves (epsilon, delta)."""
     if 10 * scale * grid * math.log(scale) > 0.99 * _LONGEST_SCALE:
         raise ValueError(
             f"epsilon = {epsilon:g} with hits = {hits} needs noise of scale {10 * scale * grid * math.log(scale):.3g} "
             f"units, over {_LONGEST_SCALE:g}. Raise epsilon or delta, lower hits, or use a coarser grid than {grid}."
         )
-    d = delta / _FAILURES if epochs == 1 else delta / (2 * _FAILURES * epochs)
     while True:
         narrow_epsilon = _six_digits_down(1 / (scale * grid))
         cap = math.ceil(math.log(1 / (narrow_epsilon * grid)) / narrow_epsilon)
-        noise = ThresholdMonitorNoise(
+        noise = ThresholdMonitorAccountant(
             wide_epsilon=_six_digits_down(1 / (10 * cap)),
             narrow_epsilon=narrow_epsilon,
             cap=cap,
             grid=grid,
             hits=hits,
-            algorithm_epsilon=narrow_epsilon * grid * math.log(1 / d),
-            algorithm_delta=d,
-            epochs=epochs,
         )
         if noise.delta(epsilon) * (1 + 1e-9) <= delta:  # a margin, so that another machine's libm agrees
             return noise

@@ -1,16 +1,17 @@
 """Many copies of a scene through the real code of mode `looks`, all at once.
 
-Each copy has items and users of its own, so its draws are independent of the others'. Pairs, weights, purses, sums,
-noise, known items, counters, levels and sizes are the real ones; ids are numbers instead of hashes of events.
+Each copy has items and users of its own, so its draws are independent of the others'. The stages are those of a run,
+with their states; ids are numbers instead of hashes of events.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,29 +24,20 @@ from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
-from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.item_holders import ItemHolders, weights_of
-from dp_transforms.monitor.item_namer import ItemNamer
-from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.look_candidates import LookCandidates
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.monitor.purses import PurseEntries, Purses
-from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
-from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind, cells_by_bucket, join_cells, pack_cell, unpack_cell
+from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
+from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.stage import Span, StageWork
 
 Users = npt.NDArray[np.uint64]
 
@@ -88,6 +80,7 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         threshold=scene.threshold,
         known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
+        counts=None if scene.in_order else run.plan.counts,  # a stream has none
     )
 
 
@@ -99,7 +92,8 @@ def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: 
         of_scene = trial_of_scene(run, scene, part, low)
         keys = of_scene.stream_keys(secret)
         domain = DomainTable.of_labels(_labels(part * scene.items), keys.hash_items) if scene.is_domain else None
-        pairs = user_pairs_of(_rows(scene, part, with_user), keys)
+        rows = _rows(scene, part, with_user)
+        pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
         for windows, numbers, *of_named in _name_pairs(pairs, of_scene, keys, domain, in_order=scene.in_order):
             copy, item = np.divmod(numbers, scene.items)
             levels[low + copy, windows, item], sizes[low + copy, windows, item] = of_named
@@ -200,136 +194,86 @@ Named = tuple[Whole, Whole, Whole, Whole]
 
 
 def _name_pairs(
-    pairs: UserPairs, plan: Plan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+    pairs: ItemPairs | UserPairs, plan: TrialPlan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
 ) -> Iterator[Named]:
-    """What is named of these pairs, as a replay, or window by window as a stream."""
-    if plan.hits is not None:
-        yield from _monitor_pairs(pairs, plan, keys, domain, in_order=in_order)
-        return
-    empty = EmptyItems(domain, query_noise(plan, keys).empty_item_tail(), keys) if domain else None
-    namer, horizon = ItemNamer(plan, keys), plan.schedule.horizon
+    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
+    stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
+    works = [stage.work(plan, keys, domain) for stage in stages]
     if not in_order:
-        parts = [weigh_replay(pairs, plan, keys), *([empty.without_sums(0, horizon)] if empty else [])]
-        yield _columns(namer.name_windows(ItemSums.merge(parts), KnownItems.none(), 0, horizon))
+        span = Span(0, plan.schedule.horizon)
+        yield from _named_in(span, pairs, works, [work.load(RunPart(0, span.end), None, span) for work in works])
         return
-    carried = Carried(plan, keys)
-    for window, here, terms in paid_windows(pairs, carried, horizon):
-        parts = [empty.without_sums(window, window + 1)] if empty else []
-        if len(here):
-            parts.append(ItemSums.of_weights(here, weights_of(terms), keys))
-        named = namer.name_windows(ItemSums.merge(parts), carried.known, window, window + 1)
-        if not empty:
-            carried.known = carried.known.after(named, window + 1, plan.known_for)
-        yield _columns(named)
+    carried = [Carried(work) for work in works]
+    for window in range(plan.schedule.horizon):
+        span = Span(window, window + 1)
+        for each in carried:
+            each.over_to(window)
+        yield from _named_in(span, pairs.select(pairs.windows == window), works, [each.state for each in carried])
+        for each in carried:
+            each.keep(span)
 
 
-def _columns(named: NamedItems) -> Named:
-    return named.windows, numbers_of(named.table, named.items), named.levels, named.at_least_users
-
-
-def _monitor_pairs(
-    pairs: UserPairs, plan: Plan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
+def _named_in(
+    span: Span, pairs: ItemPairs | UserPairs, works: Sequence[StageWork], states: Sequence[Any]
 ) -> Iterator[Named]:
-    """The same where users pay for hits: candidates, and then the sequential monitor."""
-    horizon = plan.schedule.horizon
-    parts = []
-    if domain:
-        parts = [EmptyItems(domain, query_noise(plan, keys).empty_item_tail(), keys).without_holders(0, horizon)]
-    if in_order:
-        paid = paid_windows(pairs, Carried(plan, keys), horizon)
-        parts += [ItemHolders.of_terms(here, terms) for _, here, terms in paid if len(here)]
-    else:
-        parts.append(weigh_replay_with_hits(pairs, plan, keys))
-    cells = LookCandidates(plan, keys).find(ItemHolders.merge(parts), KnownItems.none(), 0, horizon)
-
-    def of_window(window: int) -> ItemHolders:
-        return cells.select(np.flatnonzero(cells.windows == window))
-
-    for window, found in monitor_windows(of_window, horizon, plan, keys):
-        columns = [(window, int(each.item), each.level, each.at_least_users) for each in found]
-        windows, numbers, levels, sizes = np.array(columns, dtype=np.int64).reshape(-1, 4).T
-        yield windows, numbers, levels, sizes
-
-
-def monitor_windows(
-    candidates: Callable[[int], ItemHolders],
-    windows: int,
-    plan: Plan,
-    keys: StreamKeys,
-    monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
-) -> Iterator[tuple[int, Sequence[HeavyHitter]]]:
-    """What the sequential monitor publishes of each window. candidates: asked for when the window before is read."""
-    running, state = monitor(plan, keys), MonitorState()
-    for window in range(windows):
-        report, _ = running.close_window(window, candidates(window), state)
-        yield window, [] if report is None else report.heavy_hitters
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What is carried from window to window of a stream
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def paid_windows(pairs: UserPairs, carried: Carried, horizon: int) -> Iterator[tuple[int, UserPairs, Whole]]:
-    """Each window of a stream with its pairs, and how each of these counts, as in `ItemHolders.terms`."""
-    for window in range(horizon):
-        here = pairs.select(pairs.windows == window)
-        carried.over_to(window, here.users)
-        yield window, here, carried.purses.spend_on_lists(here, window) if len(here) else pairs.windows[:0]
+    """The three stages through a span."""
+    counts: collections.Counter[str] = collections.Counter()
+    users, items, windows = zip(works, states, strict=True)
+    sent = users[0].advance(users[1], pairs, span, counts)
+    found = items[0].advance(items[1], [sent], span, counts)
+    if isinstance(found, NamedItems):  # which the last stage publishes as they are
+        yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
+        return
+    for window, report in windows[0].advance(windows[1], [found], span, counts):
+        columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
+        yield tuple(np.array(columns, dtype=np.int64).T)
 
 
 class Carried:
-    """The purses and the known items before the next window of a stream, as a real run stores them.
+    """The state of a stage before the next window of a stream, as a real run stores it.
 
-    Before every other window a part of the run ends: both go through the cells and the file that parts hand over.
-    Before the others the purses are read from what a worker keeps.
+    Before every other window a part of the run ends: the state goes through the cells and the file that parts hand
+    over. Before the others it is read from what a worker keeps.
     is_refused: whether a reader has refused what was stored. It is then carried on as it was, and audited all the same.
     """
 
-    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
-        self.purses = Purses(plan, keys)
-        self.known = KnownItems.none()
-        self._plan, self._keys = plan, keys
-        self._kept: list[bytes] = []
+    def __init__(self, work: StageWork) -> None:
+        self._work = work
+        self._kept: list[tuple[Kind, bytes]] = []
+        self._is_of_part = False
+        self.state: Any = None
         self.is_refused = False
 
-    def over_to(self, window: int, users: Users) -> None:
-        """Stores what there is, and reads it again for this window. users: who is there in it, ascending."""
+    def over_to(self, window: int, columns: UserPairs | None = None) -> None:
+        """Reads the state for this window. columns: all that comes in it; None: whoever may come."""
         try:
-            self._store_and_read(window, users)
+            is_of_part = window > 0 and window % 2 == 0
+            self.state = self._of_part(window, columns) if is_of_part else self._work.read(self._kept, window)
+            self._is_of_part = is_of_part
         except ValueError:
             self.is_refused = True
 
-    def _store_and_read(self, window: int, users: Users) -> None:
-        self._kept += self.purses.changed_cells()
-        if window % 2 or not window:
-            self.purses = Purses(self._plan, self._keys, self._kept)
-            return
+    def keep(self, span: Span) -> None:
+        """Stores what this span has changed."""
+        cells = self._work.cells(self.state) if self._is_of_part else self._work.changed(self.state, span)
+        self._kept += cells
+
+    def _of_part(self, window: int, columns: UserPairs | None) -> Any:
+        plan, keys = self._work.plan, self._work.keys
+        digits = "0" * 64
+        run = (plan.fingerprint, keys.stream, "audit", digits)
+        parts = (PartRecord(0, window, digits, "report"),)
+        header = StateHeader("plan", *run, user_field="user", item_field="item", parts=parts)
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "state")
-            write_state(path, self._header(window), self._cells(window), _KEY)
+            write_state(path, header, self._joined(window - plan.known_for), _KEY)
             part = RunPart(window, window + 1, path, StateFile(path).fingerprint)
-            # A replay in parts reads the purses of the users that it meets, a stream those of a shard of users.
-            entries = part.purses_of_shard(0, 1) if window % 4 else part.purses(users)
-            self.known = part.known(Kind.KNOWN)
-        self.purses = Purses.of_entries(self._plan, self._keys, entries, window)
+            return self._work.load(part, columns, Span(window, window + 1))
 
-    def _cells(self, window: int) -> list[tuple[Kind, int, bytes]]:
-        packed = [
-            pack_cell(Kind.PURSES, *of_bucket)
-            for cell in self._kept
-            for of_bucket in cells_by_bucket(PurseEntries.from_bytes(cell))
-        ]
-        packed += [pack_cell(Kind.KNOWN, *of_bucket) for of_bucket in cells_by_bucket(self.known)]
+    def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:
         cells: dict[tuple[Kind, int], list[memoryview]] = {}
-        for kind, bucket, cell in map(unpack_cell, packed):
+        for kind, bucket, cell in map(unpack_cell, pack_by_bucket(self._kept)):
             cells.setdefault((kind, bucket), []).append(cell)
-        named_from = window - self._plan.known_for
-        joined = {place: join_cells(place[0], found, named_from=named_from) for place, found in cells.items()}
-        return [(*place, cell) for place in sorted(joined) for cell in joined[place]]
-
-    def _header(self, window: int) -> StateHeader:
-        digits = "0" * 64
-        part = PartRecord(0, window, digits, "report")
-        run = (self._plan.fingerprint, self._keys.stream, "audit", digits)
-        return StateHeader("plan", *run, user_field="user", item_field="item", parts=(part,))
+        for (kind, bucket), of_place in sorted(cells.items(), key=lambda each: each[0]):
+            for joined in join_cells(kind, of_place, named_from=named_from):
+                yield kind, bucket, joined

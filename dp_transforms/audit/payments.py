@@ -22,7 +22,6 @@ from dp_transforms.audit.copies import (
     all_counted,
     item_pairs_of,
     numbers_of,
-    paid_windows,
     user_pairs_of,
 )
 from dp_transforms.audit.look_law import Whole
@@ -36,6 +35,8 @@ from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stages.stage import Span
+from dp_transforms.stages.users import SpendPurses
 
 _WINDOWS = 6
 _USERS = 120
@@ -144,11 +145,16 @@ class _RealCode:
 
     def stream(self, rows: Rows) -> tuple[Weights, bool]:
         """And whether what was stored between two windows was refused."""
-        carried = Carried(self._plan, self._keys)
+        carried = Carried(SpendPurses(self._plan, self._keys, None))
+        pairs = user_pairs_of(rows, self._keys)
         found: Weights = {}
-        for _, pairs, terms in paid_windows(user_pairs_of(rows, self._keys), carried, _WINDOWS):
-            numbers = numbers_of(pairs.table, pairs.items)
-            found |= _weights(Rows(pairs.users[pairs.codes], pairs.windows, numbers), terms)
+        for window in range(_WINDOWS):
+            here = pairs.select(pairs.windows == window)
+            # A replay in parts reads the purses of the users that it meets, a stream those of a shard of users.
+            carried.over_to(window, here if window % 4 else None)
+            terms = carried.state.spend_on_lists(here, window)
+            carried.keep(Span(window, window + 1))
+            found |= _weights(Rows(here.users[here.codes], here.windows, numbers_of(here.table, here.items)), terms)
         return found, carried.is_refused
 
     def counts(self, rows: Rows) -> Cells:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.audit.copies import FIRST_OTHER, monitor_windows
+from dp_transforms.audit.copies import FIRST_OTHER
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import QueryLaw
@@ -32,7 +32,7 @@ from dp_transforms.audit.statistics import (
 from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, is_up, law_of, worst_stream
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.planned_run import PlannedRun
@@ -179,12 +179,10 @@ def run_stream(
     keys = trial.stream_keys(secret)
     table = ItemTable.of_labels(pa.array([f"copy {n}" for n in range(copies)]), keys.hash_items)[0]
     adversaries = _Adversaries(design, law, trial.threshold, table, with_user)
-
-    def candidates(window: int) -> ItemHolders:
-        return find_candidates(adversaries.cells(window), trial, keys)
-
-    for _, published in monitor_windows(candidates, design.stream.rounds + 1, trial, keys, monitor):
-        adversaries.read(published)
+    running, state = monitor(trial, keys), MonitorState()
+    for window in range(design.stream.rounds + 1):
+        report, _ = running.close_window(window, find_candidates(adversaries.cells(window), trial, keys), state)
+        adversaries.read([] if report is None else report.heavy_hitters)
     return adversaries.observed()
 
 

@@ -1,12 +1,11 @@
-"""Runs a mechanism along every path that its noise can take: the exact law of its transcript, or a sampled one.
+"""Runs a mechanism along every path that its noise can take: the exact law of its transcript.
 
 The mechanism runs unchanged; only its `NoiseSource` is replaced. A draw is not a number but a range of numbers, and
 only when the mechanism compares it (or needs its value) does the run branch, so a query that is only compared with a
 threshold has two branches and not hundreds. The mechanism is run again for every path (depth first, replaying the
 choices made so far), so it must be a function of its noise.
 
-`exact_law` weighs a path by the exact probability of its ranges. `sampled_law` carries along, for each path, those of
-its many runs that take it, with noise drawn by the product: the same mechanism, a million runs at once.
+`exact_law` weighs a path by the exact probability of its ranges.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 
 Law = dict[Hashable, float]
-Draw = tuple[int, float | None]  # its number on a path, and its epsilon, or None for a uniform
 _END = 2**62  # in the place of infinity
 
 
@@ -33,17 +31,6 @@ def exact_law(run: Callable[[NoiseSource], Hashable], *, cut: float = 1e-14) -> 
         law[transcript] = law.get(transcript, 0.0) + path.probability()
     assert abs(sum(law.values()) - 1) < 1e-9, "the paths must cover everything"
     return law
-
-
-def sampled_law(run: Callable[[NoiseSource], Hashable], runs: int, source: SecretNoise) -> dict[Hashable, int]:
-    """How many of the runs end in each transcript."""
-    draws: dict[Draw, np.ndarray] = {}
-    waiting: dict[tuple[int, ...], np.ndarray] = {}
-    counts: dict[Hashable, int] = {}
-    for transcript, path in _explore(run, lambda choices: _SampledPath(choices, runs, source, draws, waiting)):
-        counts[transcript] = counts.get(transcript, 0) + len(path.alive)
-    assert sum(counts.values()) == runs
-    return counts
 
 
 def hockey_stick(p: Law, q: Law, epsilon: float) -> float:
@@ -142,66 +129,6 @@ class _ExactPath(_Path):
         value = self.branch([*range(first, last + 1)])
         self._draws[draw] = (epsilon, low if value == first else value, high if value == last else value)
         return value
-
-
-class _SampledPath(_Path):
-    """alive: the runs that take this path. waiting: those that took another choice at some point, by the choices."""
-
-    def __init__(
-        self,
-        given: list[int],
-        runs: int,
-        source: SecretNoise,
-        draws: dict[Draw, np.ndarray],
-        waiting: dict[tuple[int, ...], np.ndarray],
-    ) -> None:
-        super().__init__(given)
-        self.alive = waiting.pop(tuple(given)) if given else np.arange(runs)
-        self._runs, self._source, self._all_draws, self._waiting = runs, source, draws, waiting
-        self._used = 0
-
-    def _next(self, epsilon: float | None, make: Callable[[], np.ndarray]) -> Draw:
-        # The same arrays serve all paths, since every run takes one path only; but paths differ in what they draw next.
-        draw = (self._used, epsilon)
-        if draw not in self._all_draws:
-            self._all_draws[draw] = make()
-        self._used += 1
-        return draw
-
-    def _split(self, draw: Draw, choices: Callable[[np.ndarray], np.ndarray]) -> int:
-        """choices: of the runs alive, from their draws. Made once; who chose otherwise waits until its path is run."""
-        if len(self.taken) < len(self.given):
-            return self.branch([0])
-        chosen = choices(self._all_draws[draw][self.alive])
-        order = np.argsort(chosen, kind="stable")
-        possible, starts = np.unique(chosen[order], return_index=True)
-        for choice, runs in zip(possible.tolist(), np.split(self.alive[order], starts[1:]), strict=True):
-            self._waiting[(*self.taken, choice)] = runs
-        choice = self.branch(possible.tolist())
-        self.alive = self._waiting.pop(tuple(self.taken))
-        return choice
-
-    def discrete_laplace(self, epsilon: float) -> Noisy:
-        draw = self._next(epsilon, lambda: self._source.discrete_laplace_array(epsilon, self._runs))
-        return Noisy(self, draw, 0)
-
-    def _uniform(self) -> Draw:
-        return self._next(None, lambda: self._source.uniforms(self._runs)[:, 0] / 2.0**64)
-
-    def bernoulli(self, probability: float) -> bool:
-        return bool(self._split(self._uniform(), lambda uniforms: (uniforms < probability).astype(np.int64)))
-
-    def choose(self, weights: Sequence[int]) -> int:
-        total = sum(weights)
-        shares = np.cumsum([weight / total for weight in weights])
-        shares[np.flatnonzero(weights)[-1] :] = np.inf  # the last choice that is possible takes what rounding left
-        return self._split(self._uniform(), lambda uniforms: np.searchsorted(shares, uniforms, side="right"))
-
-    def at_least(self, draw: Draw, bound: int) -> bool:
-        return bool(self._split(draw, lambda draws: (draws >= bound).astype(np.int64)))
-
-    def value(self, draw: Draw) -> int:
-        return self._split(draw, lambda draws: draws)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

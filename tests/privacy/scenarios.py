@@ -19,7 +19,7 @@ class Scenario:
 
     The transcript must hold all that is published, and the stream may depend on what was published before. private:
     whether the claim (epsilon, delta) is true. source: what is run, and where the claim or the fault comes from.
-    sampled: whether it is also run a million times a side with real noise. cut: see `exact_law`.
+    cut: see `exact_law`.
     """
 
     name: str
@@ -28,7 +28,6 @@ class Scenario:
     delta: float
     run: Callable[[NoiseSource, bool], Hashable]
     private: bool = True
-    sampled: bool = False
     cut: float = 1e-14
 
     def attained_delta(self) -> float:

@@ -69,7 +69,6 @@ SCENARIOS = [
         BoundaryWrapper(_MANY).epsilon,
         0.0,
         lambda noise, with_user: BoundaryWrapper(_MANY).run(with_user, noise),
-        sampled=True,
     ),
     Scenario(
         "wrapper without the min",
@@ -85,7 +84,6 @@ SCENARIOS = [
         _SURE.epsilon,
         _game(_SURE.epsilon, _WRAPPER_Q, 2, _SURE.epsilon),
         _halts(_classes, _hits(2, _SURE.epsilon, _WRAPPER_Q)),
-        sampled=True,
     ),
     Scenario(
         "target q too large (wrapper)",

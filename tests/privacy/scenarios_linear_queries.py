@@ -26,7 +26,6 @@ _HALVES = [LinearQuery([2, 0, 1], grid=2), LinearQuery([0, 1, 2], grid=2)]
 _FOURTHS = [LinearQuery([4, 0, 1], grid=4), LinearQuery([0, 4, 1], grid=4)]
 _ADDED = ((3, 1), (4, 1))  # a record more
 _REPLACED = ((4, 1), (3, 2))  # another record instead
-_ADDED_OF_THREE = ((3, 0, 1), (3, 0, 2))
 _REPLACED_OF_THREE = ((3, 0, 1), (2, 0, 2))
 
 
@@ -186,7 +185,7 @@ _FOURTHS_OFFLINE = {"epsilon_per_call": 1.0, "accuracy": 0.4, "updates": 1}
 _SMALL = {"queries": _BOTH_OF_THREE, "size": 3, "epsilon": 1.0}
 
 SCENARIOS = [
-    Scenario("exponential mechanism", "ExponentialMechanism, [DR14] Theorem 3.10", 1.0, 0.0, _choice, sampled=True),
+    Scenario("exponential mechanism", "ExponentialMechanism, [DR14] Theorem 3.10", 1.0, 0.0, _choice),
     Scenario(
         "exponential mechanism, half the sensitivity",
         "ExponentialMechanism with half of the sensitivity that the scores have",
@@ -194,7 +193,6 @@ SCENARIOS = [
         0.0,
         _half_choice,
         private=False,
-        sampled=True,
     ),
     Scenario(
         "online multiplicative weights, a record more",
@@ -202,14 +200,6 @@ SCENARIOS = [
         8.0,
         0.0,
         _online(OnlineMultiplicativeWeights, _ADDED, [_FIRST, _FIRST], **_ONLINE),
-        sampled=True,
-    ),
-    Scenario(
-        "online multiplicative weights, another record",
-        "OnlineMultiplicativeWeights, lecture 9, Theorem 5",
-        8.0,
-        0.0,
-        _online(OnlineMultiplicativeWeights, _REPLACED, [_FIRST, _FIRST], **_ONLINE),
     ),
     Scenario(
         "online multiplicative weights, queries in halves",
@@ -257,13 +247,6 @@ SCENARIOS = [
         0.0,
         _offline(OfflineMultiplicativeWeights, _REPLACED_OF_THREE, _BOTH_OF_THREE, **_OFFLINE),
     ),
-    Scenario(
-        "offline multiplicative weights, a record more",
-        "OfflineMultiplicativeWeights, lecture 9; 2 updates, so 4 calls",
-        12.0,
-        0.0,
-        _offline(OfflineMultiplicativeWeights, _ADDED_OF_THREE, _BOTH_OF_THREE, **_OFFLINE),
-    ),
     *(
         Scenario(
             f"offline multiplicative weights, fourths{fault}",
@@ -304,14 +287,6 @@ SCENARIOS = [
         1.0,
         0.0,
         _small(SmallDatabase, _REPLACED_OF_THREE, **_SMALL),
-        sampled=True,
-    ),
-    Scenario(
-        "small database, a record more",
-        "SmallDatabase, lecture notes on linear queries",
-        1.0,
-        0.0,
-        _small(SmallDatabase, _ADDED_OF_THREE, **_SMALL),
     ),
     Scenario(
         "small database, half the sensitivity",

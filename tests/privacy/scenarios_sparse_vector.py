@@ -27,16 +27,6 @@ def fixed(*answers: Answers) -> Stream:
     return lambda published: answers[len(published)] if len(published) < len(answers) else None
 
 
-def rising(length: int, answer: float = -1) -> Stream:
-    """The user raises every answer."""
-    return fixed(*[(answer, answer + 1)] * length)
-
-
-def falling(length: int, answer: float = 0) -> Stream:
-    """The user lowers every answer (as it can where a query counts who is missing)."""
-    return fixed(*[(answer, answer - 1)] * length)
-
-
 def alternating(length: int) -> Stream:
     """The user raises every second answer and lowers the others: what no monotone stream can do."""
     return fixed(*[(-1, 0), (0, -1)] * (length // 2))
@@ -148,17 +138,13 @@ DR14 = "[DR14] Algorithm"
 LSL17 = "Lyu, Su, Li 2017, Figure 1, Algorithm"
 
 PRIVATE = [
-    Scenario("AboveThreshold, all up", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), rising(10))),
-    Scenario("AboveThreshold, all down", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), falling(10))),
     Scenario(
         "AboveThreshold, low then high",
         f"{DR14} 1",
         2.0,
         0.0,
         of_mechanism(above_threshold(2.0), low_then_high(5)),
-        sampled=True,
     ),
-    Scenario("AboveThreshold, alternating", f"{DR14} 1", 2.0, 0.0, of_mechanism(above_threshold(2.0), alternating(10))),
     Scenario("AboveThreshold, adaptive", f"{DR14} 1", 1.0, 0.0, of_mechanism(above_threshold(1.0), adaptive(10))),
     Scenario(
         "AboveThreshold, real answers",
@@ -167,49 +153,15 @@ PRIVATE = [
         0.0,
         of_mechanism(above_threshold(4.0, grid=4), fixed(*[(0.3, -0.7)] * 5, (-0.5, 0.5)), grid=4),
     ),
-    Scenario("Sparse, cutoff 1", f"{DR14} 2", 2.0, 0.0, of_mechanism(sparse(2.0, 1), low_then_high(10))),
-    Scenario(
-        "Sparse, cutoff 2, alternating",
-        f"{DR14} 2",
-        8.0,
-        0.0,
-        of_mechanism(sparse(8.0, 2), alternating(6)),
-        cut=1e-11,
-    ),
-    Scenario(
-        "Sparse, cutoff 2, low then high",
-        f"{DR14} 2",
-        8.0,
-        0.0,
-        of_mechanism(sparse(8.0, 2), low_then_high_again(2, 6)),
-        cut=1e-9,
-    ),
     Scenario(
         "Sparse, cutoff 2, adaptive",
         f"{DR14} 2",
         8.0,
         0.0,
         of_mechanism(sparse(8.0, 2), adaptive(6)),
-        sampled=True,
         cut=1e-11,
     ),
     Scenario("Sparse, linear queries", f"{DR14} 2, grid 2", 8.0, 0.0, _counts),
-    Scenario(
-        "Sparse, cutoff 3",
-        f"{DR14} 2",
-        18.0,
-        0.0,
-        of_mechanism(sparse(18.0, 3), fixed((0, -1), (0, 1), (0, -1), (0, 1))),
-        cut=1e-9,
-    ),
-    Scenario(
-        "Sparse, cutoff 2, delta > 0",
-        f"{DR14} 2; advanced composition gives more than basic composition only for so large a delta",
-        1.7,
-        0.8,
-        of_mechanism(sparse(1.7, 2, delta=0.8), low_then_high(3)),
-        cut=1e-8,
-    ),
     Scenario(
         "Sparse, cutoff 3, delta > 0",
         f"{DR14} 2, beyond epsilon = 8 ln(1/delta)",
@@ -224,16 +176,7 @@ PRIVATE = [
         4.0,
         0.0,
         of_mechanism(numeric_sparse(4.0, 1), low_then_high(3)),
-        sampled=True,
         cut=1e-11,
-    ),
-    Scenario(
-        "NumericSparse, cutoff 2, adaptive",
-        f"{DR14} 3",
-        48.0,
-        0.0,
-        of_mechanism(numeric_sparse(48.0, 2), adaptive(3)),
-        cut=1e-8,
     ),
     Scenario(
         "NumericSparse, delta > 0",
@@ -284,7 +227,6 @@ BROKEN = [
         0.0,
         Variant(2.0 / 2, None, cutoff=None).on(alternating(2)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "lyu-su-li 6: no cutoff, less noise",
@@ -301,7 +243,6 @@ BROKEN = [
         0.0,
         Variant(None, 4.0 / 4, cutoff=1).on(low_then_high(10)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "no cutoff",
@@ -327,7 +268,6 @@ BROKEN = [
         0.0,
         of_mechanism(above_threshold(2 * 2.0), low_then_high(5)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "noise halved, NumericSparse",

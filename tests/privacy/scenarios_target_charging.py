@@ -13,16 +13,12 @@ from typing import Any
 
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter
-from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+from dp_transforms.accounting.target_charging import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import (
     FiniteMechanism,
-    NoisyAnswer,
-    NoisyTest,
-    NoisyZoneTest,
     NotPrior,
 )
-from dp_transforms.mechanisms.papers.query import RealQuery
 from dp_transforms.mechanisms.papers.target_charging import (
     ConditionalRelease,
     HitLimit,
@@ -43,11 +39,6 @@ def _finite(outcomes: tuple, without: tuple[int, ...], with_user: tuple[int, ...
         ratio = Fraction(one * sum(with_user), other * sum(without))
         assert Fraction(1, factor) <= ratio <= factor
     return FiniteMechanism(outcomes, lambda user: with_user if user else without, math.log(factor))
-
-
-def _count(units: int = 0, sensitivity: int = 1) -> Any:
-    """A query that the user changes by one."""
-    return RealQuery(lambda user: units + user * sensitivity)
 
 
 _LN3 = math.log(3)
@@ -81,22 +72,6 @@ def _responses(charging: TargetCharging, transcript: Transcript) -> None:
         lead += 1 if transcript[-1] == "up" else -1
         if lead == 5:
             return
-
-
-def _tests(charging: TargetCharging, transcript: Transcript) -> None:
-    threshold = 1
-    for _ in range(9):
-        test = NoisyTest(_count(), threshold, epsilon=1.0)
-        transcript.append(charging.ask(test, test.target))
-        threshold += 1 if transcript[-1] else -1 if threshold > 1 else 0
-
-
-def _zones(charging: TargetCharging, transcript: Transcript) -> None:
-    test = NoisyZoneTest(_count(), 1, 2, epsilon=1.0)
-    for _ in range(6):
-        transcript.append(charging.ask(test, test.target))
-        if transcript[-1] == "above":
-            test = NoisyZoneTest(_count(), 3, 2, epsilon=1.0)
 
 
 def _multi_target(noise: NoiseSource, with_user: bool) -> Hashable:
@@ -161,11 +136,6 @@ def _selection(k: int, gap: int | None = None, charged: int | None = None) -> St
             transcript.append(tuple(best.ask([_SCORES] * 4)))
 
     return stream
-
-
-def _noisy_selection(charging: TargetCharging, transcript: Transcript) -> None:
-    candidates = [NoisyAnswer(_count(), epsilon=1.0), NoisyAnswer(_count(3, sensitivity=-1), epsilon=1.0)]
-    transcript.append(tuple(OneShotTopK(charging, 2, gap=2).ask(candidates)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -240,21 +210,6 @@ SCENARIOS = [
         3 * _LN3,
         _game(_LN3, _Q3, 2, 3 * _LN3),
         _halts(_responses, _hits(2, _LN3)),
-        sampled=True,
-    ),
-    Scenario(
-        "target charging, private tests",
-        "NoisyTest with thresholds that follow the answers",
-        2.0,
-        _game(1.0, not_prior_probability(1.0), 2, 2.0),
-        _halts(_tests, _hits(2, 1.0)),
-    ),
-    Scenario(
-        "target charging, between thresholds",
-        "NoisyZoneTest, [CL23] Lemma G.1",
-        1.5,
-        _game(1.0, between_probability(1.0, 2), 2, 1.5),
-        _halts(_zones, _hits(2, 1.0, between_probability(1.0, 2) * (1 - 1e-11))),
     ),
     Scenario(
         "target charging, several targets",
@@ -291,14 +246,6 @@ SCENARIOS = [
         2.5 * _LN3,
         capped_game_delta(_LN3, _Q3, 2, 5, 2.5 * _LN3),
         _halts(_revisions(ConditionalRelease, [_HALVES] * 5, "ab"), _hits(2, _LN3)),
-        sampled=True,
-    ),
-    Scenario(
-        "revise charged at epsilon, all outcomes",
-        "ConditionalRelease; published results of both kinds",
-        1.5 * _LN3,
-        capped_game_delta(_LN3, _Q3, 2, 4, 1.5 * _LN3),
-        _halts(_revisions(ConditionalRelease, [_HALVES] * 4, "acbd"), _hits(2, _LN3)),
     ),
     Scenario(
         "revise not charged",
@@ -307,7 +254,6 @@ SCENARIOS = [
         _game(_LN3, _Q3, 1, 2 * _LN3),
         _halts(_revisions(_RevisesFree, [_RESPONSE] * 8, ["nothing", "up", "down"]), _hits(1, _LN3)),
         private=False,
-        sampled=True,
     ),
     Scenario(
         "one-shot top-k",
@@ -315,7 +261,6 @@ SCENARIOS = [
         2.5 * _LN3,
         capped_game_delta(_LN3, _Q3, 2, 4, 2.5 * _LN3),
         _halts(_selection(2), _hits(2, _LN3)),
-        sampled=True,
     ),
     Scenario(
         "one-shot top-k, stop at a gap",
@@ -323,14 +268,6 @@ SCENARIOS = [
         _LN3,
         capped_game_delta(_LN3, _Q3, 3, 4, _LN3),
         _halts(_selection(3, gap=0), _hits(3, _LN3)),
-    ),
-    Scenario(
-        "one-shot top-k, noisy counts",
-        "OneShotTopK of NoisyAnswer: at most one call each",
-        1.0,
-        capped_game_delta(1.0, not_prior_probability(1.0), 2, 2, 1.0),
-        _halts(_noisy_selection, _hits(2, 1.0)),
-        cut=1e-7,
     ),
     Scenario(
         "one-shot top-k, one hit for two results",

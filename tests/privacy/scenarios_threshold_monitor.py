@@ -201,21 +201,6 @@ SCENARIOS = [
         lambda noise, with_user: _labels(noise, with_user, epsilon=1.0, hits=1, zone=2, queries=6),
     ),
     Scenario(
-        "individual charging, labels, few queries",
-        "[CL23] Algorithm 5 with BetweenThresholds; the game accountant",
-        _claim(3, 0.1, epsilon=1.0, hits=1, zone_width=2),
-        0.1,
-        lambda noise, with_user: _labels(noise, with_user, epsilon=1.0, hits=1, zone=2, queries=3),
-        sampled=True,
-    ),
-    Scenario(
-        "individual charging, labels, two hits",
-        "[CL23] Algorithm 5 with BetweenThresholds; the game accountant",
-        _claim(5, 0.3, epsilon=1.0, hits=2, zone_width=2),
-        0.3,
-        lambda noise, with_user: _labels(noise, with_user, epsilon=1.0, hits=2, zone=2, queries=5),
-    ),
-    Scenario(
         "individual charging, labels, weights in thirds",
         'docs/guarantee.md, "Lemma (the zone)"',
         _claim(6, 0.3, epsilon=0.7, hits=1, zone_width=2, grid=3),
@@ -228,7 +213,6 @@ SCENARIOS = [
         _claim(5, 0.2, epsilon=1.0, hits=1),
         0.2,
         lambda noise, with_user: _counts(noise, with_user, grid=1),
-        sampled=True,
     ),
     Scenario(
         "individual charging, counts, weights in halves",
@@ -243,7 +227,6 @@ SCENARIOS = [
         _MONITOR_EPSILON,
         1e-6,
         lambda noise, with_user: _monitor(noise, with_user, evolving=False, queries=1),
-        sampled=True,
         cut=1e-9,
     ),
     Scenario(
@@ -272,7 +255,6 @@ SCENARIOS = [
                 2.0,
                 {"noise_factor": 2.0},
             ),
-            ("counters not removed (ThresholdMonitor)", "fault: users stay", 1.5, {"removes": False}),
         )
     ),
     _fault(

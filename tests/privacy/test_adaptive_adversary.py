@@ -22,10 +22,8 @@ STEPS_PER_EPSILON = 40
 CASES = [
     ("hits", 0.25, 1),
     ("hits", 0.25, 2),
-    ("hits", 0.1, 1),
     ("hits-with-counts", 0.25, 1),
     ("hits-with-counts", 0.25, 2),
-    ("hits-with-counts", 0.1, 1),
 ]
 # Both tests of a case run in one process, and extract its kernel once.
 each_case = pytest.mark.parametrize(

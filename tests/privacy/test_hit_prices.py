@@ -44,9 +44,9 @@ def lists(
 
 @functools.cache
 def outcomes(shape: float, scale: int, weight: int) -> np.ndarray:
-    """Of all counts from 3 scales below both boundaries to 3 scales above: float64[2, 3, counts]."""
+    """Of counts from 3 scales below both boundaries to 3 scales above, 12 a scale: float64[2, 3, counts]."""
     spacing = spacing_of(ExponentialPower(shape, scale))
-    margins = range(-3 * scale - spacing, 3 * scale + 1)
+    margins = range(-3 * scale - spacing, 3 * scale + 1, max(1, scale // 12))
     worlds = []
     for moved in (weight, 0):
         found = [

@@ -6,11 +6,11 @@ The scenarios of a topic are in ``scenarios_<topic>.py``; a new module is found 
 from __future__ import annotations
 
 import importlib
+import pathlib
 import re
 
 import pytest
 
-from tests.privacy.all_scenarios import FOLDER, collect
 from tests.privacy.scenarios import Scenario
 
 _ROUNDING = 1e-9  # of the float sums, relative to delta
@@ -52,7 +52,12 @@ DEMANDED = {
 }
 
 
-SCENARIOS = collect()
+FOLDER = pathlib.Path(__file__).parent
+TOPICS = {
+    path.stem: importlib.import_module(f"tests.privacy.{path.stem}").SCENARIOS
+    for path in sorted(FOLDER.glob("scenarios_*.py"))
+}
+SCENARIOS: list[Scenario] = [scenario for found in TOPICS.values() for scenario in found]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
@@ -80,6 +85,5 @@ def test_nothing_is_missing(start: str, private: bool) -> None:
 
 
 def test_every_topic_has_claims_of_both_kinds() -> None:
-    for path in FOLDER.glob("scenarios_*.py"):
-        kinds = {scenario.private for scenario in importlib.import_module(f"tests.privacy.{path.stem}").SCENARIOS}
-        assert kinds == {True, False}, path.stem
+    for topic, found in TOPICS.items():
+        assert {scenario.private for scenario in found} == {True, False}, topic

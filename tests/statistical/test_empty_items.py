@@ -93,35 +93,6 @@ def test_a_choice_that_is_not_uniform_is_rejected(kind: type[EmptyItemDraws]) ->
 
 def test_a_probability_wrong_by_a_tenth_is_rejected() -> None:
     assert subsets_reject(draws_of(4, 0.33), 4, 0.3)
-    assert numbers_reject(draws_of(1000, 0.0044), 1000, 0.004)
-
-
-def numbers_reject(draws: EmptyItemDraws, size: int, share: float) -> bool:
-    """Chi-squared of the number of positions in a window."""
-    numbers = np.zeros(WINDOWS, dtype=np.int64)
-    for window, positions in draws.by_window(WINDOWS):
-        numbers[window] = len(positions)
-    expected = WINDOWS * stats.binom(size, share).pmf(np.arange(size + 1))
-    kept = np.flatnonzero(expected >= 25)
-    low, high = int(kept[0]), int(kept[-1])
-    observed = np.bincount(np.clip(numbers, low, high), minlength=size + 1)[low : high + 1]
-    bins = expected[low : high + 1].copy()
-    bins[0], bins[-1] = expected[: low + 1].sum(), expected[high:].sum()
-    return chi_squared_rejects(observed, bins)
-
-
-@pytest.mark.parametrize(("size", "share"), [(1000, 0.004), (10**7, 2e-8), (60, 0.9)])
-def test_their_number_is_binomial(size: int, share: float) -> None:
-    assert not numbers_reject(draws_of(size, share), size, share)
-
-
-def test_every_position_of_a_large_domain_comes_as_often() -> None:
-    """Tenths of the domain, by the positions drawn; and a domain shifted by one part in fifty is rejected."""
-    size = 10**6
-    positions = np.concatenate([positions for _, positions in draws_of(size, 3e-6).by_window(WINDOWS)])
-    expected = np.full(50, len(positions) / 50)
-    assert not chi_squared_rejects(np.bincount(positions * 50 // size, minlength=50), expected)
-    assert chi_squared_rejects(np.bincount(positions * 49 // size, minlength=50), expected)
 
 
 def positions_of(words: list[int], size: int, count: int, kind: type[EmptyItemDraws] = EmptyItemDraws) -> list[int]:
@@ -186,12 +157,6 @@ def test_the_table_of_the_binomial_is_exact() -> None:
     assert 30 < len(binomial_integers(10**7, int(ONE * 1e-7))) < 40
     assert binomial_integers(10**7, 0) == []
     assert list(EmptyItemDraws(10**7, 0, None).by_window(10**9)) == []  # type: ignore[arg-type]
-
-
-def test_half_a_domain_and_all_of_it_can_be_drawn() -> None:
-    for _, positions in draws_of(9, 0.9).by_window(200):
-        assert positions.tolist() == sorted(set(positions.tolist()))
-        assert set(positions.tolist()) <= set(range(9))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -279,14 +244,3 @@ def test_zones_and_names_follow_from_the_same_values() -> None:
     assert {count is None for zone, count in labels if zone == "above"} == {True}
     assert {THRESHOLD <= (count or 0) < THRESHOLD + 4 for zone, count in labels if zone == "between"} == {True}
     assert set(false_reports("kms21")) == {(None, None)}
-
-
-def test_another_run_draws_other_items() -> None:
-    settings = [settings_of("hits-with-counts", run_id=run_id) for run_id in ("run 1", "run 2")]
-    drawn = []
-    for one in settings:
-        keys = one.stream_keys(SECRET)
-        draws = EmptyItemDraws(ITEMS, query_noise(one, keys).empty_item_tail(), keys.empty_item_uniforms())
-        drawn.append({(window, int(at)) for window, positions in draws.by_window(100) for at in positions})
-    expected = len(drawn[0]) * laplace_tail(EPSILON, THRESHOLD)
-    assert len(drawn[0] & drawn[1]) < 10 * expected < len(drawn[0]) / 3

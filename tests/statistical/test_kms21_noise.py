@@ -12,7 +12,6 @@ from dp_transforms.monitor.query_noise import CappedSumNoise
 from tests.helpers.sampling_checks import (
     SECRET,
     chi_squared_rejects,
-    correlation_rejects,
     laplace_probability,
     laplace_tail,
     numbered,
@@ -62,12 +61,6 @@ def test_the_sum_follows_its_law() -> None:
 @pytest.mark.parametrize("fault", [{"cap": 3}, {"cap": 10**6}, {"kind": OneForBoth}])
 def test_another_cap_or_one_draw_for_both_is_rejected(fault: dict) -> None:
     assert rejects(draws(**fault))
-
-
-def test_windows_and_holders_have_noise_of_their_own() -> None:
-    assert not correlation_rejects(draws(), draws(window=1))
-    assert not correlation_rejects(draws(), draws(tag=2))
-    assert correlation_rejects(draws(), draws(cap=6))
 
 
 def test_the_first_stage_drops_nothing_and_empty_items_just_pass() -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import itertools
 import math
-import pkgutil
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 
-import dp_transforms.accounting
 from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import MOST_CALLS, Accountant, OptimalComposition, optimal_composition_delta
+from dp_transforms.accounting.composition import Accountant, OptimalComposition, optimal_composition_delta
 from dp_transforms.accounting.target_charging import (
     ClosedFormAccountant,
     ExactTailAccountant,
@@ -39,21 +34,6 @@ _NAMES = [f"{type(sample).__name__}{'-capped' if index == 4 else ''}" for index,
 each_sample = pytest.mark.parametrize("accountant", SAMPLES, ids=_NAMES)
 
 
-def test_every_accountant_of_the_package_has_the_interface() -> None:
-    found = set()
-    for module in pkgutil.iter_modules(dp_transforms.accounting.__path__):
-        for name, value in vars(importlib.import_module(f"dp_transforms.accounting.{module.name}")).items():
-            if isinstance(value, type) and name.endswith("Accountant") and value is not Accountant:
-                found.add(name)
-                assert issubclass(value, Accountant), name
-                assert dataclasses.is_dataclass(value), name
-                with pytest.raises(dataclasses.FrozenInstanceError):
-                    object.__new__(value).delta = None
-    assert {"GameAccountant", "ExactTailAccountant", "ClosedFormAccountant", "MixedChargingAccountant"} <= found
-    assert issubclass(OptimalComposition, Accountant)
-    assert issubclass(RenyiAccountant, Accountant)
-
-
 @each_sample
 def test_a_curve_that_falls_and_its_inverse(accountant: Accountant) -> None:
     # The closed form searches two grids; all others are exact inverses, rounded up.
@@ -70,13 +50,6 @@ def test_a_curve_that_falls_and_its_inverse(accountant: Accountant) -> None:
         if epsilon > 0:
             assert accountant.delta(epsilon * (1 - 1e-5 - slack)) > delta * (1 - slack)
     assert epsilons == sorted(epsilons)
-
-
-@each_sample
-def test_equal_numbers_are_equal_accountants(accountant: Any) -> None:
-    assert dataclasses.replace(accountant) == accountant
-    assert hash(dataclasses.replace(accountant)) == hash(accountant)
-    assert dataclasses.replace(accountant, epsilon_per_query=0.2) != accountant
 
 
 @pytest.mark.parametrize("epsilon_per_query", [0.01, 0.1, 0.5, 1.5])
@@ -103,48 +76,6 @@ def test_the_order_of_the_bounds(epsilon_per_query: float, hits: int, share: flo
 # ---------------------------------------------------------------------------------------------------------------------
 # What is refused
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@each_sample
-@pytest.mark.parametrize("epsilon", [-1e-9, -1.0, math.nan, math.inf, -math.inf, True, np.True_, "1", None, Decimal(1)])
-def test_impossible_epsilons(accountant: Accountant, epsilon: Any) -> None:
-    with pytest.raises(ValueError, match="epsilon must be finite and >= 0"):
-        accountant.delta(epsilon)
-
-
-@each_sample
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-9, 2.0, math.nan, math.inf, True, False, "1e-9", None, Decimal("0.1")])
-def test_impossible_deltas(accountant: Accountant, delta: Any) -> None:
-    with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
-        accountant.epsilon(delta)
-
-
-@pytest.mark.parametrize("make", [*TARGET_CHARGING, OptimalComposition])
-@pytest.mark.parametrize("epsilon_per_query", [0.0, -0.1, math.nan, math.inf, True, "0.1", None, ()])
-def test_impossible_epsilons_per_query(make: Callable[..., Any], epsilon_per_query: Any) -> None:
-    arguments = (10,) if make is OptimalComposition else (0.4, 10)
-    with pytest.raises(ValueError, match="epsilon_per_query must be finite and > 0"):
-        make(epsilon_per_query, *arguments)
-
-
-@pytest.mark.parametrize("make", TARGET_CHARGING)
-@pytest.mark.parametrize("target_probability", [0.0, -0.1, 0.4751, 1.0, math.nan, math.inf, True, "0.1", None])
-def test_impossible_targets(make: Callable[..., Any], target_probability: Any) -> None:
-    with pytest.raises(ValueError, match=r"target_probability must lie in \(0, 1 / \(e\^epsilon_per_query \+ 1\)\]"):
-        make(0.1, target_probability, 10)
-
-
-@pytest.mark.parametrize("make", TARGET_CHARGING)
-@pytest.mark.parametrize("hits", [0, -1, 1.0, math.nan, math.inf, True, "3", None, 2**63])
-def test_impossible_hits(make: Callable[..., Any], hits: Any) -> None:
-    with pytest.raises(ValueError, match="hits must be"):
-        make(0.1, 0.4, hits)
-
-
-@pytest.mark.parametrize("calls", [0, -1, 2.0, math.nan, True, "3", None, MOST_CALLS + 1, 2**63])
-def test_impossible_calls(calls: Any) -> None:
-    with pytest.raises(ValueError, match="calls must be"):
-        OptimalComposition(0.1, calls)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -6,11 +6,9 @@ import math
 
 import pytest
 
-from dp_transforms.accounting.calibration import charged_sampling_delta
 from dp_transforms.accounting.kms21_accountant import _round_noise
 from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences
 from dp_transforms.accounting.release_modes import NoiseParameters, smallest_safe_threshold, solve_target_charging
-from dp_transforms.mechanisms.discrete_laplace_law import empty_items_total_variation
 
 MARGIN = 1e-9
 DELTA = 1e-7
@@ -28,15 +26,14 @@ def test_noise_that_is_safe_by_less_than_the_margin_is_not_taken(below: float, f
     assert solve_target_charging(delta_at, 3, 1.0, DELTA) == pytest.approx(found, rel=2e-5)
 
 
-@pytest.mark.parametrize("epochs", [1, 4])
 @pytest.mark.parametrize("scale", [2000.0, 3000.0])
-def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale: float, epochs: int) -> None:
+def test_noise_of_a_monitor_is_not_taken_within_the_margin_either(scale: float) -> None:
     hits, epsilon, grid = 20, 1.0, 3
-    first = _round_noise(scale, epochs, epsilon, 1.0 - 1e-6, hits, grid)
+    first = _round_noise(scale, epsilon, 1.0 - 1e-6, hits, grid)
     exact = first.delta(epsilon)
     assert 0 < exact < 1e-6
     for above, is_taken in ((0.5 * MARGIN, False), (2 * MARGIN, True)):
-        taken = _round_noise(scale, epochs, epsilon, exact * (1 + above), hits, grid)
+        taken = _round_noise(scale, epsilon, exact * (1 + above), hits, grid)
         assert (taken.narrow_epsilon == first.narrow_epsilon) is is_taken
         assert taken.narrow_epsilon <= first.narrow_epsilon
 
@@ -52,15 +49,6 @@ def test_the_smallest_safe_threshold_is_safe_and_the_smallest(share: float) -> N
         assert queries * noise.upper_tail(found - 2) > delta_open
     assert smallest_safe_threshold(noise, queries, queries * 0.6) == 1
     assert smallest_safe_threshold(noise, 1, noise.upper_tail(0)) == 1
-
-
-def test_the_share_of_sampling_counts_both_draws_of_a_query_and_one_of_a_window() -> None:
-    open_domain = charged_sampling_delta(1.5, 240, 1e-30, 24, 0)
-    assert open_domain == pytest.approx((1 + math.exp(1.5)) * 480e-30, rel=1e-12, abs=0)
-    known = charged_sampling_delta(1.5, 240, 1e-30, 24, 1000)
-    assert known == pytest.approx(
-        open_domain + (1 + math.exp(1.5)) * 24 * empty_items_total_variation(1000), rel=1e-12, abs=0
-    )
 
 
 @pytest.mark.parametrize("divergence", [1e-40, 1e-18, 1e-16, 9e-16, 1e-15])

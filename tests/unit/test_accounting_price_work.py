@@ -32,12 +32,9 @@ FEW = {"looks.weights": list(range(50_000, 50_100)), "looks.units": MANY["looks.
         {**WIDE, "looks.order": 1000.0, "looks.shape": 1.0, **MANY},
     ],
 )
-def test_a_forged_plan_is_refused_at_once(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def looked(*_: object) -> None:
-        raise AssertionError("a price was computed")
-
+def test_a_forged_plan_is_refused_at_once(changes: dict[str, Any]) -> None:
+    """Its prices would take minutes."""
     text = changed_plan(small_looks_plan(), changes)
-    monkeypatch.setattr(look_prices, "_log_tails", looked)
     started = time.process_time()
     with pytest.raises(ValueError, match=r"steps to check the prices, more than 1e\+09\. No plan of Plan"):
         Plan.from_json(text)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from benchmarks.charging_bounds import RenyiAccountant
-from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.mixed_charging import largest_lam, target_charge
-from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+from dp_transforms.accounting.target_charging import not_prior_probability
 
 EPSILONS = (0.02, 0.3, 1.0, 3.0)
 
@@ -80,55 +77,3 @@ def test_largest_order() -> None:
     assert target_charge(1e-4, not_prior_probability(1e-4), 1e-3) == pytest.approx(
         1e-3 * 1e-4 * math.expm1(1e-4), rel=1e-3
     )
-
-
-def test_conversion_of_one_order_by_hand() -> None:
-    """Canonne, Kamath, Steinke (2020), Proposition 12, for the order 11 and a divergence that is known."""
-    accountant = RenyiAccountant(0.05, 0.4, 7, orders=(11.0,))
-    (order,), (divergence,) = accountant.divergences
-    assert order == 11.0
-    assert divergence == pytest.approx(7 * target_charge(0.05, 0.4, 10.0) / 10, rel=1e-12)
-    by_hand = divergence + math.log(10 / 11) - (math.log(1e-6) + math.log(11)) / 10
-    assert accountant.epsilon(1e-6) == pytest.approx(by_hand, rel=1e-8)
-    assert accountant.delta(by_hand) == pytest.approx(1e-6, rel=1e-6)
-
-
-def test_the_grid_of_orders_finds_the_best() -> None:
-    for epsilon, hits, delta in ((0.1, 1, 1e-8), (0.05, 50, 1e-9), (0.01, 300, 1e-6), (0.5, 3, 1e-4)):
-        q = between_probability(epsilon, math.ceil(2 / epsilon))
-        fine = tuple((1 + np.linspace(1e-4, 1, 20_000)[:-1] * largest_lam(epsilon, q)).tolist())
-        best = RenyiAccountant(epsilon, q, hits, orders=fine).epsilon(delta)
-        assert RenyiAccountant(epsilon, q, hits).epsilon(delta) <= best * (1 + 2e-4)
-
-
-def test_epsilon_and_delta_are_inverse_and_safe() -> None:
-    for hits, delta in ((1, 1e-9), (20, 1e-6), (300, 0.3)):
-        accountant = RenyiAccountant(0.05, 0.45, hits)
-        epsilon = accountant.epsilon(delta)
-        assert accountant.delta(epsilon) <= delta
-        assert accountant.delta(epsilon * (1 - 1e-6)) > delta
-        assert epsilon >= GameAccountant(0.05, 0.45, hits).epsilon(delta)
-
-
-def test_the_ends_of_the_range() -> None:
-    """Where no order has a charge, nothing is promised; where nothing is lost, delta stays above the game's."""
-    assert RenyiAccountant(50.0, not_prior_probability(50.0), 1).epsilon(1e-6) == math.inf
-    assert RenyiAccountant(50.0, not_prior_probability(50.0), 1).delta(1e5) == 1.0
-    tiny = RenyiAccountant(1e-12, 0.49, 1)
-    assert tiny.epsilon(1e-6) == 0.0
-    assert GameAccountant(1e-12, 0.49, 1).delta(0.0) <= tiny.delta(0.0) < 1e-10
-    assert 0 <= tiny.delta(1e5) < 1e-300
-
-
-@pytest.mark.parametrize(
-    "orders", [(1.0,), (0.5, 2.0), (math.nan,), (math.inf,), (True, 2.0), ("2",), [2.0], 2.0, None, (-3.0,)]
-)
-def test_impossible_orders_are_refused(orders: object) -> None:
-    with pytest.raises(ValueError, match="orders must be a tuple"):
-        RenyiAccountant(0.1, 0.4, 3, orders)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("lam", [0.0, -1.0, math.nan, math.inf, True, Fraction(0)])
-def test_impossible_lams_are_refused(lam: float) -> None:
-    with pytest.raises(ValueError, match="lam must be finite and > 0"):
-        target_charge(0.1, 0.4, lam)

@@ -11,12 +11,10 @@ from dp_transforms.accounting.calibration import (
     DEFAULT_FALSE_REPORTS,
     choose_for_known_domain,
     choose_for_open_domain,
-    hash_delta,
 )
 from dp_transforms.accounting.charging_game import GameAccountant
 from dp_transforms.accounting.composition import (
     ROUNDING,
-    smallest_safe_argument,
 )
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, largest_probability
 from dp_transforms.accounting.release_modes import (
@@ -26,25 +24,6 @@ from dp_transforms.accounting.release_modes import (
     smallest_safe_threshold,
     solve_target_charging,
 )
-
-
-def distinct(values: list[float]) -> list[float]:
-    """In the order in which they were first asked for."""
-    return list(dict.fromkeys(values))
-
-
-def asked(guess: float, root: float, lowest: float = 0.0, highest: float = math.inf, **more: float) -> list[float]:
-    """Where the solver evaluates a delta that falls below 0.01 at `root`."""
-    seen = []
-
-    def delta_at(x: float) -> float:
-        seen.append(x)
-        return math.exp(-x * -math.log(0.01) / root)
-
-    found = smallest_safe_argument(delta_at, 0.01, guess=guess, lowest=lowest, highest=highest, **more)
-    assert found == pytest.approx(max(root, lowest), rel=3e-7)
-    return distinct(seen)
-
 
 EACH, Q, HITS, DELTA = 0.2, 0.3, 4, 1e-6
 
@@ -60,11 +39,6 @@ def test_the_noise_of_a_plan_is_the_largest_of_six_digits() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The shares of delta
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_share_of_hashes_by_hand() -> None:
-    assert hash_delta(10**6, 10**5) == pytest.approx((10**6 + 10**10 / 2**64) / 2**64, rel=1e-15, abs=0)
-    assert hash_delta(1, 2**34) == pytest.approx((1 + 2**4) / 2**64, rel=1e-15, abs=0)
 
 
 def solver(asked_for: list[float]) -> Callable[[float], NoiseParameters]:

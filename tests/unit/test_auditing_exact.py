@@ -170,15 +170,6 @@ def test_more_windows_or_items_than_declared_are_flagged() -> None:
     assert _audit(plan, max_items_per_user=3).violations
 
 
-def test_a_running_figure_that_is_too_small_is_flagged() -> None:
-    plan = _plan("hits", 3)
-    honest = HitsClaim.of_plan(plan)
-    first, *rest = honest.epsilon_after_hits
-    claim = dataclasses.replace(honest, epsilon_after_hits=(0.9 * first, *rest))
-    (violation,) = audit_exactly(Mechanism.of_plan(plan), claim).violations
-    assert "cut at 1 hits" in violation
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Short runs, other modes
 # ---------------------------------------------------------------------------------------------------------------------
@@ -190,18 +181,6 @@ def test_lone_items_by_the_definition() -> None:
     assert lone_delta(mechanism, 30) == pytest.approx(1 - (1 - published) ** 30, rel=1e-9)
     assert lone_delta(mechanism, 0) == 0
     assert lone_delta(dataclasses.replace(mechanism, tests_lone_items=False), 30) == 0
-
-
-def test_a_short_run_attains_less_and_may_use_several_items_of_a_window() -> None:
-    long, short = (_audit(_plan("hits", 3, windows=windows)) for windows in (300, 30))
-    assert short.violations == ()
-    assert short.worst.stream.rounds <= 60
-    assert short.worst.delta < long.worst.delta
-    one = _audit(_plan("hits-with-counts", 3, windows=1))
-    assert one.removing.stream.rounds == 2  # two items of the only window
-    assert one.removing.epsilon == pytest.approx(
-        2 * _plan("hits-with-counts", 3, windows=1).charged_hits.epsilon_per_query, rel=1e-3
-    )
 
 
 @functools.cache
@@ -268,15 +247,6 @@ def test_only_what_was_computed_to_be_the_most_is_called_so() -> None:
     for audit, is_settled in settled:
         assert audit.removing.is_settled is is_settled
     assert settled[-1][0].removing.ceiling_delta is None
-
-
-def test_fewer_rounds_attain_less() -> None:
-    plan = _plan("hits", 3)
-    mechanism, claim = Mechanism.of_plan(plan), HitsClaim.of_plan(plan)
-    deltas = [audit_exactly(mechanism, claim, rounds=rounds).worst.delta for rounds in (5, 30, 60, 143)]
-    assert deltas == sorted(deltas)
-    assert deltas[0] == 0
-    assert deltas[3] < 1.001 * deltas[2]
 
 
 def test_a_known_domain_has_no_lone_items() -> None:

@@ -137,24 +137,6 @@ def test_inversion_at_and_beside_every_threshold(epsilon: float) -> None:
         assert len({threshold >> 64 for threshold in table.ascending}) < len(table.ascending), "there are ties"
 
 
-def test_inversion_at_ties_of_the_high_word() -> None:
-    """Both sides of the low word, and all low words at the ends, for each high word of the table."""
-    noise, table = discrete_laplace(SMALL), OracleTable(SMALL)
-    lows = {0, 1, (1 << 64) - 1, *(threshold % (1 << 64) for threshold in table.ascending)}
-    lows |= {max(0, low - 1) for low in lows}
-    uniforms = [
-        (high << 64) | low for high in {threshold >> 64 for threshold in table.ascending} for low in sorted(lows)
-    ]
-    assert noise.sample(words(uniforms)).tolist() == [table.invert(uniform) for uniform in uniforms]
-
-
-@given(st.lists(st.integers(0, ONE - 1), min_size=1, max_size=50), st.sampled_from([0.02, 0.7, SMALL]))
-@settings(deadline=None)
-def test_inversion_of_any_uniform(uniforms: list[int], epsilon: float) -> None:
-    table = OracleTable(epsilon)
-    assert discrete_laplace(epsilon).sample(words(uniforms)).tolist() == [table.invert(value) for value in uniforms]
-
-
 def test_every_uniform_has_its_value_with_exactly_the_weight_of_the_table() -> None:
     """Symmetric up to one unit, monotone, and all of 2^128 is used."""
     table = OracleTable(SMALL)
@@ -224,16 +206,6 @@ def test_conditioning_on_the_impossible_is_refused(beyond: int) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # 128-bit arithmetic
 # ---------------------------------------------------------------------------------------------------------------------
-
-edges = st.sampled_from([0, 1, (1 << 32) - 1, 1 << 32, (1 << 64) - 1, 1 << 64, (1 << 96) - 1, 1 << 127, ONE - 1])
-wide = st.one_of(edges, st.integers(0, ONE - 1))
-
-
-@given(st.lists(st.tuples(wide, wide), min_size=1, max_size=30))
-@settings(deadline=None)
-def test_multiply_high(pairs: list[tuple[int, int]]) -> None:
-    product = multiply_high(words(first for first, _ in pairs), words(second for _, second in pairs))
-    assert integers(product) == [first * second // ONE for first, second in pairs]
 
 
 def test_multiply_high_of_all_edges() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
-from dp_transforms.mechanisms.randomness import StreamKeys
 
 ONE = 1 << 128
 LAW = ExponentialPower(2.5, 30)
@@ -69,24 +68,6 @@ def test_both_stages_are_exact(law: ExponentialPower) -> None:
         assert found.min() >= min(margin, reach)
     assert not table.passes(rows, np.full(len(values), reach + 1)).any()
     assert not table.passes(rows, np.full(len(values), 10**12)).any()
-
-
-@pytest.mark.parametrize("law", LAWS, ids=repr)
-def test_the_first_stage_agrees_with_one_stage(law: ExponentialPower) -> None:
-    """On one uniform: Z >= m exactly when it passes m."""
-    table = NoiseTable(law.upper_tail_integers())
-    rows = uniforms(2000)
-    noise = table.sample(rows)
-    for margin in range(-3 * law.scale, 3 * law.scale, max(1, law.scale // 7)):
-        assert (table.passes(rows, np.full(len(rows), margin)) == (noise >= margin)).all()
-
-
-def test_keyed_draws_repeat_and_differ_by_window() -> None:
-    keys = StreamKeys(bytes(32), run_id="r", plan_fingerprint="f", stream="s", threshold=1)
-    table, items, holders = noise_table(LAW), uniforms(1000), uniforms(1000, 2)
-    first, again, other = (table.sample(keys.noise_uniforms(w).of_pairs(items, holders)) for w in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
 
 
 @pytest.mark.parametrize(

@@ -114,13 +114,6 @@ def test_no_ids_have_no_hashes() -> None:
     assert hash_rows(pa.array([""])) == [oracle_hash("")]
 
 
-def test_hashes_differ_by_key() -> None:
-    other = bytes(32)
-    array = pa.array(ADVERSARIAL)
-    assert hash_rows(array, other) == [oracle_hash(text, other) for text in ADVERSARIAL]
-    assert not set(hash_rows(array, other)) & set(hash_rows(array))
-
-
 def test_derived_keys_are_bound_to_every_part() -> None:
     parts = [
         ("a",),
@@ -172,43 +165,6 @@ def test_sums_of_sets(groups: list[list[int]]) -> None:
 def test_sums_carry_from_word_to_word() -> None:
     for group in ([ONE - 1] * 1000, [(1 << 64) - 1] * 70_000, [(1 << 32) - 1] * 9, [ONE - 1, 1], [1 << 127] * 2):
         assert integers(sum_modulo_2_128(words(group), np.array([0]))) == [sum(group) % ONE]
-
-
-def test_keys_of_a_stream() -> None:
-    def keys(**changes: object) -> StreamKeys:
-        context = {"run_id": "r", "plan_fingerprint": "p", "stream": "s", "threshold": 5, **changes}
-        return StreamKeys(KEY, **context)  # type: ignore[arg-type]
-
-    block = words([12345])
-
-    def functions(one: StreamKeys) -> dict[str, list[int]]:
-        return {
-            "pass": integers(one.pass_uniforms(3).of_pairs(block, block)),
-            "noise": integers(one.noise_uniforms(3).of_pairs(block, block)),
-            "order": integers(one.contribution_order(3)(block)),
-            "holders": integers(one.widen_users(block[:, 1])),
-            "user": integers(one.hash_users(pa.array(["a"]))),
-            "item": integers(one.hash_items(pa.array(["a"]))),
-        }
-
-    base = functions(keys())
-    assert functions(keys()) == base
-    assert len({value for (value,) in base.values()}) == len(base), "each purpose has its own key"
-    noise, all_but_ids = {"pass", "noise"}, {"pass", "noise", "order"}
-    for change, expected in (
-        ({"run_id": "r2"}, noise),
-        ({"plan_fingerprint": "p2"}, noise),
-        ({"threshold": 6}, noise),
-        ({"stream": "s2"}, all_but_ids),
-    ):
-        other = functions(keys(**change))
-        assert {name for name in base if other[name] != base[name]} == expected
-    # And each window its own, for both stages and for the choice of a user's items.
-    for function in (keys().pass_uniforms, keys().noise_uniforms, keys().contribution_order):
-        assert len({tuple(integers(function(window)(block))) for window in (0, 1, 3, 31, 2**40)}) == 5
-    # Parts of the context do not run into each other.
-    shifted = functions(keys(run_id="rp", plan_fingerprint=""))
-    assert not any(shifted[name] == base[name] for name in noise)
 
 
 @pytest.mark.parametrize("length", [0, 1, MIN_KEY_BYTES - 1])

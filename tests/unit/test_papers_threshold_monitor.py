@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
-from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
-from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
 from dp_transforms.mechanisms.release_rule import Release
-from tests.helpers.branching import exact_law, hockey_stick, sampled_law
-from tests.helpers.threshold_monitors import SMALL, key, top_probability
-
-Bits = tuple[bool, ...]
-
+from tests.helpers.threshold_monitors import SMALL, key
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Against loops over dicts of fractions, which share only the draws
@@ -122,172 +114,8 @@ def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_c
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Exact laws of small monitors
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def law_of_bits(
-    others: list[int], user: list[int], grid: int, hits: int, threshold: int, with_user: bool
-) -> dict[Bits, float]:
-    """The law of the transcript of one user's queries; others never reach their limit. All in units."""
-    law: dict[Bits, tuple[float, int]] = {(): (1.0, 0)}
-    for other, weight in zip(others, user, strict=True):
-        longer: dict[Bits, tuple[float, int]] = {}
-        for bits, (mass, paid) in law.items():
-            counts = other + (weight if with_user and paid < hits * grid else 0)
-            top = top_probability(threshold - counts)
-            longer[(*bits, True)] = (mass * top, paid + weight)
-            longer[(*bits, False)] = (mass * (1 - top), paid)
-        law = longer
-    return {bits: mass for bits, (mass, _) in law.items()}
-
-
-def monitor_run(
-    others: list[int], user: list[int], grid: int, hits: int, threshold: int
-) -> Callable[[NoiseSource, bool], Bits]:
-    """The same by the product: the others of a query are fresh ones, so that they never reach their limit."""
-    most = max(others)
-
-    def run(noise: NoiseSource, with_user: bool) -> Bits:
-        monitor = ThresholdMonitorEvolving(
-            1 + most * len(others), hits=hits, threshold=threshold / grid, grid=grid, noise=noise, **SMALL
-        )
-        bits = []
-        for step, (other, weight) in enumerate(zip(others, user, strict=True)):
-            weights = np.zeros(1 + most * len(others), dtype=np.int64)
-            weights[0] = weight * with_user
-            weights[1 + most * step : 1 + most * step + other] = 1
-            bits.append(monitor.ask(LinearQuery(weights, grid)))
-        return tuple(bits)
-
-    return run
-
-
-@pytest.mark.parametrize(("others", "user", "grid"), [([3, 5], [1, 1], 1), ([4, 2], [3, 2], 3), ([0, 9], [2, 0], 2)])
-def test_the_law_of_the_product_is_that_of_independent_bits(others: list[int], user: list[int], grid: int) -> None:
-    run = monitor_run(others, user, grid, 1, 4)
-    for with_user in (False, True):
-        expected = law_of_bits(others, user, grid, 1, 4, with_user)
-        law = exact_law(lambda noise, world=with_user: run(noise, world), cut=1e-7)
-        assert set(law) == set(expected)
-        for bits, mass in expected.items():
-            assert law[bits] == pytest.approx(mass, rel=1e-5)
-
-
-def test_the_law_of_the_product_with_real_noise() -> None:
-    """100,000 runs of two queries; six standard deviations for 4 transcripts: false alarm below 1e-8."""
-    runs = 100_000
-    run = monitor_run([3, 5], [1, 1], 1, 1, 4)
-    counts = sampled_law(lambda noise: run(noise, True), runs, SecretNoise(key(3)))
-    right, wrong = (law_of_bits([3, 5], [1, 1], 1, 1, threshold, True) for threshold in (4, 6))
-
-    def agrees(expected: dict[Bits, float]) -> bool:
-        return all(abs(counts[bits] / runs - mass) < 6 * math.sqrt(mass / runs) for bits, mass in expected.items())
-
-    assert agrees(right)
-    assert not agrees(wrong), "a threshold two units higher is seen"
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_claims_of_the_proof_hold_for_each_of_1024_transcripts(seed: int) -> None:
-    """P <= e^(wide * paid) Q for each transcript, and both directions of the theorem; weights of halves or whole."""
-    generator = random.Random(seed)
-    grid, hits = 1 + seed % 2, 1 + seed // 2
-    threshold = 2 * 10
-    others = [threshold - generator.choice([-1, 0, 1, 2, 5, 12]) for _ in range(10)]
-    user = [generator.randint(1, grid) for _ in range(10)]
-    without, with_user = (law_of_bits(others, user, grid, hits, threshold, world) for world in (False, True))
-    largest = 0.0
-    for bits, p in with_user.items():
-        paid = 0
-        for top, weight in zip(bits, user, strict=True):
-            paid += weight if top and paid < hits * grid else 0
-        ratio = math.log(p / without[bits])
-        assert ratio <= SMALL["wide_epsilon"] * paid + 1e-12
-        largest = max(largest, ratio / (SMALL["wide_epsilon"] * max(paid, 1)))
-    assert largest > 0.5, "and not by far"
-    claim = (hits + 1) * grid * SMALL["wide_epsilon"]
-    assert hockey_stick_of(with_user, without, claim) < 1e-12
-    assert hockey_stick_of(without, with_user, claim) > 1e-6, "the other direction is not so cheap"
-
-
-def hockey_stick_of(p: dict[Bits, float], q: dict[Bits, float], epsilon: float) -> float:
-    """One direction."""
-    return math.fsum(max(0.0, p[bits] - math.exp(epsilon) * q[bits]) for bits in p)
-
-
-def test_the_calibrated_monitor_keeps_its_claim_with_much_to_spare() -> None:
-    """1000 queries at a count of one below the threshold: the transcript is the number of queries before the top."""
-    noise = calibrate_threshold_monitor(1.0, 1e-6, hits=1)
-    numbers = {"wide_epsilon": noise.wide_epsilon, "narrow_epsilon": noise.narrow_epsilon, "cap": noise.cap}
-    tops = [capped_sum_upper_tail(margin, **numbers) for margin in (0, 1)]
-    with_user, without = (
-        {(n,): (1 - top) ** n * top for n in range(1000)} | {(1000,): (1 - top) ** 1000} for top in tops
-    )
-    assert hockey_stick(with_user, without, 1.0) == 0.0
-    assert hockey_stick(with_user, without, 0.1) < 1e-12, "a tenth of the claimed epsilon"
-    assert hockey_stick(with_user, without, 0.0) > 1e-6
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # Errors
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hits": 0}, "hits must be a whole number"),
-        ({"hits": True}, "hits must be a whole number"),
-        ({"hits": 1.5}, "hits must be a whole number"),
-        ({"threshold": math.nan}, "a threshold must"),
-        ({"threshold": math.inf}, "a threshold must"),
-        ({"threshold": True}, "a threshold must"),
-        ({"wide_epsilon": 0.0}, "wide_epsilon must lie in"),
-        ({"wide_epsilon": math.nan}, "wide_epsilon must lie in"),
-        ({"narrow_epsilon": -1.0}, "narrow_epsilon must lie in"),
-        ({"narrow_epsilon": True}, "narrow_epsilon must lie in"),
-        ({"cap": -1}, "cap must be a whole number"),
-        ({"cap": 1.0}, "cap must be a whole number"),
-        ({"grid": 0}, "grid must be a whole number"),
-    ],
-)
-def test_monitors_refuse_numbers_out_of_range(change: dict[str, float], message: str) -> None:
-    arguments = {"hits": 1, "threshold": 1, **SMALL} | change
-    for make, argument in ((ThresholdMonitor, [1]), (ThresholdMonitorEvolving, 1)):
-        with pytest.raises(ValueError, match=message):
-            make(argument, **arguments)
-
-
-@pytest.mark.parametrize("records", [[], [-1], [0.5], [[1, 1]], "ab", [2**62]])
-def test_databases_that_are_no_counts_are_refused(records: object) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        ThresholdMonitor(records, hits=1, threshold=1, **SMALL)
-
-
-@pytest.mark.parametrize("users", [0, -3, 1.0, True])
-def test_numbers_of_users_that_are_none_are_refused(users: int) -> None:
-    with pytest.raises(ValueError, match="users must be a whole number"):
-        ThresholdMonitorEvolving(users, hits=1, threshold=1, **SMALL)
-    with pytest.raises(ValueError, match="users must be a whole number"):
-        IndividualCharging(users, hits=1, epsilon_per_query=1.0)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hits": 0}, "hits must be a whole number"),
-        ({"epsilon_per_query": 0.0}, "epsilon_per_query must be finite and > 0"),
-        ({"epsilon_per_query": math.nan}, "epsilon_per_query must be finite and > 0"),
-        ({"epsilon_per_query": True}, "epsilon_per_query must be finite and > 0"),
-        ({"epsilon_per_query": 1e-7, "grid": 100}, "too wide: epsilon_per_query must leave at least 1e-08"),
-        ({"zone_width": 0}, "zone_width must be a whole number"),
-        ({"grid": 2.0}, "grid must be a whole number"),
-    ],
-)
-def test_individual_charging_refuses_numbers_out_of_range(change: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IndividualCharging(1, **({"hits": 1, "epsilon_per_query": 1.0} | change))
 
 
 def test_questions_that_do_not_fit_are_refused_and_cost_nothing() -> None:
@@ -315,30 +143,3 @@ def test_without_a_source_noise_is_secret() -> None:
         return [monitor.ask(LinearQuery([0])) for _ in range(40)]
 
     assert flips() != flips()
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float16, np.float64, np.int64, np.int8, Fraction])
-def test_thresholds_of_every_type_of_number(kind: type) -> None:
-    for make, argument in ((ThresholdMonitor, [1]), (ThresholdMonitorEvolving, 1)):
-        plain = make(argument, hits=1, threshold=5, **SMALL)
-        assert make(argument, hits=1, threshold=kind(5), **SMALL).accuracy(10, 0.1) == plain.accuracy(10, 0.1)
-    half = ThresholdMonitor([1], hits=1, threshold=np.float32(4.5), **SMALL)
-    assert half.accuracy(10, 0.1) == plain.accuracy(10, 0.1) + 0.5
-
-
-def test_an_answer_does_not_check_the_data_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A million users are validated once, by the constructor."""
-    streams: list[Callable[[LinearQuery], object]] = [
-        ThresholdMonitor([1, 1], hits=1, threshold=5, **SMALL).ask,
-        ThresholdMonitorEvolving(2, hits=1, threshold=5, **SMALL).ask,
-        lambda query: IndividualCharging(2, hits=1, epsilon_per_query=1.0).ask(query, 5),
-    ]
-
-    def refuse(data: object, length: int) -> None:
-        raise AssertionError("checked again")
-
-    monkeypatch.setattr("dp_transforms.mechanisms.papers.query.check_counts", refuse)
-    with pytest.raises(AssertionError):
-        LinearQuery([1, 1]).answer([1, 1])
-    for ask in streams:
-        ask(LinearQuery([1, 1]))

@@ -7,7 +7,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-from dp_transforms.checks import check_positive, is_whole
+from dp_transforms.checks import check_fraction, check_positive, check_whole, is_whole
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource
 
 _BITS_BEYOND_COUNT = 128  # of a weight, so that rounding n weights moves the distribution by less than 2^-127
@@ -40,10 +40,8 @@ class ExponentialMechanism:
         self, scores: Sequence[int], epsilon: float, sensitivity_units: int, *, monotonic: bool = False
     ) -> None:
         self._scores = _check_scores(scores)
-        if not is_whole(sensitivity_units) or sensitivity_units < 1:
-            raise ValueError(f"sensitivity_units must be a whole number >= 1, got {sensitivity_units!r}.")
         self._epsilon = check_positive("epsilon", epsilon)
-        self._divisor = int(sensitivity_units) * (1 if monotonic else 2)
+        self._divisor = check_whole("sensitivity_units", sensitivity_units, 1) * (1 if monotonic else 2)
 
     @functools.cached_property
     def weights(self) -> list[int]:
@@ -82,9 +80,7 @@ class ExponentialMechanism:
     def accuracy(self, beta: float) -> float:
         """How far, in units of the scores, the chosen score is below the best one, at most, except with probability
         beta: ``2 sensitivity_units (ln n + ln(1/beta)) / epsilon`` ([DR14] Corollary 3.12)."""
-        if not 0 < beta < 1:
-            raise ValueError(f"beta must lie in (0, 1), got {beta!r}.")
-        return self._divisor * (math.log(len(self._scores)) - math.log(beta)) / self._epsilon
+        return self._divisor * (math.log(len(self._scores)) - math.log(check_fraction("beta", beta))) / self._epsilon
 
 
 def _check_scores(scores: Sequence[int]) -> list[int]:

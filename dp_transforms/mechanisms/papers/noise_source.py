@@ -6,8 +6,6 @@ place. The pipeline does not use this: there, each draw has a key of its own (`r
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import os
 import threading
 from collections.abc import Sequence
@@ -21,8 +19,6 @@ from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS
 from dp_transforms.mechanisms.noise_table import WideDiscreteLaplace, discrete_laplace, wide_discrete_laplace
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, BlockFunction, Words, derive_key
 
-_FIRST_DRAWS, _MOST_DRAWS = 8, 256  # made at once for one epsilon: twice as many each time
-_EPSILONS_WAITING = 16
 _LARGEST_TABLE_SCALE = 100.0  # beyond, two short tables are faster to make than one long one
 _WORD = 1 << 64
 
@@ -73,14 +69,18 @@ class SecretNoise:
         _check_key(key)
         self._function = BlockFunction(derive_key(key, "draws in order"))
         self._process = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._next_block = 0
-        self._waiting: dict[float, _Waiting] = {}  # the epsilon that was used last is the last one
 
     def uniforms(self, count: int) -> Words:
         """uint64[count, 2]: the next 128-bit uniform integers."""
         check_whole("count", count, 0)
-        self._check_process()
+        # Before the lock is taken: another thread may have held it when the process was forked.
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this SecretNoise was made by another process, which draws the same noise. Make a new one, and a new "
+                "mechanism with a budget of its own, in this process."
+            )
         blocks = np.zeros((count, 2), dtype=np.uint64)
         with self._lock:
             first = self._next_block
@@ -89,8 +89,10 @@ class SecretNoise:
             return self._function(blocks)
 
     def discrete_laplace_array(self, epsilon: float, count: int) -> npt.NDArray[np.int64]:
-        """int64[count]: that many independent draws at once."""
-        epsilon = _real("epsilon", epsilon)
+        """int64[count]: that many independent draws at once. Equal numbers of any type share a table."""
+        if not is_number(epsilon):
+            raise ValueError(f"epsilon must be a number, got {epsilon!r}.")
+        epsilon = float(epsilon)
         check_whole("count", count, 0)
         if epsilon * _LARGEST_TABLE_SCALE >= 1:
             return discrete_laplace(epsilon).sample(self.uniforms(count))
@@ -98,17 +100,7 @@ class SecretNoise:
         return wide_discrete_laplace(epsilon).sample(self.uniforms(count * each).reshape(count, each, 2))
 
     def discrete_laplace(self, epsilon: float) -> int:
-        epsilon = _real("epsilon", epsilon)
-        self._check_process()
-        with self._lock:
-            waiting = self._waiting.pop(epsilon, None) or _Waiting()
-            if not waiting.draws:
-                waiting.draws.extend(self.discrete_laplace_array(epsilon, waiting.next_count).tolist())
-                waiting.next_count = min(2 * waiting.next_count, _MOST_DRAWS)
-            self._waiting[epsilon] = waiting
-            if len(self._waiting) > _EPSILONS_WAITING:
-                del self._waiting[next(iter(self._waiting))]  # never handed out: only time is lost
-            return waiting.draws.popleft()
+        return int(self.discrete_laplace_array(epsilon, 1)[0])
 
     def bernoulli(self, probability: float) -> bool:
         check_range("probability", probability, 0, 1)
@@ -135,14 +127,6 @@ class SecretNoise:
     def __reduce__(self) -> NoReturn:
         self.__copy__()
 
-    def _check_process(self) -> None:
-        """Before the lock is taken: another thread may have held it when the process was forked."""
-        if os.getpid() != self._process:
-            raise RuntimeError(
-                "this SecretNoise was made by another process, which draws the same noise. Make a new one, and a new "
-                "mechanism with a budget of its own, in this process."
-            )
-
     def _uniform_below(self, limit: int) -> int:
         """A uniform integer in [0, limit), by rejection: exact."""
         bits = (limit - 1).bit_length()
@@ -154,21 +138,6 @@ class SecretNoise:
             drawn >>= blocks * UNIFORM_BITS - bits
             if drawn < limit:
                 return drawn
-
-
-@dataclasses.dataclass
-class _Waiting:
-    """Draws for one epsilon that were not used yet, and how many are made once they are used up."""
-
-    draws: collections.deque[int] = dataclasses.field(default_factory=collections.deque)
-    next_count: int = _FIRST_DRAWS
-
-
-def _real(name: str, value: object) -> float:
-    """The value as a float of Python, so that equal numbers share a table."""
-    if not is_number(value):
-        raise ValueError(f"{name} must be a number, got {value!r}.")
-    return float(value)  # type: ignore[arg-type]
 
 
 def _check_key(key: object) -> None:

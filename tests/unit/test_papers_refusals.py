@@ -1,0 +1,278 @@
+"""What the papers' mechanisms and the accountants refuse, as a table: each argument by its kind, one at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
+from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
+from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, MixedChargingFilter, target_charge
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
+from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
+from dp_transforms.mechanisms.papers.multiplicative_weights import (
+    OfflineMultiplicativeWeights,
+    OnlineMultiplicativeWeights,
+    offline_records_needed,
+    online_records_needed,
+)
+from dp_transforms.mechanisms.papers.noise_source import SecretNoise
+from dp_transforms.mechanisms.papers.private_computation import (
+    FiniteMechanism,
+    NoisyAnswer,
+    NoisyTest,
+    NoisyZoneTest,
+    exponential_choice,
+)
+from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
+from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
+from dp_transforms.mechanisms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
+
+SAID = r"must|cannot be outcomes|too wide|Raise epsilon|lower hits|coarser grid|too small|may be at most"
+NAN, INFINITE = math.nan, math.inf
+NO_NUMBER = [NAN, INFINITE, -INFINITE, True, "1"]
+POSITIVE = [0.0, -1.0, *NO_NUMBER]
+NOT_NEGATIVE = [-1e-9, None, Decimal(1), *NO_NUMBER]
+FRACTION = [0.0, 1.0, -0.1, 2.0, *NO_NUMBER]
+DELTA = [-1e-9, 1.0, *NO_NUMBER]
+WHOLE = [0, -1, 1.5, 2.0, 2**63, *NO_NUMBER]
+COUNT = [-1, *WHOLE[2:]]
+UNITS = [0, -1, 1.5, True]
+THRESHOLD = [2.0**40 + 1, -(2.0**41), np.bool_(True), 1j, *NO_NUMBER]
+GRID = [2**20 + 1, *WHOLE]
+HISTOGRAM = [[], [-1, 2], [0.5, 2], [[1, 2]]]
+FIRST = LinearQuery([1, 0])
+QUERIES = [[], [LinearQuery([1, 0, 1])], [FIRST, LinearQuery([1, 2], grid=2)]]
+MONITOR = {"hits": WHOLE, "threshold": THRESHOLD, "wide_epsilon": POSITIVE, "narrow_epsilon": POSITIVE, "cap": COUNT}
+NOISE = {"hits": 1, "threshold": 1, "wide_epsilon": 0.05, "narrow_epsilon": 0.5, "cap": 2, "grid": 1}
+LEARNS = {"histogram": HISTOGRAM, "records": WHOLE, "accuracy": FRACTION, "updates": [*WHOLE, 2**31 + 1]}
+SPARSE = {"epsilon": POSITIVE, "threshold": THRESHOLD, "grid": GRID, "sensitivity_units": WHOLE}
+LEARNER = {"histogram": [1, 2], "records": 3, "accuracy": 0.5}
+THEOREM = {"accuracy": 0.2, "beta": 0.1, "universe": 8, "queries": 10}
+SIZES = {"accuracy": FRACTION, "beta": FRACTION, "universe": WHOLE, "queries": WHOLE}
+CALL = {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 3}
+CALLS = {"epsilon_per_query": POSITIVE, "target_probability": [0.4751, *POSITIVE], "hits": WHOLE}
+PROVED = {"wide_epsilon": 0.0016, "narrow_epsilon": 0.1, "cap": 60, "hits": 1, "grid": 5}
+
+# What is called with which arguments, and what each of them may not be.
+CASES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, list[Any]]]] = [
+    (
+        ExponentialMechanism,
+        {"scores": [1, 2], "epsilon": 1.0, "sensitivity_units": 1},
+        {"scores": [[], [1.5], [True, 2]], "epsilon": POSITIVE, "sensitivity_units": UNITS},
+    ),
+    (ExponentialMechanism([1], 1.0, 1).accuracy, {"beta": 0.1}, {"beta": FRACTION}),
+    (OnlineMultiplicativeWeights, LEARNER | {"epsilon": 1.0}, LEARNS | {"epsilon": POSITIVE, "grid": GRID}),
+    (
+        OfflineMultiplicativeWeights,
+        LEARNER | {"queries": [FIRST], "epsilon_per_call": 1.0},
+        LEARNS | {"queries": QUERIES, "epsilon_per_call": [1e-9, *POSITIVE]},
+    ),
+    (
+        SmallDatabase,
+        {"histogram": [1, 2], "queries": [FIRST], "records": 3, "size": 2, "epsilon": 1.0},
+        {"histogram": HISTOGRAM, "queries": QUERIES, "records": WHOLE, "size": WHOLE, "epsilon": POSITIVE},
+    ),
+    (online_records_needed, THEOREM | {"epsilon": 1.0}, SIZES),
+    (offline_records_needed, THEOREM | {"epsilon_per_call": 1.0}, SIZES),
+    (small_database_records_needed, THEOREM | {"epsilon": 1.0}, SIZES | {"epsilon": POSITIVE}),
+    (AboveThreshold, {"data": None, "epsilon": 1.0, "threshold": 0}, SPARSE),
+    *(
+        (
+            kind,
+            {"data": None, "epsilon": 1.0, "threshold": 0, "cutoff": 1},
+            SPARSE | {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]},
+        )
+        for kind in (Sparse, NumericSparse)
+    ),
+    *(
+        (
+            make(None, epsilon=1.0, threshold=0, cutoff=1).accuracy,
+            {"queries": 10, "beta": 0.1},
+            {"queries": WHOLE, "beta": FRACTION},
+        )
+        for make in (Sparse, NumericSparse)
+    ),
+    (lambda **given: ThresholdMonitor([1], **given), NOISE, MONITOR | {"grid": GRID}),
+    (lambda **given: ThresholdMonitorEvolving(1, **given), NOISE, MONITOR | {"grid": GRID}),
+    (lambda records: ThresholdMonitor(records, **NOISE), {"records": [1]}, {"records": [*HISTOGRAM, "ab", [2**62]]}),
+    (lambda users: ThresholdMonitorEvolving(users, **NOISE), {"users": 1}, {"users": WHOLE}),
+    (ThresholdMonitorEvolving(2, **NOISE).accuracy, {"queries": 1, "beta": 0.1}, {"queries": WHOLE, "beta": FRACTION}),
+    (
+        IndividualCharging,
+        {"users": 1, "hits": 1, "epsilon_per_query": 1.0, "zone_width": 1, "grid": 1},
+        {"users": WHOLE, "hits": WHOLE, "epsilon_per_query": [1e-9, *POSITIVE], "zone_width": WHOLE, "grid": GRID},
+    ),
+    (
+        IndividualCharging(1, hits=1, epsilon_per_query=1.0).accuracy,
+        {"queries": 1, "beta": 0.1},
+        {"queries": [2**60 + 1, *WHOLE], "beta": FRACTION},
+    ),
+    (UserCounters, {"users": 1, "limit": 1}, {"users": [2**41, *WHOLE], "limit": [2**61, *WHOLE]}),
+    (
+        UserCounters(2, 1).charge,
+        {"amounts": np.array([1, 1])},
+        {"amounts": [np.array([1]), np.array([1, -1]), np.array([[1, 1]])]},
+    ),
+    (
+        HitLimit,
+        {"hits": 1, "epsilon": 0.5, "target_probability": 0.3},
+        {"hits": WHOLE, "epsilon": POSITIVE, "target_probability": [1.1, *POSITIVE]},
+    ),
+    (
+        HitLimit(3, epsilon=0.5).admits,
+        {"epsilon": 0.5, "target_probability": 0.4, "hits": 1},
+        {"epsilon": POSITIVE, "target_probability": POSITIVE, "hits": WHOLE},
+    ),
+    (
+        Price,
+        {"epsilon": 0.5, "target_probability": 0.1, "delta": 0.0, "most_hits": 1},
+        {"epsilon": POSITIVE, "target_probability": POSITIVE, "delta": DELTA, "most_hits": WHOLE},
+    ),
+    (
+        lambda delta_limit: TargetCharging(None, HitLimit(1, epsilon=0.5), delta_limit=delta_limit),
+        {"delta_limit": 0.0},
+        {"delta_limit": DELTA},
+    ),
+    (
+        lambda k, gap: OneShotTopK(TargetCharging(None, HitLimit(1, epsilon=0.5)), k, gap),
+        {"k": 1, "gap": 0},
+        {"k": WHOLE, "gap": COUNT},
+    ),
+    (NoisyAnswer, {"query": FIRST, "epsilon": 0.5}, {"epsilon": [1e-9, *POSITIVE]}),
+    (NoisyTest, {"query": FIRST, "threshold": 1, "epsilon": 0.5}, {"threshold": THRESHOLD, "epsilon": POSITIVE}),
+    (
+        NoisyZoneTest,
+        {"query": FIRST, "threshold": 1, "zone_width": 1, "epsilon": 0.5},
+        {"threshold": THRESHOLD, "zone_width": [0, -1, *THRESHOLD], "epsilon": POSITIVE},
+    ),
+    (
+        FiniteMechanism,
+        {"outcomes": ("a",), "weights": lambda data: [1], "epsilon": 0.5},
+        {"outcomes": [(), ("a", "a"), ("a", "boundary"), (None,), ["a"]], "epsilon": POSITIVE},
+    ),
+    (
+        exponential_choice,
+        {"outcomes": ("a",), "scores": lambda data: [1], "epsilon": 0.5, "sensitivity_units": 1},
+        {"epsilon": POSITIVE, "sensitivity_units": UNITS},
+    ),
+    (SecretNoise, {"key": bytes(32)}, {"key": [b"", bytes(31), "x" * 32, 32, [0] * 32]}),
+    (SecretNoise().discrete_laplace, {"epsilon": 1.0}, {"epsilon": [33, 1e-9, None, 1j, *POSITIVE]}),
+    (
+        SecretNoise().discrete_laplace_array,
+        {"epsilon": 1.0, "count": 2},
+        {"epsilon": [33, 1e-9, None, 1j, *POSITIVE], "count": COUNT},
+    ),
+    (SecretNoise().uniforms, {"count": 3}, {"count": COUNT}),
+    (SecretNoise().bernoulli, {"probability": 0.5}, {"probability": [-1e-300, 1 + 1e-15, None, *NO_NUMBER]}),
+    (
+        SecretNoise().choose,
+        {"weights": [1, 0]},
+        {"weights": [[], [0], [0, 0], [1, -1], [0.5, 0.5], [NAN], ["a"], [None], np.array([1.0])]},
+    ),
+    (
+        LinearQuery,
+        {"weights": [1], "grid": 1},
+        {"weights": [[], [[1]], [0.5], ["a"], [None], [-1], [2], [NAN], [10**30], 1, None], "grid": GRID},
+    ),
+    (
+        LinearQuery.of,
+        {"values": [0.5], "grid": 2},
+        {"values": [[], [[0.5]], [1.0001], [-1e-9], [NAN], [INFINITE], 0.5], "grid": GRID},
+    ),
+    (
+        FIRST.answer,
+        {"data": [1, 2]},
+        {"data": [[1], [1, 2, 3], [[1, 2]], [0.5, 1], [-1, 0], [None, 1], [10**30, 1], [2**62, 2**62], None, 3]},
+    ),
+    (RealQuery, {"function": float, "grid": 1}, {"grid": GRID}),
+    (
+        lambda value: RealQuery(lambda data: data).answer(value),
+        {"value": 3},
+        {"value": [0.5, 1e-300, NAN, INFINITE, 2.0**62, -(2**62), None, "3", 1j, [3]]},
+    ),
+    (units_up, {"value": 1, "grid": 1}, {"value": [None, *THRESHOLD]}),
+    (epsilon_per_unit, {"epsilon": 1.0, "units": 1}, {"epsilon": [1e-9, None, *POSITIVE]}),
+    (
+        Marginals,
+        {"attributes": ("a", "b"), "order": 1},
+        {"attributes": [(), ("a", "a"), tuple(map(str, range(21)))], "order": [3, *COUNT]},
+    ),
+    (Marginals(("a", "b"), 1).histogram, {"records": [[1, 0]]}, {"records": [[[1, 2]], [[1, 0, 1]], [1, 0]]}),
+    # Accountants.
+    (GameAccountant, CALL | {"participations": 9}, CALLS | {"participations": WHOLE}),
+    (charging_game_delta, CALL | {"epsilon": 1.5}, CALLS | {"epsilon": NOT_NEGATIVE}),
+    (
+        capped_game_delta,
+        CALL | {"participations": 9, "epsilon": 1.5},
+        CALLS | {"participations": WHOLE, "epsilon": NOT_NEGATIVE},
+    ),
+    (
+        OptimalComposition,
+        {"epsilon_per_query": 0.1, "calls": 3},
+        {"epsilon_per_query": POSITIVE, "calls": [MOST_CALLS + 1, *WHOLE]},
+    ),
+    *(
+        (accountant.delta, {"epsilon": 1.0}, {"epsilon": NOT_NEGATIVE})
+        for accountant in (GameAccountant(**CALL), OptimalComposition(0.1, 3), ThresholdMonitorAccountant(**PROVED))
+    ),
+    *(
+        (accountant.epsilon, {"delta": 0.1}, {"delta": [None, Decimal("0.1"), *FRACTION]})
+        for accountant in (GameAccountant(**CALL), OptimalComposition(0.1, 3), ThresholdMonitorAccountant(**PROVED))
+    ),
+    (
+        ThresholdMonitorAccountant,
+        PROVED,
+        {
+            "wide_epsilon": [0.02, *POSITIVE],
+            "narrow_epsilon": [0.11, *POSITIVE],
+            "cap": [5, *WHOLE],
+            "hits": WHOLE,
+            "grid": WHOLE,
+        },
+    ),
+    (
+        calibrate_threshold_monitor,
+        {"epsilon": 1.0, "delta": 1e-6, "hits": 1, "grid": 1},
+        {"epsilon": [1e-6, *POSITIVE], "delta": FRACTION, "hits": [10**9, *WHOLE], "grid": [2**27, *WHOLE]},
+    ),
+    (MixedChargingAccountant, {"order": 2.0, "budget": 1.0}, {"order": [1.01, *POSITIVE], "budget": POSITIVE}),
+    (
+        MixedChargingAccountant.calibrate,
+        {"epsilon": 1.0, "delta": 1e-6, "order": 40.0},
+        {"epsilon": NOT_NEGATIVE, "delta": FRACTION, "order": [1.5, *POSITIVE]},
+    ),
+    (
+        MixedChargingFilter(MixedChargingAccountant(2.0, 1.0)).admits,
+        {"epsilon_per_query": 0.1, "target_probability": 0.4, "hits": 1},
+        {"epsilon_per_query": POSITIVE, "target_probability": [1.1, 0.0, -0.1, NAN, True], "hits": WHOLE},
+    ),
+    (
+        target_charge,
+        {"epsilon_per_query": 0.1, "target_probability": 0.4, "lam": 1.0},
+        {"epsilon_per_query": POSITIVE, "target_probability": POSITIVE, "lam": POSITIVE},
+    ),
+]
+
+
+def _name(call: Callable[..., Any]) -> str:
+    return getattr(call, "__qualname__", type(call).__name__)
+
+
+@pytest.mark.parametrize(("call", "good", "wrong"), CASES, ids=[_name(call) for call, _, _ in CASES])
+def test_an_argument_out_of_its_range_is_refused(
+    call: Callable[..., Any], good: dict[str, Any], wrong: dict[str, list[Any]]
+) -> None:
+    call(**good)
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(ValueError, match=SAID):
+                call(**{**good, name: value})
