@@ -12,7 +12,7 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
@@ -28,9 +28,6 @@ _CLAUSE = re.compile(
 _SENTENCE_ENDS = re.compile(r"(?<=[^.]..\.) (?!\d)")
 _NAMED_AT_MOST = 6  # options of a rule; of more, three are named
 _NAME = re.compile(r"^- `(\w+)`(?:.*\n)(?:  .*\n)*", re.MULTILINE)
-
-
-T = TypeVar("T")
 
 
 class Said(NamedTuple):
@@ -95,7 +92,7 @@ def _default(option: click.Option) -> str:
 
 def with_options(page: str, found: Mapping[str, click.Command]) -> str:
     """The page with the options of these commands, and the rules between them, between its marks."""
-    options = {name: list(options_of(command).values()) for name, command in found.items()}
+    options = {name: [one.line() for one in options_of(command).values()] for name, command in found.items()}
     rules = {name: _rules(command) for name, command in found.items()}
     of_several, rules_of_several = _of_several(options), _of_several(rules)
 
@@ -104,7 +101,7 @@ def with_options(page: str, found: Mapping[str, click.Command]) -> str:
         if name == SHARED:
             lines = [*_listed("Of", of_several), *_listed("What goes together in", rules_of_several)][1:]
         else:
-            own = [one.line() for one in options[name] if one not in of_several]
+            own = [one for one in options[name] if one not in of_several]
             own_rules = [one for one in rules[name] if one not in rules_of_several]
             lines = [*own, *(["", "What goes together:", "", *own_rules] if own_rules else [])]
             if len(own) < len(options[name]):
@@ -114,21 +111,20 @@ def with_options(page: str, found: Mapping[str, click.Command]) -> str:
     return _BLOCK.sub(block, page)
 
 
-def _of_several(said: Mapping[str, Iterable[T]]) -> dict[T, tuple[str, ...]]:
-    """What more than one command says, and which."""
-    having: dict[T, list[str]] = {}
-    for name, each in said.items():
-        for one in each:
-            having.setdefault(one, []).append(name)
-    return {one: tuple(names) for one, names in having.items() if len(names) > 1}
+def _of_several(lines: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """The lines that more than one command has, and which these are."""
+    having: dict[str, list[str]] = {}
+    for name, each in lines.items():
+        for line in each:
+            having.setdefault(line, []).append(name)
+    return {line: tuple(names) for line, names in having.items() if len(names) > 1}
 
 
-def _listed(of: str, shared: Mapping[Said, tuple[str, ...]] | Mapping[str, tuple[str, ...]]) -> list[str]:
+def _listed(of: str, shared: Mapping[str, tuple[str, ...]]) -> list[str]:
     lines: list[str] = []
     for names in dict.fromkeys(shared.values()):
         commands = " and ".join(filter(None, (", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`")))
-        of_these = [one if isinstance(one, str) else one.line() for one, having in shared.items() if having == names]
-        lines += ["", f"{of} {commands}:", "", *of_these]
+        lines += ["", f"{of} {commands}:", "", *(line for line, having in shared.items() if having == names)]
     return lines
 
 
