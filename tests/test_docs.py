@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import pytest
 
 import dp_transforms
 from dp_transforms import Plan, WindowSchedule
@@ -180,12 +179,14 @@ def test_every_option_is_documented_once_in_its_section_or_with_those_of_several
     having = [name for name, command in commands().items() if option_tables.options_of(command)]
     assert sorted(marks) == sorted([*having, option_tables.SHARED])
     sections = dict(re.findall(r"^## (.*)$((?:(?!^## ).*\n)*)", page, re.MULTILINE))
+    sections = {
+        name: re.sub(r"^What goes together.*:\n\n(?:[- ] .*\n)*", "", text, flags=re.M)
+        for name, text in sections.items()
+    }
     several = re.findall(r"^Of (.*):\n((?:(?!Of |<!--).*\n)*)", sections["Options of several commands"], re.MULTILINE)
     for name in having:
         assert f"<!-- options of {name} -->" in sections[f"shh {name}"]
-        named = named_options(
-            re.sub(r"^What goes together:\n\n(?:[- ] .*\n)*", "", sections[f"shh {name}"], flags=re.M)
-        )
+        named = named_options(sections[f"shh {name}"])
         named += [option for whose, options in several if f"`{name}`" in whose for option in named_options(options)]
         assert sorted(named) == sorted(option_tables.options_of(commands()[name]))
 
@@ -204,32 +205,26 @@ def test_the_lists_of_options_say_what_the_help_says() -> None:
     assert page == with_options(page, commands()), "python -m tests.helpers.option_tables writes them again"
 
 
-@pytest.mark.parametrize(("said", "wrong"), [("Size in days.", "Size in hours."), ("Default: 4.", "Default: 5.")])
-def test_another_meaning_or_default_would_be_found(said: str, wrong: str) -> None:
-    command = click.Command("c", params=[click.Option(["--days"], default=4, show_default=True, help="Size in days.")])
-    page = "<!-- options of c -->\n\n- `--days INTEGER`: Size in days. Default: 4.\n\n<!-- end -->\n"
-    assert with_options(page, {"c": command}) == page
-    assert with_options(page.replace(said, wrong), {"c": command}) == page
-
-
-def test_an_option_of_two_commands_is_said_once() -> None:
-    command = click.Command("c", params=[click.Option(["--days"], help="Size in days.")])
-    blocks = [f"<!-- options of {name} -->\n<!-- end -->\n" for name in ("several commands", "a", "b")]
-    page = with_options("".join(blocks), {"a": command, "b": command})
-    assert page.count("Size in days.") == 1
-    assert "Of `a` and `b`:" in page
+def test_a_list_says_the_first_clause_and_the_default_and_what_two_commands_have_once() -> None:
+    days = click.Option(["--days"], default=4, show_default=True, help="With x: size (window, item) in days; no less.")
+    own = click.Option(["--own"], help="A. B.", metavar="FILE")
+    blocks = [f"<!-- options of {name} -->\n- wrong\n<!-- end -->\n" for name in ("several commands", "a", "b")]
+    page = with_options(
+        "".join(blocks), {"a": click.Command("a", params=[days, own]), "b": click.Command("b", params=[days])}
+    )
+    said = "- `--days INTEGER`: With x: size (window, item) in days. Default: 4.\n"
+    assert f"<!-- options of several commands -->\n\nOf `a` and `b`:\n\n{said}" in page
+    assert page.count("--days") == 1
+    assert "<!-- options of a -->\n\n- `--own FILE`: A.\n\nAnd those" in page
+    assert "wrong" not in page
 
 
 def test_what_the_documents_on_security_name_exists() -> None:
-    """Targets of make, and what `.ci/run` runs; each row of the table of raw data has its test."""
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    texts = {name: (ROOT / name).read_text() for name in ("SECURITY.md", "docs/security.md")}
-    for text in texts.values():
-        assert set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)) <= targets
+    """What `.ci/run` runs, the version, and for each row of the table of raw data its test."""
     assert set(re.findall(r"^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)) >= {"audit", "sbom"}
     version = re.search(r'^version = "(\d+\.\d+)\.', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
-    assert f"| the newest release, {version[1]}.x now | yes |" in texts["SECURITY.md"]
+    assert f"| the newest release, {version[1]}.x now | yes |" in (ROOT / "SECURITY.md").read_text()
     assert documented().keys() == MEASURED_BY.keys()
     for test in MEASURED_BY.values():
         path, _, function = test.partition("::")
@@ -289,13 +284,16 @@ def test_no_document_promises_more_than_the_declared_range() -> None:
         assert not re.search(r"(?:whole|entire)\s+life", text), name
 
 
-def test_what_contributing_says_of_make_is_so() -> None:
-    text, make = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / "Makefile").read_text()
-    assert set(re.findall(r"(?:`|^    )make ([a-z-]+)", text, re.MULTILINE)) <= set(
-        re.findall(r"^([a-z-]+):", make, re.MULTILINE)
-    )
-    run = (ROOT / ".ci" / "run").read_text()
+def test_what_contributing_says_of_ci_is_so() -> None:
+    text, run = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / ".ci" / "run").read_text()
     (listed,) = re.findall(r"`\.ci/run` is what every change must pass, on a clean checkout: (.*?)\.", text, re.DOTALL)
     assert re.findall(r"`make ([a-z-]+)`", listed) == re.findall(r"^make ([a-z-]+)", run, re.MULTILINE)
     (least,) = re.findall(r"It must not take more than (\d+) minutes", text)
     assert f": {least} minutes at most" in run
+
+
+def test_what_documents_say_of_make_is_a_target() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in DOCUMENTS:
+        named = set(re.findall(r"(?:`|^ {4})make ([a-z-]+)", path.read_text(), re.MULTILINE))
+        assert named <= targets, path.relative_to(ROOT)

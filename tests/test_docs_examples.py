@@ -18,11 +18,14 @@ import sys
 import textwrap
 
 import click
+import duckdb
 import numpy as np
 import pytest
 
-from dp_transforms import Plan, WindowSchedule
+from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.reports import ReportHeader, write_report_file
+from tests.helpers.forked import shh
 from tests.helpers.option_tables import commands
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -70,11 +73,14 @@ def first_difference(shown: list[str], printed: list[str]) -> str | None:
 
 
 def run(command: str, folder: pathlib.Path) -> list[str]:
-    path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {**os.environ, "PATH": path, "COLUMNS": "80", "PYTHONPATH": ""}
-    result = subprocess.run(
-        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    """By a shell, where the command needs one."""
+    if re.fullmatch(r"shh [^$*(|&;<>]*", command):
+        result = shh(*shlex.split(command)[1:], cwd=folder, COLUMNS="80")
+    else:
+        path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
+        environment = {**os.environ, "PATH": path, "COLUMNS": "80", "PYTHONPATH": ""}
+        words = ["sh", "-c", command]
+        result = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{command}: {result.stderr}"
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     while lines and not lines[-1]:
@@ -250,9 +256,6 @@ def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None
 
 def test_the_fields_of_the_formats_are_all_there() -> None:
     """A plan, a header and a record have the fields that docs/formats.md lists, and no others."""
-    from dp_transforms import HeavyHitter, WindowReport
-    from dp_transforms.reports import ReportHeader
-
     text = (ROOT / "docs" / "formats.md").read_text()
 
     def listed(first: str) -> set[str]:
@@ -266,6 +269,29 @@ def test_the_fields_of_the_formats_are_all_there() -> None:
         *WindowReport._fields,
         *(f"heavy_hitters.{name}" for name in HeavyHitter._fields),
     }
+
+
+def test_the_sql_says_what_the_report_says(tmp_path: pathlib.Path) -> None:
+    """Of items that were heavy in windows 0, 1, 3 and 4: those with most windows, and those that are new in one."""
+    items = {0: ["a", "b"], 1: ["a", "c"], 3: ["a", "c", "d'; --"], 4: ["c"]}
+    schedule = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
+    reports = [
+        WindowReport(
+            *("events", schedule.window_start_micros(window), schedule.window_end_micros(window)),
+            [HeavyHitter(item, None, None, 1, 10 * window + 5) for item in found],
+            *(2.0, 1e-9, 2.0),
+        )
+        for window, found in items.items()
+    ]
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode="hits")
+    write_report_file(tmp_path / "report.parquet", ReportHeader.of_plan(plan, "run", "events"), reports)
+    text = (
+        (ROOT / "docs" / "other_languages.md").read_text().replace("'report.parquet'", f"'{tmp_path}/report.parquet'")
+    )
+    most, new = (duckdb.sql(query).fetchall() for query in re.findall(r"```sql\n(.*?)```", text, re.DOTALL))
+    assert most == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
+    first = [(0, "a"), (0, "b"), (1, "c"), (3, "a"), (3, "c"), (3, "d'; --")]
+    assert [(start.hour, item) for start, item in new] == first
 
 
 @pytest.mark.parametrize(

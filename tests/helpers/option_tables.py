@@ -2,7 +2,7 @@
 docstrings: `python -m tests.helpers.option_tables` writes them.
 
 A list stands between ``<!-- options of replay -->`` and ``<!-- end -->``; what several commands have is there once.
-Kind, meaning and default are those of ``--help``.
+Kind, meaning and default are those of ``--help``, the meaning as far as its first clause.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import inspect
 import pathlib
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import click
@@ -22,6 +22,11 @@ API_PAGE = DOCS / "python_api.md"
 SHARED = "several commands"
 _BLOCK = re.compile(r"^<!-- options of ([a-z ]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _OPTION = re.compile(r"--[a-z-]+( (?!or\b|and\b)[\w:-]+)?")
+_CLAUSE = re.compile(
+    r"(?:(?:With|Where) [^:]*: )?.*?(?=[:;] | \((?!window)|\.(?: (?!\d)|$)|$)"
+)  # "With looks: ..." goes on
+_SENTENCE_ENDS = re.compile(r"(?<=[^.]..\.) (?!\d)")
+_NAMED_AT_MOST = 6  # options of a rule; of more, three are named
 _NAME = re.compile(r"^- `(\w+)`(?:.*\n)(?:  .*\n)*", re.MULTILINE)
 
 
@@ -34,7 +39,10 @@ class Said(NamedTuple):
     default: str
 
     def line(self) -> str:
-        words = [self.meaning, f"Default: {self.default}." if self.default else ""]
+        words = [
+            f"{_CLAUSE.findall(self.meaning)[0]}.",
+            f"Default: {_SENTENCE_ENDS.split(self.default)[0].removesuffix('.')}." if self.default else "",
+        ]
         return _wrapped(f"- `{' '.join(filter(None, (self.name, self.kind)))}`: {' '.join(filter(None, words))}")
 
 
@@ -83,50 +91,54 @@ def _default(option: click.Option) -> str:
 
 
 def with_options(page: str, found: Mapping[str, click.Command]) -> str:
-    """The page with the options of these commands between its marks."""
-    options = {name: options_of(command) for name, command in found.items()}
-    having: dict[Said, list[str]] = {}
-    for name, each in options.items():
-        for one in each.values():
-            having.setdefault(one, []).append(name)
-    shared = {one: names for one, names in having.items() if len(names) > 1}
+    """The page with the options of these commands, and the rules between them, between its marks."""
+    options = {name: [one.line() for one in options_of(command).values()] for name, command in found.items()}
+    rules = {name: _rules(command) for name, command in found.items()}
+    of_several, rules_of_several = _of_several(options), _of_several(rules)
 
     def block(mark: re.Match[str]) -> str:
         name = mark[1]
-        lines = (
-            _of_several(shared) if name == SHARED else [*_of_one(options[name].values(), shared), *_rules(found[name])]
-        )
+        if name == SHARED:
+            lines = [*_listed("Of", of_several), *_listed("What goes together in", rules_of_several)][1:]
+        else:
+            own = [one for one in options[name] if one not in of_several]
+            own_rules = [one for one in rules[name] if one not in rules_of_several]
+            lines = [*own, *(["", "What goes together:", "", *own_rules] if own_rules else [])]
+            if len(own) < len(options[name]):
+                lines += ["", f"And those [of {SHARED}](#options-of-several-commands)."]
         return "\n".join([f"<!-- options of {name} -->", "", *lines, "", "<!-- end -->"])
 
     return _BLOCK.sub(block, page)
 
 
-def _of_several(shared: Mapping[Said, Iterable[str]]) -> list[str]:
+def _of_several(lines: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """The lines that more than one command has, and which these are."""
+    having: dict[str, list[str]] = {}
+    for name, each in lines.items():
+        for line in each:
+            having.setdefault(line, []).append(name)
+    return {line: tuple(names) for line, names in having.items() if len(names) > 1}
+
+
+def _listed(of: str, shared: Mapping[str, tuple[str, ...]]) -> list[str]:
     lines: list[str] = []
-    for names in dict.fromkeys(tuple(names) for names in shared.values()):
-        of = " and ".join(filter(None, (", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`")))
-        lines += ["", f"Of {of}:", "", *(one.line() for one, having in shared.items() if tuple(having) == names)]
-    return lines[1:]
-
-
-def _of_one(options: Collection[Said], shared: Mapping[Said, Iterable[str]]) -> list[str]:
-    own = [one.line() for one in options if one not in shared]
-    return [*own, *(["", f"And those [of {SHARED}](#options-of-several-commands)."] if len(own) < len(options) else [])]
+    for names in dict.fromkeys(shared.values()):
+        commands = " and ".join(filter(None, (", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`")))
+        lines += ["", f"{of} {commands}:", "", *(line for line, having in shared.items() if having == names)]
+    return lines
 
 
 def _rules(command: click.Command) -> list[str]:
-    """The rules between its options, from the table that checks them; nothing without any."""
-    rules = getattr(command, "rules", [])
-    lines = [
-        _wrapped(f"- {_in_code(rule.options)}: {_in_code(rule.in_short)}{f' ({rule.why})' if rule.why else ''}.")
-        for rule in rules
-    ]
-    return ["", "What goes together:", "", *lines] if lines else []
+    """The rules between its options, from the table that checks them."""
+    return [_wrapped(f"- {_some(rule.options)}: {_some(rule.in_short)}.") for rule in getattr(command, "rules", [])]
 
 
-def _in_code(text: str) -> str:
-    """Options and their values in backticks."""
-    return _OPTION.sub(r"`\g<0>`", text)
+def _some(text: str) -> str:
+    """Options and their values in backticks; of a long list the first three, and how many more."""
+    named = text.split(", ")
+    kept = named[:3] if len(named) > _NAMED_AT_MOST else named
+    more = f" and {len(named) - len(kept)} more" if len(kept) < len(named) else ""
+    return _OPTION.sub(r"`\g<0>`", ", ".join(kept)) + more
 
 
 def _wrapped(text: str, indent: str = "  ") -> str:
