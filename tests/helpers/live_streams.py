@@ -11,9 +11,24 @@ from tests.helpers.live_parts import LiveParts
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
 
 
-def started(live: LiveParts, output: str, *words: str, **options: str) -> subprocess.Popen[str]:
-    """A stream, once it can be stopped."""
-    command = ("-m", "dp_transforms.cli.main", *live.words("stream", output, *words, **options))
+# Kills itself when a report, whose name begins with its time, has its name: however many are due, it is the first.
+_DIES_AFTER_A_REPORT = """
+import os, signal
+link = os.link
+def and_die(source, name, **more):
+    link(source, name, **more)
+    if os.path.basename(name)[0].isdigit():
+        os.kill(os.getpid(), signal.SIGKILL)
+os.link = and_die
+from dp_transforms.cli.main import main
+main()
+"""
+
+
+def started(live: LiveParts, output: str, *words: str, dies: bool = False, **options: str) -> subprocess.Popen[str]:
+    """A stream, once it can be stopped. dies: as soon as it has published a report."""
+    program = ("-c", _DIES_AFTER_A_REPORT) if dies else ("-m", "dp_transforms.cli.main")
+    command = (*program, *live.words("stream", output, *words, **options))
     process = forked.python(*command, cwd=live.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
     while "Ctrl-C" not in (line := process.stderr.readline()):
