@@ -103,8 +103,8 @@ def arrivals_of(cut: Cut, window_hours: int) -> list[Arrival]:
 
 
 def _late(micros: int) -> int:
-    """Soon after that, with others."""
-    return (micros // (10 * _MINUTE) + 1) * 10 * _MINUTE + _MINUTE
+    """Within the hour after that, with others."""
+    return (micros // (60 * _MINUTE) + 1) * 60 * _MINUTE + _MINUTE
 
 
 def _time(event: Event) -> int:

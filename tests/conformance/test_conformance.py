@@ -23,20 +23,20 @@ from tests.transcripts.transcript import lines_of, stored
 AT_ONCE_TABLE = """
                                 | replay          | pool            | batch
 looks                           | crumbs csv      | twice parquet   | again
-looks-sliding                   | back parquet    | early avro      | crumbs csv
-looks-domain                    | twice avro      | nothing jsonl   | nothing
+looks-sliding                   | back parquet    | ~early avro     | crumbs csv
+looks-domain                    | twice avro      | ~nothing jsonl  | nothing
 looks-with-hits                 | early jsonl     | crumbs csv      | twice parquet
 looks-with-counts               | whole csv       | back parquet    | back
 hits                            | nothing parquet | whole avro      | again
-hits-sliding                    | crumbs jsonl    | twice csv       | early
-hits-domain                     | back csv        | early parquet   | whole jsonl
+hits-sliding                    | crumbs jsonl    | ~twice csv      | early
+hits-domain                     | back csv        | ~early parquet  | whole jsonl
 hits-with-counts                | twice parquet   | nothing avro    | again
 kms21-domain                    | early avro      | crumbs jsonl    | crumbs csv
 looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-domain-sliding            | ~nothing csv    | whole parquet   | ~twice parquet
 looks-with-hits-sliding         | ~crumbs avro    | ~twice jsonl    | back
 looks-with-hits-from-noise      | early jsonl     | ~early csv      | ~early avro
-looks-with-hits-domain          | ~twice csv      | nothing parquet | ~early
+looks-with-hits-domain          | ~twice csv      | ~early parquet   | ~early
 looks-with-counts-domain        | ~early parquet  | ~crumbs avro    | whole jsonl
 hits-from-noise-domain          | whole avro      | ~back jsonl     | ~again
 hits-with-counts-domain-sliding | ~nothing jsonl  | whole csv       | ~crumbs csv
@@ -45,7 +45,7 @@ kms21-domain-sliding            | ~crumbs parquet | ~twice avro     | nothing
 
 IN_ORDER_TABLE = """
                                 | parts           | stream          | drained         | watermark
-looks                           | twice each      | late            | crumbs @5       | back
+looks                           | twice five      | late            | crumbs @5       | back
 looks-sliding                   | again five      | crumbs          | late @7.4       | late
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
 looks-with-hits                 | early five      | back            | early @5        | crumbs
@@ -122,14 +122,16 @@ def test_the_tables_cover_what_there_is() -> None:
         assert {how for _, *more in cells for how in more} == set(hows)
 
 
-@pytest.mark.parametrize("mode", ["looks", "looks-with-hits-domain", "hits-sliding"])
+@pytest.mark.parametrize(
+    "mode", ["looks", "looks-with-hits-domain", pytest.param("hits-sliding", marks=pytest.mark.nightly)]
+)
 def test_the_state_is_a_function_of_what_was_carried_on(tmp_path: pathlib.Path, mode: str) -> None:
     """Byte for byte after each part, however events and shards were cut, by a replay or a stream."""
     states = []
     for name, (words, run) in {
-        "plain": ("whole five", in_parts),
-        "cut": ("again five", in_parts),
-        "disorder": ("twice five", in_parts),
+        "plain": ("whole two", in_parts),
+        "cut": ("again two", in_parts),
+        "disorder": ("twice two", in_parts),
         "stopped": ("crumbs @5", handed_over),
         "stopped otherwise": ("back @5", handed_over),
     }.items():

@@ -54,13 +54,12 @@ class NoiseLaw:
         return self._tails[margin - 1] if margin <= len(self._tails) else 0
 
     def invert(self, uniform: int) -> int:
-        """The largest z with uniform < tail(z), found by walking."""
-        value = 0
-        while uniform < self.tail(value + 1):
-            value += 1
-        while not uniform < self.tail(value):
-            value -= 1
-        return value
+        """The largest z with uniform < tail(z), found by halving."""
+        low, high = -len(self._tails) - 1, len(self._tails) + 1  # uniform < tail(low), and not uniform < tail(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if uniform < self.tail(middle) else (low, middle)
+        return low
 
 
 def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> Weights:
@@ -88,9 +87,12 @@ def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) 
 def look_place(user: str, pair: tuple[int, str], keys: StreamKeys) -> int:
     """Where a pair (window, item) of a user stands in the keyed order by which pairs are dropped."""
     window, item = pair
-    hashes = np.array([hash_all(keys.hash_items, {item})[item]], dtype=np.uint64)
-    users = np.array([hash_all(keys.hash_users, {user})[user][0]], dtype=np.uint64)
+    hashes = np.array([_hash_of(keys.hash_items, item)], dtype=np.uint64)
+    users = np.array([_hash_of(keys.hash_users, user)[0]], dtype=np.uint64)
     return integer_of(keys.look_order()(users, np.array([window]), hashes)[0])
+
+
+_hash_of = functools.lru_cache(maxsize=10_000)(lambda hasher, name: hash_all(hasher, {name})[name])
 
 
 def oracle_names(

@@ -8,7 +8,6 @@ lie outside of the declared range.
 from __future__ import annotations
 
 import csv
-import functools
 import json
 import pathlib
 import random
@@ -56,12 +55,21 @@ MODES = {
 }
 
 
-@functools.cache
 def plan_of(name: str) -> Plan:
     return calibrated(MODES[name])
 
 
+_calibrated: dict[str, Plan] = {}
+
+
 def calibrated(mode: Mode) -> Plan:
+    """Made once: to calibrate takes longer than to run."""
+    if (name := repr(mode)) not in _calibrated:
+        _calibrated[name] = _calibrate(mode)
+    return _calibrated[name]
+
+
+def _calibrate(mode: Mode) -> Plan:
     schedule = WindowSchedule(START, START + HOURS * HOUR, mode.window_hours * HOUR, HOUR)
     arguments: dict[str, Any] = {"epsilon": 6, "delta": 1e-3, "max_users": 1000, "max_items": 1000, **mode.choices}
     known = ItemDomain.of_ids(DOMAIN) if mode.domain else None
