@@ -15,11 +15,16 @@ from tests.helpers import forked
 from tests.helpers.nights import DAY, START, Nights
 
 MICROS = 1_000_000
-# Killed when the pipeline has made its drafts, before the report gets its name.
+# Killed when the pipeline has made its drafts, before or after the report gets its name.
 KILLED = """
-import os, signal
+import os, signal, sys
 from dp_transforms.cli import replay_run
-replay_run.publish_output = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+when, publish = sys.argv.pop(1), replay_run.publish_output
+def die(*arguments):
+    if when == "after":
+        publish(*arguments)
+    os.kill(os.getpid(), signal.SIGKILL)
+replay_run.publish_output = die
 from dp_transforms.cli.main import main
 main()
 """
@@ -138,15 +143,15 @@ def test_a_part_that_failed_for_another_reason_than_its_log_keeps_it(
     nights.taken(1)
 
 
-def killed(nights: Nights) -> None:
-    ended = forked.run_python("-c", KILLED, *nights.words(2), cwd=nights.folder)
+def killed(nights: Nights, when: str) -> None:
+    ended = forked.run_python("-c", KILLED, when, *nights.words(2), cwd=nights.folder)
     assert ended.returncode == -9, ended.stderr
     assert nights.state.header.intent is not None
 
 
 def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: Nights, account: type[Account]) -> None:
     nights.taken(1)
-    killed(nights)
+    killed(nights, "before")
     (nights.folder / "2.jsonl").write_bytes((nights.folder / "1.jsonl").read_bytes())
     account.calls.clear()
     assert "is not the report of this part. Move it away" in nights.run(2).stderr
@@ -161,7 +166,7 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: N
 def test_a_failure_while_resuming_leaves_the_intent(nights: Nights, account: type[Account]) -> None:
     """The process that was killed may have published."""
     nights.taken(1)
-    killed(nights)
+    killed(nights, "before")
     account.refuses = "start"
     assert nights.run(2).returncode == 1
     assert nights.state.header.intent is not None

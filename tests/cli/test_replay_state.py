@@ -10,7 +10,7 @@ import pytest
 
 from dp_transforms.runs.state_file import StateFile, hold_state
 from tests.helpers.looks_plans import looks_plan_of
-from tests.helpers.nights import DAYS, Nights, day
+from tests.helpers.nights import DAY, DAYS, START, Nights, day
 from tests.helpers.small_runs import SECRET
 
 
@@ -39,12 +39,19 @@ def test_parts_publish_what_the_one_run_publishes(nights: Nights) -> None:
 
 
 def test_a_night_whose_log_never_comes_is_empty(nights: Nights) -> None:
-    """Events of other days do not count in a part."""
-    nights.taken(1, "0.parquet", "1.parquet")
+    nights.taken(1)
     nights.taken(3)  # the log of the second day is lost
     nights.taken(6, *(f"{number}.parquet" for number in (3, 4, 5)))
     lost = nights.reports("1.jsonl", "3.jsonl", "6.jsonl")
     assert lost == nights.expected([0, 2, 3, 4, 5])
+
+
+def test_events_of_other_days_do_not_count_in_a_part(nights: Nights) -> None:
+    nights.taken(1, "0.parquet", "1.parquet")
+    nights.taken(2, "0.parquet", "1.parquet", "2.parquet")
+    assert nights.reports("1.jsonl", "2.jsonl") == [
+        report for report in nights.expected(range(2)) if report.window_end <= (START + 2 * DAY) * 10**6
+    ]
 
 
 def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
@@ -97,21 +104,22 @@ def test_a_run_id_begins_a_run_only_where_it_is_recorded(nights: Nights) -> None
     assert "only with a ledger" in nights.refused(1, run_id="mine")
 
 
-def test_a_damaged_state_is_refused(nights: Nights) -> None:
+@pytest.mark.parametrize("cut", ["cut", "changed", "empty", "log"])
+def test_a_damaged_state_is_refused(nights: Nights, cut: str) -> None:
     nights.taken(1)
     path = nights.folder / "run.state"
     content = path.read_bytes()
     state = StateFile(path)
     cell = max((bytes(state.cell(row)) for row in state.rows), key=len)
     middle = content.index(cell) + len(cell) // 2  # a byte between cells may be one that nobody reads
-    for damaged in (
-        content[:-1],
-        content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-        b"",
-        (nights.folder / "0.parquet").read_bytes(),
-    ):
-        path.write_bytes(damaged)
-        assert "damaged" in nights.refused(2)
+    damaged = {
+        "cut": content[:-1],
+        "changed": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "empty": b"",
+        "log": (nights.folder / "0.parquet").read_bytes(),
+    }[cut]
+    path.write_bytes(damaged)
+    assert "damaged" in nights.refused(2)
 
 
 def test_a_state_that_is_a_link_or_in_no_folder_is_refused(nights: Nights) -> None:
