@@ -140,7 +140,7 @@ UNIT = "Give the unit with --time-unit s, ms or us."
         (
             "log.jsonl",
             "".join(WITHOUT_ITEM),
-            "none of its first 100 lines has a field 'item'. Name it with --item-field.",
+            "has a field 'item'. Name it with --item-field.",
         ),
         ("log.jsonl", _json("A").replace(f'"{TIME}"', "1577838600"), UNIT),
         ("log.csv", _csv("A").replace(TIME, "1577838600"), UNIT),
