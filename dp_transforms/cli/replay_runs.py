@@ -63,7 +63,7 @@ def run_whole(
     with state_errors():
         _check_range(request)
         path = request.options.noise_key_file
-        log = _fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
+        log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
         run_id = request.options.run_id
         verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
         is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
@@ -89,7 +89,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerA
         return facts
 
     with state_errors(), hold_state(request.state.path):
-        log = _fingerprint_of_log(request, input_key(secret_of_run(request.state.noise_key_file)))
+        log = fingerprint_of_log(request, input_key(secret_of_run(request.state.noise_key_file)))
         facts = open_part(
             request.plan,
             request.state,
@@ -126,7 +126,7 @@ def _check_range(request: ReplayRequest, *, is_part: bool = False) -> None:
             raise nothing_found(request, *outside, has_run=False)
 
 
-def _fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
+def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> InputFingerprint:
     """key: `input_key` of the run. Raises UserError if the files were exchanged since they were listed: then the row
     groups that are read would not be those of the file that was fingerprinted."""
     fields = request.fields

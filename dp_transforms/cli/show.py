@@ -122,12 +122,14 @@ def read_report(
     """
     header, reports, ended = read_report_and_end(paths, table, run_id)
     if ended is not None:
-        return header, reports, ended_words(ended)
-    if is_database(paths[0]):
-        return header, reports, _NO_END_IN_TABLE
-    if _parts(paths):
-        return header, reports, _NO_END_IN_PARTS
-    return header, reports, "The run goes on: further windows may follow." if os.path.isdir(paths[0]) else ""
+        state = ended_words(ended)
+    elif is_database(paths[0]):
+        state = _NO_END_IN_TABLE
+    elif _parts(paths):
+        state = _NO_END_IN_PARTS
+    else:
+        state = "The run goes on: further windows may follow." if os.path.isdir(paths[0]) else ""
+    return header, reports, state
 
 
 def read_report_and_end(
@@ -147,14 +149,8 @@ def read_report_and_end(
     from dp_transforms.reports.report_folder import read_report_folder
     from dp_transforms.reports.report_table import read_report_table
 
-    try:
+    with user_errors(StreamError, ValueError):  # of what is stored, or of the URL
         header, reports, ended = read_report_table(path, table, run_id) if in_database else read_report_folder(path)
-    except StreamError as error:
-        raise UserError(str(error)) from error
-    except ReportFileError:
-        raise
-    except ValueError as error:  # of the URL
-        raise UserError(str(error)) from None
     return header, iter(reports), ended
 
 

