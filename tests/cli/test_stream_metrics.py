@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.cli.stream_status import OperatorMetrics, served_metrics
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts
@@ -63,8 +64,7 @@ def test_numbers_are_served_as_they_are_now_and_no_longer_than_the_run() -> None
         assert served is not None
         metrics, port = served
         assert samples(port) == {"shh_run_info": 1}
-        metrics.update(COUNTS, GAUGES)
-        metrics.wait_for_checkpoint(61.5)
+        metrics.update(JobNumbers(COUNTS, GAUGES, 61.5))
         now = samples(port)
         assert {name: now[name] for name in ("shh_records_read_total", "shh_events_rejected_total")} == {
             "shh_records_read_total": 1200,
@@ -73,8 +73,9 @@ def test_numbers_are_served_as_they_are_now_and_no_longer_than_the_run() -> None
         assert (now["shh_clock_lag_seconds"], now["shh_seconds_without_checkpoint"]) == (7, 61.5)
         assert now["shh_events_late_total"] == 0
         assert "shh_known_items" not in now
-        metrics.update({"records_read": 5}, {})
-        metrics.wait_for_checkpoint(None)
+        metrics.update(JobNumbers({}, {}, 65.5))
+        assert samples(port) == {**now, "shh_seconds_without_checkpoint": 65.5}, "a cluster that does not answer"
+        metrics.update(JobNumbers({"records_read": 5}, {}))
         now = samples(port)
         assert now["shh_records_read_total"] == 5
         assert not {"shh_clock_lag_seconds", "shh_seconds_without_checkpoint"} & set(now)
@@ -98,7 +99,7 @@ def test_a_page_under_another_name_cannot_ask() -> None:
     """Its browser would take our numbers for that page's, once its name has our address."""
     with served_metrics(0, RUN) as served:
         assert served is not None
-        served[0].update(COUNTS, GAUGES)
+        served[0].update(JobNumbers(COUNTS, GAUGES))
         url = f"http://127.0.0.1:{served[1]}/metrics"
         for own in ("127.0.0.1", "localhost"):
             assert "shh_events_read" in get(urllib.request.Request(url, headers={"Host": f"{own}:{served[1]}"}))
@@ -135,8 +136,8 @@ def operator_numbers() -> list[str]:
 def all_names() -> set[str]:
     """Of all that a run may serve."""
     metrics = OperatorMetrics(RUN)
-    metrics.update(dict.fromkeys(operator_numbers(), 1), dict.fromkeys(operator_numbers(), 1))
-    metrics.wait_for_checkpoint(1)
+    ones = dict.fromkeys(operator_numbers(), 1)
+    metrics.update(JobNumbers(ones, ones, 1))
     return {sample.name for family in metrics.collect() for sample in family.samples}
 
 
@@ -293,10 +294,8 @@ def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
     assert "127.0.0.1:9464" in config
     with served_metrics(0, RUN) as served:
         assert served is not None
-        served[0].update(
-            {**dict.fromkeys(operator_numbers(), 1), **COUNTS}, {**dict.fromkeys(operator_numbers(), 1), **GAUGES}
-        )
-        served[0].wait_for_checkpoint(1)
+        ones = dict.fromkeys(operator_numbers(), 1)
+        served[0].update(JobNumbers({**ones, **COUNTS}, {**ones, **GAUGES}, 1))
         shutil.copy(MONITORING / "alerts.yml", tmp_path)
         text = config.replace(":9464", f":{served[1]}").replace("15s", "1s")
         (tmp_path / "prometheus.yml").write_text(text)

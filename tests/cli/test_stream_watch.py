@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.cli.stream_options import StreamOptions
 from dp_transforms.cli.stream_watch import SinkWatch, StopSignals, StreamWatch, caught_stops
 from dp_transforms.errors import StreamError, UserError
@@ -78,6 +79,9 @@ class Status:
 
     def show_reports(self, reports: list[WindowReport]) -> None:
         self.shown += reports
+
+    def show_operator_line(self, counts: dict[str, int], gauges: dict[str, int]) -> None:
+        assert (counts, gauges) == ({"events_read": 7}, {})
 
     def close(self) -> None:
         return
@@ -179,8 +183,8 @@ class Job:
         if self._error is not None:
             raise self._error
 
-    def metrics(self) -> None:
-        return None
+    def numbers(self, now: float) -> JobNumbers:
+        return JobNumbers({"events_read": 7}, {})
 
     def cancel(self) -> None:
         self.is_cancelled = True

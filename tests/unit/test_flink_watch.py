@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.beam.set_up_workers import NAMESPACE
-from dp_transforms.cli.flink_jobs import FlinkWatch
+from dp_transforms.cli.flink_jobs import FlinkWatch, JobNumbers
 from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
 from dp_transforms.monitor.operator_counts import STREAM_GAUGES
 from tests.helpers.flink_answers import FlinkAnswers, overview, serving
@@ -91,29 +91,29 @@ def test_counters_are_summed_and_of_gauges_the_largest_is_given(flink: FlinkRest
 
 
 def test_the_job_that_runs_under_the_name_is_asked(flink: FlinkRest) -> None:
-    assert FlinkWatch(flink, "mine", 10).metrics() == (COUNTERS, GAUGES)
-    assert FlinkWatch(flink, "nobody's", 10).metrics() is None
-    assert FlinkWatch(flink, "ended", 10).metrics() is None, "the newest of the name is over"
-    assert FlinkWatch(FlinkRest("localhost:9"), "mine", 10).metrics() is None
+    assert FlinkWatch(flink, "mine", 10).numbers(0.0) == JobNumbers(COUNTERS, GAUGES, 0.0)
+    assert FlinkWatch(flink, "nobody's", 10).numbers(0.0) == JobNumbers({}, {})
+    assert FlinkWatch(flink, "ended", 10).numbers(0.0) == JobNumbers({}, {}), "the newest of the name is over"
+    assert FlinkWatch(FlinkRest("localhost:9"), "mine", 10).numbers(0.0) == JobNumbers({}, {})
 
 
 def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, monkeypatch: pytest.MonkeyPatch) -> None:
     watch = FlinkWatch(flink, "mine", 10)
 
-    def warning(now: float, completed: int) -> str | None:
+    def warning(now: float, completed: int) -> str:
         monkeypatch.setitem(CHECKPOINTS, "completed", completed)
-        return watch.stuck(now)
+        return watch.numbers(now).warning
 
-    assert [warning(now, 0) for now in (1000.0, 1100.0, 1159.9)] == [None] * 3
-    words = warning(1160.0, 0) or ""
+    assert [warning(now, 0) for now in (1000.0, 1100.0, 1159.9)] == [""] * 3
+    words = warning(1160.0, 0)
     assert "no checkpoint for 160 s; its job is RUNNING" in words
     assert f"http://{flink.address}/#/job/job-1" in words
-    assert warning(1170.0, 0) is None, "once in so many seconds"
-    assert warning(1320.0, 0) is not None
-    assert [warning(1480.0, 1), warning(1639.0, 1), warning(1640.0, 2), warning(1799.0, 2)] == [None] * 4, (
+    assert warning(1170.0, 0) == "", "once in so many seconds"
+    assert warning(1320.0, 0)
+    assert [warning(1480.0, 1), warning(1639.0, 1), warning(1640.0, 2), warning(1799.0, 2)] == [""] * 4, (
         "checkpoints complete"
     )
-    assert warning(1800.0, 2) is not None
+    assert warning(1800.0, 2)
 
 
 def test_the_age_of_the_newest_checkpoint_grows_until_another_is_there(
@@ -121,16 +121,13 @@ def test_the_age_of_the_newest_checkpoint_grows_until_another_is_there(
 ) -> None:
     """Also past a warning, which comes again only after a while."""
     watch = FlinkWatch(flink, "mine", 10)
-    assert watch.seconds_without_checkpoint(999.0) is None
     ages = []
     for now, completed in ((1000.0, 0), (1159.0, 0), (1161.0, 0), (1170.0, 0), (1180.0, 1), (1185.0, 1)):
         monkeypatch.setitem(CHECKPOINTS, "completed", completed)
-        watch.stuck(now)
-        ages.append(watch.seconds_without_checkpoint(now))
+        ages.append(watch.numbers(now).seconds_without_checkpoint)
     assert ages == [0, 159, 161, 170, 0, 5]
 
 
 def test_without_an_answer_nobody_is_warned(flink: FlinkRest) -> None:
     for watch in (FlinkWatch(flink, "nobody's", 10), FlinkWatch(FlinkRest("localhost:9"), "mine", 10)):
-        assert [watch.stuck(now) for now in (0.0, 1e6, 2e6)] == [None] * 3
-        assert watch.seconds_without_checkpoint(2e6) is None
+        assert [watch.numbers(now) for now in (0.0, 1e6, 2e6)] == [JobNumbers({}, {})] * 3
