@@ -91,6 +91,18 @@ class _RunningJob:
         return None if job is None or job.state in ENDED else job
 
 
+class JobNumbers(NamedTuple):
+    """What an engine says of a stream, for the operator. counts, gauges: empty while it has none.
+    seconds_without_checkpoint: since it has completed one, or the job has begun; None where it has none, or does not
+    say. warning: empty while all is well.
+    """
+
+    counts: dict[str, int]
+    gauges: dict[str, int]
+    seconds_without_checkpoint: float | None = None
+    warning: str = ""
+
+
 class FlinkWatch(_RunningJob):
     """Watches a stream. checkpoint_seconds: between two checkpoints of the job."""
 
@@ -101,43 +113,37 @@ class FlinkWatch(_RunningJob):
         self._completed_at = 0.0  # or when the warning came last
         self._changed_at: float | None = None
 
-    def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Counters and gauges from Flink itself, as Beam's job server has them only at the end; None if it has none."""
-        try:
+    def numbers(self, now: float) -> JobNumbers:
+        """From Flink itself, as Beam's job server has counters only at the end. now: seconds of a clock that never goes
+        back."""
+        counts: dict[str, int] = {}
+        gauges: dict[str, int] = {}
+        warning = ""
+        with contextlib.suppress(*_NO_ANSWER):
             job = self._job()
-            if job is None:
-                return None
-            counts, gauges = self._flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
-        except _NO_ANSWER:
-            return None
-        return (counts, gauges) if counts or gauges else None
+            completed = None if job is None else self._flink.completed_checkpoints(job.job_id)
+            warning = self._notice(job, completed, now)
+            if job is not None:
+                counts, gauges = self._flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
+        return JobNumbers(counts, gauges, None if self._changed_at is None else now - self._changed_at, warning)
 
-    def stuck(self, now: float) -> str | None:
-        """A warning if no checkpoint has completed for a long time; None while all is well, or Flink does not answer.
+    def _notice(self, job: FlinkJob | None, completed: int | None, now: float) -> str:
+        """A warning if no checkpoint has completed for a long time, once in so many seconds; else nothing.
 
         Flink waits forever for a worker that died before it was connected, and such a job seems to run.
-        now: seconds of a clock that never goes back. The warning comes once per interval.
         """
-        try:
-            job = self._job()
-            completed = None if job is None else (job.job_id, self._flink.completed_checkpoints(job.job_id))
-        except _NO_ANSWER:
-            return None
-        if job is None or completed != self._completed:
-            self._completed, self._completed_at, self._changed_at = completed, now, None if job is None else now
-            return None
+        found = None if job is None or completed is None else (job.job_id, completed)
+        if job is None or found != self._completed:
+            self._completed, self._completed_at, self._changed_at = found, now, None if job is None else now
+            return ""
         if now - self._completed_at < self._patience_seconds:
-            return None
+            return ""
         self._completed_at = now
         return (
             f"Warning: Flink has completed no checkpoint for {self._patience_seconds:,.0f} s; its job is {job.state}."
             f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and resume the"
             " run from its newest checkpoint (docs/deploy.md, what happens when something dies)."
         )
-
-    def seconds_without_checkpoint(self, now: float) -> float | None:
-        """How long ago `stuck` has seen another checkpoint completed, or the job begin; None while there is no job."""
-        return None if self._changed_at is None else now - self._changed_at
 
 
 class JobProgress(NamedTuple):
@@ -249,9 +255,10 @@ class OperatorNumbers:
             rows.append(("completed checkpoints", f"{self._flink.completed_checkpoints(job.job_id):,}"))
         except _NO_ANSWER:
             return {"rows": rows, "warning": f"Flink at {self._flink.address} does not answer."}
-        counts, gauges = self._watch[1].metrics() or ({}, {})
-        rows += [(each.replace("_", " "), f"{value:,}") for each, value in sorted({**counts, **gauges}.items())]
-        return {"rows": rows, "warning": self._watch[1].stuck(now) or ""}
+        numbers = self._watch[1].numbers(now)
+        of_job = sorted({**numbers.counts, **numbers.gauges}.items())
+        rows += [(each.replace("_", " "), f"{value:,}") for each, value in of_job]
+        return {"rows": rows, "warning": numbers.warning}
 
 
 def cancel_job(flink: FlinkRest, name: str, seconds: float) -> None:

@@ -13,6 +13,7 @@ from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.set_up_workers import operator_counts, operator_gauges
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, check_ports
+from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import LOCAL, EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
@@ -111,17 +112,16 @@ class StreamJob:
         if self._error is not None:
             raise self._error
 
-    def metrics(self) -> tuple[dict[str, int], dict[str, int]] | None:
-        """Counters and gauges; None while the engine has none."""
+    def numbers(self, now: float) -> JobNumbers:
+        """As Beam has them. now: as in `FlinkWatch.numbers`."""
         if self._result is None:
-            return None
+            return JobNumbers({}, {})
         if hasattr(self._result, "_metrics"):
             self._result._metrics = None  # else Beam would return its first answer again
         try:
-            counts, gauges = operator_counts(self._result), operator_gauges(self._result)
+            return JobNumbers(operator_counts(self._result), operator_gauges(self._result))
         except Exception:  # of any engine's client; numbers for the operator must not end a run
-            return None
-        return (counts, gauges) if counts or gauges else None
+            return JobNumbers({}, {})
 
     def cancel(self) -> None:
         """Returns when it is over, or after half a minute."""

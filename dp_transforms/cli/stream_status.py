@@ -20,6 +20,7 @@ from rich.console import Console
 
 from dp_transforms.checks import how_to_install
 from dp_transforms.cli import operator_log
+from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.window_report import WindowReport
@@ -113,6 +114,9 @@ class StreamStatus:
         self._windows_shown += len(reports)
 
     def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
+        """Nothing while the engine has none."""
+        if not counts and not gauges:
+            return
         now = time.monotonic()
         line = self._operator_line(counts, gauges, now)
         if operator_log.is_json():
@@ -168,24 +172,20 @@ class OperatorMetrics:
         self._families = importlib.import_module("prometheus_client.core")
         self._run = dict(run)
         self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._gauges: dict[str, int] = {}
-        self._seconds_without_checkpoint: float | None = None
+        self._numbers = JobNumbers({}, {})
 
-    def update(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
-        """What the engine says now. A counter that is lower than before began anew, as after a restart of its job."""
+    def update(self, numbers: JobNumbers) -> None:
+        """What the engine says now; while it has no counts, those from before stay. A counter that is lower than before
+        began anew, as after a restart of its job."""
         with self._lock:
-            self._counts, self._gauges = dict(counts), dict(gauges)
-
-    def wait_for_checkpoint(self, seconds: float | None) -> None:
-        """seconds: since the engine has completed one; None where it has none, or does not say."""
-        with self._lock:
-            self._seconds_without_checkpoint = seconds
+            if not numbers.counts and not numbers.gauges:
+                numbers = self._numbers._replace(seconds_without_checkpoint=numbers.seconds_without_checkpoint)
+            self._numbers = numbers
 
     def collect(self) -> Iterator[Any]:
         """As a registry of prometheus_client asks for them."""
         with self._lock:
-            counts, gauges, without = dict(self._counts), dict(self._gauges), self._seconds_without_checkpoint
+            counts, gauges, without, _ = self._numbers
         counter, gauge = self._families.CounterMetricFamily, self._families.GaugeMetricFamily
         yield self._family(gauge, "run_info", "1 while the command runs.", 1)
         for name, text in _COUNTERS.items():

@@ -35,7 +35,7 @@ from dp_transforms.reports.report_writer import ReportSink
 PATIENCE_SECONDS = 120.0
 _PAUSE_PER_CHECK = 10  # a check that takes long is followed by a pause so many times longer
 _SECONDS_BETWEEN_GLANCES = 0.05
-_METRICS_EVERY_SECONDS = 5.0
+_NUMBERS_EVERY_SECONDS = 5.0
 _SECONDS_TO_CANCEL = 30.0
 _FAILED = "the windows that were reported before are valid and stay"
 
@@ -64,7 +64,7 @@ class StreamWatch:
         self._ended: RunEnded | None = None
         # A run that is resumed goes on to drain where that was asked for.
         self._made_stop_file = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
-        self._next_metrics = 0.0
+        self._next_numbers = 0.0
 
     def to_the_end(self) -> RunEnded | None:
         """Returns when the run is over or drained, with its end if it came so far.
@@ -97,10 +97,10 @@ class StreamWatch:
             begin = time.monotonic()
             self._ended = self._sink.check(self._goes_on_words())
             is_over = self._ended is not None and (self._part is None or self._part.is_handed_over(self._ended))
-            if begin >= self._next_metrics:
-                self._show_metrics(begin)
+            if begin >= self._next_numbers:
+                self._show_numbers(begin)
                 # A cluster that does not answer must not delay reports and signals at every check.
-                self._next_metrics = time.monotonic() + _METRICS_EVERY_SECONDS
+                self._next_numbers = time.monotonic() + _NUMBERS_EVERY_SECONDS
             if not is_over:
                 took = time.monotonic() - begin
                 stops.wait(max(self._pause_seconds, _PAUSE_PER_CHECK * took), asked)
@@ -119,20 +119,16 @@ class StreamWatch:
         elif self._request.engine.reads_once and (waiting := _waiting_words(self._request)):
             self._status.tell(waiting)
 
-    def _show_metrics(self, now: float) -> None:
-        engine, flink = self._request.engine, self._flink
+    def _show_numbers(self, now: float) -> None:
+        engine = self._request.engine
         if not engine.allow_open_ports:
             check_ports(engine.name, allow=False)
-        metrics = self._job.metrics() if flink is None else flink.metrics()
-        if metrics is not None:
-            self._status.show_operator_line(*metrics)
-            if self._served is not None:
-                self._served.update(*metrics)
-        stuck = None if flink is None else flink.stuck(now)
+        numbers = (self._flink or self._job).numbers(now)
+        self._status.show_operator_line(numbers.counts, numbers.gauges)
         if self._served is not None:
-            self._served.wait_for_checkpoint(None if flink is None else flink.seconds_without_checkpoint(now))
-        if stuck is not None:
-            self._status.tell(stuck)
+            self._served.update(numbers)
+        if numbers.warning:
+            self._status.tell(numbers.warning)
 
     def _drain_or_end(self, times: int, code: int) -> None:
         """The first signal is a stop, and the run drains; the second ends it at once."""

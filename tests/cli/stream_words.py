@@ -1,7 +1,10 @@
-"""Words of `shh stream` that several of its tests use, and how they run it in this process."""
+"""Words of `shh stream` that several of its tests use, the folder in which it runs, and how it runs in this process."""
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
 import signal
 
 import pytest
@@ -14,6 +17,30 @@ PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts"),
 ]
+FOLDER = ["--folder", "logs", "--time-unit", "s"]
+KEY = ["--noise-key-file", "noise.key"]
+IN_PROCESS = ["--engine", "in-process"]
+# The log is older than its windows need, so that they close as soon as nothing new comes.
+HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
+FLINK = ["--engine", "flink"]
+CLUSTER = [*FLINK, "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000", "--allow-open-ports"]
+
+
+def write_log_and_key(folder: pathlib.Path) -> None:
+    """A log of three old files in logs/, with an item of many users in each hour but two, and noise.key."""
+    (folder / "logs").mkdir()
+    rows = []
+    for hour in range(HOURS):
+        if hour not in (2, 4):
+            rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(300)]
+            rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(5)]
+    third = len(rows) // 3
+    for part in range(3):
+        lines = (json.dumps({"user": u, "item": i, "timestamp": t}) for u, i, t in rows[part * third :][:third])
+        (folder / "logs" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+        os.utime(folder / "logs" / f"{part}.jsonl", (START + 86_400 + part, START + 86_400 + part))
+    (folder / "noise.key").write_bytes(os.urandom(32))
+    (folder / "noise.key").chmod(0o600)
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str], command: str = "stream") -> tuple[int, str, str]:

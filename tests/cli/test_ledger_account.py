@@ -54,22 +54,25 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(
     assert ledger.balances()[0].total == spent
 
 
-@pytest.mark.parametrize("is_private", [True, False])
-def test_a_run_whose_draft_others_may_have_read_is_not_for_another_log(
-    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool
+@pytest.mark.parametrize("is_private", [True, False, None])
+def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(
+    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool | None
 ) -> None:
-    """Two answers would be published for one price. Where nobody could read it, the price is not lost."""
+    """Two answers would be published for one price. Where nobody could read it, the price is not lost. None: a stream,
+    which has published as it ran."""
     plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
     account.reserve_whole(plan, "events", "tuesday", "input")
     with pytest.raises(LogError), account.whole(is_private=is_private):
         raise LogError("too many rows could not be read")
+    ((_, (part,)),) = [found for found in Ledger.open(tmp_path / "ledger.db").runs() if found[0].run_id == "tuesday"]
+    assert part.status == ("released" if is_private else "failed")
     said = " ".join(capsys.readouterr().err.split())
-    assert "The run stays charged" in said
+    assert ("The run stays charged" in said) == (is_private is not None)
     if is_private:
         assert "--run-id tuesday, without --noise-key-file" in said
         account.reserve_whole(plan, "events", "tuesday", "another input")
     else:
-        assert "is not for another log" in said
+        assert ("is not for another log" in said) == (is_private is False)
         assert "--run-id" not in said
         with pytest.raises(UserError, match="tuesday"):
             account.reserve_whole(plan, "events", "tuesday", "another input")

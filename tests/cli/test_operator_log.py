@@ -49,7 +49,7 @@ def test_a_replay_says_the_same_in_both_formats(folder: pathlib.Path) -> None:
     warning, *others = lines_of(said.stderr)
     assert warning["level"] == "warning"
     assert f"shh: warning: {warning['message']}\n" in text.stderr
-    progress, read = [line for line in others if "delta" not in str(line["message"])]
+    *_, progress, read = [line for line in others if "delta" not in str(line["message"])]
     assert (progress["level"], progress["rows"]) == ("progress", 301)
     assert progress["bytes"] == progress["total_bytes"] == len(LOG)
     assert (read["level"], read["command"], read["events"], read["rejected"]) == ("status", "replay", 300, 1)

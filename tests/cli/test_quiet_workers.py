@@ -12,9 +12,14 @@ from apache_beam.runners.worker import log_handler, sdk_worker
 from dp_transforms.cli.pipeline_errors import quiet_workers
 
 
-@pytest.fixture(autouse=True)
-def _prints_as_before() -> Iterator[None]:
-    yield
+@pytest.fixture(params=[(logging.CRITICAL, True), (logging.INFO, False)], ids=["quiet", "verbose"])
+def is_quiet(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether nothing is to be printed, at the level of the log that there is now. All is as before in the end."""
+    level, found = request.param
+    before = threading.excepthook
+    logging.getLogger().setLevel(level)
+    yield found
+    threading.excepthook = before
     for module in (sdk_worker, log_handler):
         vars(module).pop("print", None)
 
@@ -29,13 +34,9 @@ def _fails_when(may_fail: threading.Event) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize(("level", "is_quiet"), [(logging.CRITICAL, True), (logging.INFO, False)])
-def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(
-    monkeypatch: pytest.MonkeyPatch, level: int, is_quiet: bool
-) -> None:
+def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(is_quiet: bool) -> None:
     reported: list[threading.Thread | None] = []
-    monkeypatch.setattr(threading, "excepthook", lambda failed: reported.append(failed.thread))
-    monkeypatch.setattr(logging.getLogger(), "level", level)
+    threading.excepthook = lambda failed: reported.append(failed.thread)
     go_on = threading.Event()
     other = _fails_when(go_on)
     ended = threading.Event()
@@ -50,12 +51,10 @@ def test_a_thread_that_outlives_the_block_is_as_quiet_as_one_within(
     assert set(reported) == ({other} if is_quiet else {other, within, outliving})
 
 
-@pytest.mark.parametrize(("level", "is_quiet"), [(logging.CRITICAL, True), (logging.INFO, False)])
 def test_what_a_worker_prints_after_the_block_is_kept_back_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], level: int, is_quiet: bool
+    capsys: pytest.CaptureFixture[str], is_quiet: bool
 ) -> None:
     """Beam's workers print the traceback of what failed; another thread, started later, prints as always."""
-    monkeypatch.setattr(logging.getLogger(), "level", level)
     go_on = threading.Event()
 
     def tell(words: str) -> None:

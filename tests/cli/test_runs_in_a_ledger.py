@@ -57,9 +57,10 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_a_run_says_what_it_takes_and_one_that_does_not_fit_reads_nothing(folder: pathlib.Path) -> None:
-    first = replay(folder, "first.avro", *CAPS)
+    first = replay(folder, "first.avro", "--run-id", "monday", *CAPS)
     assert first.returncode == 0, first.stderr
     assert "This run takes 2 of the 5 that users of *news* may ever lose; 3 is left." in first.stderr
+    assert "monday was used before" in error_of(replay(folder, "second.avro", "--run-id", "monday"))
     second = replay(folder, "second.avro")
     assert second.returncode == 0, second.stderr
     assert "drew from the same input before" in second.stderr
@@ -139,23 +140,6 @@ def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -
     assert again.returncode == 0, again.stderr
     assert spent(folder) == "2"
     assert statuses(folder) == [["released", "finished"]]
-
-
-def test_a_run_that_was_reserved_before_a_repair_is_not_released(folder: pathlib.Path) -> None:
-    """Its start record may be what was lost."""
-    plan = ("plan", *RANGE, *BUDGET, "--output", "plan.json")
-    assert shh(*plan, cwd=folder).returncode == 0
-    reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", "monday", *CAPS)
-    assert shh(*reserve, cwd=folder).returncode == 0
-    shutil.copy(folder / "ledger.db", folder / "backup.db")
-    assert replay(folder, "1.avro", "--run-id", "monday").returncode == 0
-    assert "monday was used before" in error_of(replay(folder, "again.avro", "--run-id", "monday"))
-    assert not (folder / "again.avro").exists()
-    shutil.copy(folder / "backup.db", folder / "ledger.db")
-    assert shh("ledger", "doctor", *ACCOUNT[:2], "--repair", cwd=folder).returncode == 0
-    refused = error_of(shh("ledger", "release", *ACCOUNT[:2], "monday", cwd=folder))
-    assert "was abandoned before, and cannot be released" in refused
-    assert spent(folder) == "2"
 
 
 def test_a_part_that_fails_may_be_run_with_a_log_that_was_mended(folder: pathlib.Path) -> None:

@@ -28,11 +28,21 @@ from dp_transforms import (
 from dp_transforms.beam.write_files import WriteReports
 from dp_transforms.engines.portable import job_name
 from dp_transforms.reports import read_report_file
-from tests.cli.stream_words import HOURS, PLAN, START, run
+from tests.cli.stream_words import (
+    CLUSTER,
+    FLINK,
+    FOLDER,
+    HISTORY,
+    HOURS,
+    IN_PROCESS,
+    KEY,
+    PLAN,
+    START,
+    run,
+    write_log_and_key,
+)
 from tests.helpers import forked, shh_process
 
-# The log is older than its windows need, so that they close as soon as nothing new comes.
-HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
 
 
@@ -40,19 +50,7 @@ _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothin
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The current folder: a log of three files in logs/, a noise key, and the files that errors are about."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "logs").mkdir()
-    rows = []
-    for hour in range(HOURS):
-        if hour not in (2, 4):
-            rows += [(f"user-{n}", f"heavy-{hour}", START + 3600 * hour + n) for n in range(300)]
-            rows += [(f"user-{n}", "light", START + 3600 * hour + 60 + n) for n in range(5)]
-    third = len(rows) // 3
-    for part in range(3):
-        lines = (json.dumps({"user": u, "item": i, "timestamp": t}) for u, i, t in rows[part * third :][:third])
-        (tmp_path / "logs" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
-        os.utime(tmp_path / "logs" / f"{part}.jsonl", (START + 86_400 + part, START + 86_400 + part))
-    (tmp_path / "noise.key").write_bytes(os.urandom(32))
-    (tmp_path / "noise.key").chmod(0o600)
+    write_log_and_key(tmp_path)
     (tmp_path / "open.key").write_bytes(os.urandom(32))
     (tmp_path / "open.key").chmod(0o644)
     (tmp_path / "stop").touch()
@@ -71,13 +69,8 @@ def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
     assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
 
 
-FOLDER = ["--folder", "logs", "--time-unit", "s"]
-KEY = ["--noise-key-file", "noise.key"]
 OUT = ["--output", "reports"]
 KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
-FLINK = ["--engine", "flink"]
-CLUSTER = [*FLINK, "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000", "--allow-open-ports"]
-IN_PROCESS = ["--engine", "in-process"]
 
 
 @pytest.mark.parametrize(

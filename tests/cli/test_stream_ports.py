@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -66,15 +67,10 @@ def stream(folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str
     return shh(*STREAM, *words, cwd=folder, SHH_ENGINES=str(folder / "engines"))
 
 
-@pytest.fixture
-def open_port() -> Iterator[int]:
-    with socket.create_server(("0.0.0.0", 0)) as server:
-        yield int(server.getsockname()[1])
-
-
-@pytest.fixture
-def own_port() -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
+@contextlib.contextmanager
+def listening(address: str) -> Iterator[int]:
+    """The port of a server of this process at this address."""
+    with socket.create_server((address, 0)) as server:
         yield int(server.getsockname()[1])
 
 
@@ -139,19 +135,14 @@ def test_who_allows_it_is_told(
     assert re.search(rf"other machines may reach \S+ on port {port[1] or port[2]} of all addresses", stderr_text)
 
 
-def test_ports_of_this_process_are_checked(open_port: int, own_port: int) -> None:
-    with pytest.raises(UserError, match=rf"on port {open_port} of all addresses\. Beam needs no password"):
+def test_ports_of_this_process_are_checked_but_for_those_on_loopback() -> None:
+    with listening("127.0.0.1"):
         check_ports("flink", allow=False)
-
-
-def test_loopback_is_not_an_open_port(own_port: int) -> None:
-    check_ports("flink", allow=False)
-
-
-@pytest.mark.parametrize("master", ["jobs.invalid:8081", "[local]"])
-def test_a_worker_pool_on_the_internet_is_refused(master: str) -> None:
-    with pytest.raises(UserError, match=r"--worker-pool 8\.8\.8\.8:50000 has an address of the internet"):
-        check_worker_pool("8.8.8.8:50000", master)
+        with (
+            listening("0.0.0.0") as port,
+            pytest.raises(UserError, match=rf"on port {port} of all addresses\. Beam needs no password"),
+        ):
+            check_ports("flink", allow=False)
 
 
 def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder: pathlib.Path) -> None:
@@ -164,15 +155,16 @@ def test_a_worker_pool_on_the_internet_is_refused_before_anything_starts(folder:
     assert "make flink" in allowed.stderr.splitlines()[-1]  # it went on to look for the engine
 
 
-@pytest.mark.parametrize("pool", ["10.1.2.3:50000", "192.168.0.9:50000", "pool.invalid:50000", "[fd00::2]:50000"])
-def test_a_worker_pool_of_a_private_network_is_the_operators(pool: str) -> None:
-    check_worker_pool(pool, "jobs.invalid:8081")
-
-
-def test_a_worker_pool_of_this_machine_must_not_listen_further(open_port: int, own_port: int) -> None:
-    for master in ("[local]", "localhost:8081"):
-        with pytest.raises(UserError, match=rf"--worker-pool localhost:{open_port} listens beyond this machine.*"):
-            check_worker_pool(f"localhost:{open_port}", master)
-        check_worker_pool(f"localhost:{own_port}", master)
-    # There it is a port of the task managers' own machine.
-    check_worker_pool(f"localhost:{open_port}", "jobs.invalid:8081")
+def test_a_worker_pool_is_the_operators_on_a_private_network_and_listens_no_further_on_this_machine() -> None:
+    for master in ("jobs.invalid:8081", "[local]"):
+        with pytest.raises(UserError, match=r"--worker-pool 8\.8\.8\.8:50000 has an address of the internet"):
+            check_worker_pool("8.8.8.8:50000", master)
+    for pool in ("10.1.2.3:50000", "192.168.0.9:50000", "pool.invalid:50000", "[fd00::2]:50000"):
+        check_worker_pool(pool, "jobs.invalid:8081")
+    with listening("0.0.0.0") as port, listening("127.0.0.1") as own_port:
+        for master in ("[local]", "localhost:8081"):
+            with pytest.raises(UserError, match=rf"--worker-pool localhost:{port} listens beyond this machine.*"):
+                check_worker_pool(f"localhost:{port}", master)
+            check_worker_pool(f"localhost:{own_port}", master)
+        # There it is a port of the task managers' own machine.
+        check_worker_pool(f"localhost:{port}", "jobs.invalid:8081")

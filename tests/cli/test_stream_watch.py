@@ -4,19 +4,23 @@ is named, and signals are counted wherever they meet it."""
 from __future__ import annotations
 
 import contextlib
+import io
 import pathlib
 import re
 import signal
 import threading
 import time
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from dp_transforms.cli.engine_choice import EngineChoice
+from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.cli.stream_options import StreamOptions
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import SinkWatch, StopSignals, StreamWatch, caught_stops
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -64,23 +68,21 @@ class Sink:
         self.is_closed = True
 
 
-class Status:
-    """Keeps the lines that a person would see."""
-
-    windows_shown = 0
+class Status(StreamStatus):
+    """Keeps what a person would see."""
 
     def __init__(self) -> None:
+        super().__init__(out=Console(file=io.StringIO()), err=Console(file=io.StringIO()))
         self.lines: list[str] = []
         self.shown: list[WindowReport] = []
 
     def tell(self, text: str) -> None:
+        super().tell(text)
         self.lines.append(text)
 
-    def show_reports(self, reports: list[WindowReport]) -> None:
+    def show_reports(self, reports: Sequence[WindowReport]) -> None:
+        super().show_reports(reports)
         self.shown += reports
-
-    def close(self) -> None:
-        return
 
 
 def clock(seconds: float) -> Iterator[float]:
@@ -179,8 +181,8 @@ class Job:
         if self._error is not None:
             raise self._error
 
-    def metrics(self) -> None:
-        return None
+    def numbers(self, now: float) -> JobNumbers:
+        return JobNumbers({"events_read": 7}, {})
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -284,6 +286,7 @@ SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.
 UNDER_FIRE = f"""
 import os, subprocess, sys
+from dp_transforms.cli.stream_status import StreamStatus
 from dp_transforms.cli.stream_watch import caught_stops
 send = "import os, sys, time\\nfor _ in range({SIGNALS}):\\n    os.kill(int(sys.argv[1]), 2)\\n    time.sleep(0.002)"
 with caught_stops() as stops:

@@ -14,37 +14,20 @@ import pytest
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_table import ReportTable
-from tests.cli.stream_words import HOURS, PLAN, START, run
+from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, IN_PROCESS, KEY, PLAN, run, write_log_and_key
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
-
-FOLDER = ["--folder", "logs", "--time-unit", "s"]
-KEY = ["--noise-key-file", "noise.key"]
-HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s", "--engine", "in-process"]
-CLUSTER = [
-    *("--engine", "flink", "--flink-master", "localhost:8081", "--worker-pool", "localhost:50000"),
-    "--allow-open-ports",
-]
 
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """The current folder, with a log of old events and a noise key."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "logs").mkdir()
-    rows = [
-        {"user": f"user-{n}", "item": f"heavy-{hour}", "timestamp": START + 3600 * hour + n}
-        for hour in (0, 1, 3, 5)
-        for n in range(300)
-    ]
-    (tmp_path / "logs" / "0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    os.utime(tmp_path / "logs" / "0.jsonl", (START + 86_400, START + 86_400))
-    (tmp_path / "noise.key").write_bytes(os.urandom(32))
-    (tmp_path / "noise.key").chmod(0o600)
+    write_log_and_key(tmp_path)
     return tmp_path
 
 
 def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*FOLDER, *PLAN, *KEY, *HISTORY, "--output", "sqlite:///reports.db", "--output-table", "news"]
+    words = [*FOLDER, *PLAN, *KEY, *HISTORY, *IN_PROCESS, "--output", "sqlite:///reports.db", "--output-table", "news"]
     code, out, err = run([*words, "--run-id", "run-1"], capsys)
     assert code == 0, err
     table = ReportTable(f"sqlite:///{folder}/reports.db", "news")

@@ -15,6 +15,7 @@ from dp_transforms.cli.flink_jobs import (
     FlinkProgress,
     FlinkStart,
     FlinkWatch,
+    JobNumbers,
     JobProgress,
     OperatorNumbers,
     ReplayWatch,
@@ -83,13 +84,11 @@ def flink(says: FlinkAnswers) -> Iterator[FlinkRest]:
 
 def test_all_is_about_the_newest_job_of_the_name_while_it_runs(flink: FlinkRest) -> None:
     assert ReplayWatch(flink, "mine").look() == JobProgress("new", flink.address, done=1, stages=3)
-    assert FlinkWatch(flink, "mine", 10).metrics() == (COUNTERS, GAUGES)
+    assert FlinkWatch(flink, "mine", 10).numbers(0.0) == JobNumbers(COUNTERS, GAUGES, 0.0)
     for rest, name in ((flink, "nobody's"), (flink, "ended"), (NOBODY, "mine")):
         assert ReplayWatch(rest, name).look() is None
         watch = FlinkWatch(rest, name, 10)
-        assert watch.metrics() is None
-        assert [watch.stuck(now) for now in (0.0, 1e6, 2e6)] == [None] * 3
-        assert watch.seconds_without_checkpoint(2e6) is None
+        assert [watch.numbers(now) for now in (0.0, 1e6, 2e6)] == [JobNumbers({}, {})] * 3
         ReplayWatch(rest, name).cancel(5)
 
 
@@ -195,7 +194,6 @@ def test_more_metrics_than_one_address_can_name_are_asked_for_in_parts(flink: Fl
 
 def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: FlinkAnswers) -> None:
     watch = FlinkWatch(flink, "mine", 10)
-    assert watch.seconds_without_checkpoint(999.0) is None
     # (now, checkpoints that have completed, whether a warning comes, seconds without another checkpoint)
     for now, completed, is_warned, age in (
         (1000.0, 0, False, 0),
@@ -210,10 +208,11 @@ def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: Flin
         (1800.0, 2, True, 160),
     ):
         says.completed = completed
-        words = watch.stuck(now)
-        assert (words is not None) == is_warned, now
-        assert watch.seconds_without_checkpoint(now) == pytest.approx(age)
-        if words is not None:
+        numbers = watch.numbers(now)
+        words = numbers.warning
+        assert bool(words) == is_warned, now
+        assert numbers.seconds_without_checkpoint == pytest.approx(age)
+        if words:
             assert "no checkpoint for 160 s; its job is RUNNING" in words
             assert f"http://{flink.address}/#/job/new" in words
 
