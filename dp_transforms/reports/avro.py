@@ -116,7 +116,7 @@ def read_datum(stream: IO[bytes]) -> WindowReport:
 @functools.cache
 def _parts() -> tuple[Any, Any, Any]:
     """Parsed schemas: the fields before the heavy hitters, a heavy hitter, and the fields after them."""
-    schema = without_logical_types(WINDOW_REPORT_AVRO_SCHEMA)
+    schema = _plain_times(WINDOW_REPORT_AVRO_SCHEMA)
     fields = schema["fields"]
     place = [field["name"] for field in fields].index("heavy_hitters")
     before, behind = ({**schema, "fields": part} for part in (fields[:place], fields[place + 1 :]))
@@ -124,25 +124,23 @@ def _parts() -> tuple[Any, Any, Any]:
     return tuple(fastavro.parse_schema(part) for part in parts)
 
 
+def _without(schema: Any, *keys: str) -> Any:
+    """The same schema without these keys, wherever they stand. Its nesting is bounded by `parse_json`."""
+    if isinstance(schema, list):
+        return [_without(branch, *keys) for branch in schema]
+    if isinstance(schema, dict):
+        return {key: _without(value, *keys) for key, value in schema.items() if key not in keys}
+    return schema
+
+
 def _shape(schema: Any) -> Any:
-    """A schema without what decoding does not need, to compare. Its nesting is bounded by `parse_json`."""
-    if isinstance(schema, list):
-        return [_shape(branch) for branch in schema]
-    if isinstance(schema, dict):
-        kept = {key: _shape(value) for key, value in schema.items() if key not in ("doc", "namespace", "default")}
-        if isinstance(name := kept.get("name"), str):
-            kept["name"] = name.rpartition(".")[2]
-        return kept
-    return schema
+    """What decoding needs of a schema, to compare."""
+    return _without(schema, "doc", "namespace", "default")
 
 
-def without_logical_types(schema: Any) -> Any:
-    """The same schema with times as plain microseconds: a long may hold times that datetime cannot."""
-    if isinstance(schema, list):
-        return [without_logical_types(branch) for branch in schema]
-    if isinstance(schema, dict):
-        return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
-    return schema
+def _plain_times(schema: Any) -> Any:
+    """The same schema with times as microseconds: a long may hold times that datetime cannot."""
+    return _without(schema, "logicalType")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -234,5 +232,5 @@ def _schemas() -> list[tuple[bytes, Any]]:
         canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
         # fastavro returns the bytes in the order in which they are sent: the lowest first.
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-        found.append((fingerprint, fastavro.parse_schema(without_logical_types(schema))))
+        found.append((fingerprint, fastavro.parse_schema(_plain_times(schema))))
     return found

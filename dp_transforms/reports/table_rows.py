@@ -155,25 +155,12 @@ class TableRows:
                 self.create(connection)
 
     def exist(self, connection: sa.Connection) -> bool:
-        """Whether they are there. Raises StreamError for tables of these names that are others."""
         inspector = sa.inspect(connection)
-        found = [table for table in self._tables if inspector.has_table(table.name)]
-        for table in found:
-            missing = {column.name for column in table.columns} - {
-                column["name"] for column in inspector.get_columns(table.name)
-            }
-            if missing:
-                raise StreamError(
-                    f"the database has a table {table.name!r} that is not of reports: it has no column"
-                    f" {sorted(missing)[0]!r}. Name another one with --output-table."
-                )
-        if found and len(found) < len(self._tables):
-            lacks = next(table.name for table in self._tables if table not in found)
-            raise StreamError(f"the database has {found[0].name!r} and lacks {lacks!r}. Name another --output-table.")
-        return bool(found)
+        return all(inspector.has_table(table.name) for table in self._tables)
 
     def create(self, connection: sa.Connection) -> None:
-        """Makes the tables and the view, unless another worker has done so."""
+        """Makes the tables and the view, unless another worker has done so. A table of another program that has one of
+        their names is an error of the database."""
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
         if not self.exist(connection):

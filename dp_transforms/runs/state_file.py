@@ -159,7 +159,7 @@ def write_state(
         for kind, bucket, cell in cells:
             digest = hashlib.sha256(cell).digest()
             chain.add(kind, bucket, digest)
-            writer.write_batch(_row_batch(schema, kind, bucket, digest, cell))
+            writer.write_batch(_row_batch(schema, kind, bucket, digest, bytes(cell)))
         writer.write_batch(_row_batch(schema, _END, 0, chain.digest(), _seal(key, chain.digest())))
 
 
@@ -222,10 +222,8 @@ def _fingerprint(header: StateHeader, rows: Iterable[Row]) -> str:
     return chain.digest().hex()
 
 
-def _row_batch(schema: pa.Schema, kind: str, bucket: int, digest: bytes, cell: Cell) -> pa.RecordBatch:
-    offsets = (0).to_bytes(8, "little") + len(cell).to_bytes(8, "little")
-    content = pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(cell)])
-    columns = [pa.array([kind]), pa.array([bucket], pa.int32()), pa.array([digest], pa.binary(_DIGEST_BYTES)), content]
+def _row_batch(schema: pa.Schema, *row: object) -> pa.RecordBatch:
+    columns = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
     return pa.record_batch(columns, schema=schema)
 
 

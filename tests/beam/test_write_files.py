@@ -21,7 +21,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file
 from dp_transforms.reports.files import replace_whole
-from dp_transforms.stores.local_files import draft_of, publish
+from dp_transforms.stores.local_files import publish
 from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.killed_nights import in_a_process
 
@@ -151,17 +151,6 @@ def test_wrong_arguments_are_refused_when_the_pipeline_is_built(tmp_path):
 
 
 # Files appear as a whole.
-
-
-def test_the_output_appears_when_the_run_has_succeeded_and_is_published(tmp_path):
-    output = tmp_path / "report.parquet"
-    with draft_of(output) as folder:
-        write(folder / "file.parquet", REPORTS, REPEATED)
-        assert os.listdir(tmp_path) == [folder.name]
-        assert sorted(os.listdir(folder)) == ["file.parquet", "lock"]
-        publish(folder / "file.parquet", output)
-    assert os.listdir(tmp_path) == ["report.parquet"]
-    assert read_all(output) == IN_ORDER
 
 
 def test_a_second_run_of_the_step_replaces_its_own_file(tmp_path):
