@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import pathlib
-import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.fuzz.avro_mutators import PACK, avro_container
 from tests.helpers.oracle import Event
 from tests.helpers.small_runs import MICROS, START
 from tests.neighbours.hostile_lines import MB
@@ -136,31 +137,14 @@ def avro_values(log: Iterable[Cells], kind: str) -> list[bytes]:
 
 def write_avro(path: pathlib.Path, kind: str, log: Log, codec: str, block_bytes: int = 16_000) -> None:
     """As its writers do: a block ends with the record that fills it. (fastavro lacks two of the codecs here.)"""
-    fastavro.writer(head := io.BytesIO(), fastavro.parse_schema(avro_schema(kind)), [], codec="null")
-    marker = head.getvalue()[-16:]
-    with open(path, "wb") as file:
-        file.write(head.getvalue().replace(b"\x08null", _zigzag(len(codec)) + codec.encode(), 1))
-        block: list[bytes] = []
-        size = 0
-        for value in [*avro_values((row.body for row in log), kind), None]:
-            if value is not None:
-                block.append(value)
-                size += len(value)
-            if block and (value is None or size >= block_bytes):
-                packed = _pack(codec, b"".join(block))
-                file.write(_zigzag(len(block)) + _zigzag(len(packed)) + packed + marker)
-                block, size = [], 0
-
-
-def _zigzag(number: int) -> bytes:
-    fastavro.schemaless_writer(packed := io.BytesIO(), "long", number)
-    return packed.getvalue()
-
-
-def _pack(codec: str, block: bytes) -> bytes:
-    if codec == "deflate":
-        deflater = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
-        return deflater.compress(block) + deflater.flush()
-    if codec == "snappy":
-        return pa.Codec("snappy").compress(block, asbytes=True) + zlib.crc32(block).to_bytes(4, "big")
-    return pa.Codec("zstd").compress(block, asbytes=True) if codec == "zstandard" else block
+    blocks: list[list[bytes]] = [[]]
+    size = 0
+    for value in avro_values((row.body for row in log), kind):
+        if size >= block_bytes:
+            blocks.append([])
+            size = 0
+        blocks[-1].append(value)
+        size += len(value)
+    packed = [(len(block), PACK[codec](b"".join(block))) for block in blocks if block]
+    schema = json.dumps(avro_schema(kind)).encode()
+    path.write_bytes(avro_container({"avro.schema": schema, "avro.codec": codec.encode()}, packed))

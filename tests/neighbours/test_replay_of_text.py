@@ -234,3 +234,14 @@ def test_headers_judge_alike(tmp_path: pathlib.Path, header: bytes) -> None:
     others = [b",".join([line, b"more"] if header.count(b",") > 2 else [line]) for line in map(form.spell, EVENTS)]
     for _, hostile, source in sampled(form):
         same(pair, form, place(others, hostile, source.choice(PLACES)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_plain_rows_of_others(tmp_path: pathlib.Path, name: str) -> None:
+    """Without x' nothing in the file is odd: readers have fast ways for that."""
+    form, pair = FORMATS[name], Neighbours(tmp_path)
+    others = [form.spell(event) for event in crowd(1)]
+    for source in rounds(name):
+        for case in source.sample(sorted(form.hostile), 20):
+            log = place(others, form.hostile[case], source.choice(PLACES), source.getrandbits(32))
+            same(pair, form, log)

@@ -127,16 +127,15 @@ HISTORY = StreamClock("event", 400, 400, 300, 0.3)
 ARRIVAL = StreamClock("arrival", 60, 0, 300, 0.3)
 
 
-def kafka_log(schedule: WindowSchedule) -> list[tuple[int, Row]]:
-    """(arrival in milliseconds, record), one each 120 ms, and 3 in 10 of x'."""
+def kafka_log(schedule: WindowSchedule, count: int) -> list[tuple[int, Row]]:
+    """(arrival in milliseconds, record), so many evenly, and 3 in 10 of x'."""
     span = (schedule.end_seconds - schedule.start_seconds) * MICROS
-    count = 3_000
     source, log = random.Random(8), []
     added = hostile(FORMATS["jsonl"].hostile, source, count)
     for number in range(count):
         micros = schedule.start_seconds * MICROS + span * number // count
         own = Row(added[number], True) if source.random() < 0.3 else None
-        event = (f"u{source.randrange(40)}", source.choice(["A", "B", f"C {number // 333}"]), micros)
+        event = (f"u{source.randrange(40)}", source.choice(["A", "B", f"C {9 * number // count}"]), micros)
         log.append((micros // 1_000, own or Row(as_json(event))))
     return log
 
@@ -190,7 +189,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         max_users=1000,
         max_items=1000,
     )
-    past, present = kafka_log(PLAN.schedule), kafka_log(around_now)
+    past, present = kafka_log(PLAN.schedule, 3_000), kafka_log(around_now, 9_000)
     logs = logs_of(crowd(4, 900))
     for kind in ("with", "without"):
         seen = [entry for entry in past if kind == "with" or not entry[1].is_added]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import zlib
 from typing import Any
 
 import fastavro
@@ -12,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from dp_transforms.logs import EventFields, EventFileError, avro, find_log_chunks
-from dp_transforms.stores import avro_container
+from tests.fuzz.avro_mutators import PACK, avro_container
+from tests.fuzz.mutators import zigzag
 from tests.helpers.event_files_oracle import SECRET, avro_schema, expected, read_all, write_avro
 
 TIME = 1_506_826_800_000_000
@@ -159,28 +159,17 @@ def test_a_missing_field_names_the_option(tmp_path: pathlib.Path) -> None:
 # --- files that mean harm
 
 
-def _varint(number: int) -> bytes:
-    number = (number << 1) ^ (number >> 63)
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
 def _cell(data: bytes) -> bytes:
-    return _varint(len(data)) + data
+    return zigzag(len(data)) + data
 
 
-def _file(schema: Any, blocks: list[tuple[int, bytes]], codec: bytes = b"null") -> bytes:
+def _file(schema: Any, blocks: list[tuple[int, bytes]], codec: str = "null") -> bytes:
     """A container with claims of one's own choice: (number of records, bytes)."""
     text = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
-    sync = b"0123456789abcdef"
-    header = b"Obj\x01" + _varint(2) + _cell(b"avro.schema") + _cell(text) + _cell(b"avro.codec") + _cell(codec) + b"\0"
-    return header + sync + b"".join(_varint(count) + _cell(data) + sync for count, data in blocks)
+    return avro_container({"avro.schema": text, "avro.codec": codec.encode()}, blocks)
 
 
-EVENT = _cell(b"u") + _cell(b"i") + _varint(TIME)
+EVENT = _cell(b"u") + _cell(b"i") + zigzag(TIME)
 PLAIN = avro_schema(("string", "string", MICROS))
 
 
@@ -192,12 +181,8 @@ def _read(tmp_path: pathlib.Path, data: bytes) -> Any:
 def test_the_containers_of_these_tests_are_fine_where_they_claim_the_truth(tmp_path: pathlib.Path) -> None:
     one = [("u", "i", TIME)]
     assert _read(tmp_path, _file(PLAIN, [(1, EVENT), (0, b""), (2, EVENT * 2)])) == (one * 3, {})
-    packer = zlib.compressobj(wbits=-15)
-    assert _read(tmp_path, _file(PLAIN, [(1, packer.compress(EVENT) + packer.flush())], b"deflate")) == (one, {})
-    snappy = pa.Codec("snappy").compress(EVENT, asbytes=True) + zlib.crc32(EVENT).to_bytes(4, "big")
-    assert _read(tmp_path, _file(PLAIN, [(1, snappy)], b"snappy")) == (one, {})
-    zstd = pa.Codec("zstd").compress(EVENT, asbytes=True)
-    assert _read(tmp_path, _file(PLAIN, [(1, zstd)], b"zstandard")) == (one, {})
+    for codec, pack in PACK.items():
+        assert _read(tmp_path, _file(PLAIN, [(1, pack(EVENT))], codec)) == (one, {})
 
 
 def _deep(levels: int) -> Any:
@@ -238,7 +223,7 @@ def test_hostile_schemas(tmp_path: pathlib.Path, extra: Any) -> None:
     with pytest.raises(EventFileError, match=r"log\.avro: (its schema (has|is)|it is damaged)"):
         _read(
             tmp_path,
-            _file(avro_schema(("string", "string", MICROS), extra), [(1, _varint(20_000_000) + b"\0" + EVENT)]),
+            _file(avro_schema(("string", "string", MICROS), extra), [(1, zigzag(20_000_000) + b"\0" + EVENT)]),
         )
 
 
@@ -246,11 +231,11 @@ def test_hostile_headers(tmp_path: pathlib.Path) -> None:
     for schema in (b"[" * 100_000, b"{", b'"string"', b"\xff", b"", b'{"type":"record","fields":[]}', b"[" * 2_000_000):
         with pytest.raises(EventFileError, match=r"log\.avro: "):
             _read(tmp_path, _file(schema, []))
-    for data in (b"Obj\x01", b"Obj\x01" + _varint(2**60), b"Obj\x01" + b"\xff" * 50, b"PAR1", b"Obj\x01\x02\x7f"):
+    for data in (b"Obj\x01", b"Obj\x01" + zigzag(2**60), b"Obj\x01" + b"\xff" * 50, b"PAR1", b"Obj\x01\x02\x7f"):
         with pytest.raises(EventFileError, match=r"it is damaged, or not in Avro format\."):
             _read(tmp_path, data)
     with pytest.raises(EventFileError, match=r"its codec is not supported\. Write it with one of null, deflate"):
-        _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET.encode()))
+        _read(tmp_path, _file(PLAIN, [(1, EVENT)], SECRET))
 
 
 @pytest.mark.usefixtures("way")
@@ -265,11 +250,11 @@ def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
         (PLAIN, (1, EVENT * 2)),
         (PLAIN, (0, EVENT)),
         (PLAIN, (-1, EVENT)),
-        (PLAIN, (1, secret + _varint(-5) + EVENT)),
-        (PLAIN, (1, secret + _varint(2**50) + EVENT)),
-        (nullable, (1, _varint(9) + secret)),
+        (PLAIN, (1, secret + zigzag(-5) + EVENT)),
+        (PLAIN, (1, secret + zigzag(2**50) + EVENT)),
+        (nullable, (1, zigzag(9) + secret)),
     ):
-        first = EVENT if schema is PLAIN else b"\x02" + _cell(b"u") + b"\x02" + _cell(b"i") + b"\x02" + _varint(TIME)
+        first = EVENT if schema is PLAIN else b"\x02" + _cell(b"u") + b"\x02" + _cell(b"i") + b"\x02" + zigzag(TIME)
         with pytest.raises(EventFileError, match=r"it is damaged after row 1, or not in Avro format\.") as caught:
             _read(tmp_path, _file(schema, [(1, first), block]))
         assert SECRET not in str(caught.value)
@@ -282,48 +267,39 @@ def test_hostile_blocks(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
         _read(tmp_path, whole[:-1] + b"x")
     for data in (b"", pa.Codec("snappy").compress(EVENT, asbytes=True) + bytes(4)):
         with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
-            _read(tmp_path, _file(PLAIN, [(1, data)], b"snappy"))
+            _read(tmp_path, _file(PLAIN, [(1, data)], "snappy"))
 
 
-def _packed(codec: bytes, data: bytes) -> bytes:
-    if codec == b"deflate":
-        packer = zlib.compressobj(wbits=-15)
-        return packer.compress(data) + packer.flush()
-    if codec == b"snappy":
-        return bytes(pa.Codec("snappy").compress(data, asbytes=True)) + zlib.crc32(data).to_bytes(4, "big")
-    return bytes(pa.Codec("zstd").compress(data, asbytes=True)) if codec == b"zstandard" else data
-
-
-@pytest.mark.parametrize("codec", [b"null", b"deflate", b"zstandard", b"snappy"])
-def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path: pathlib.Path, codec: bytes) -> None:
+@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard", "snappy"])
+def test_a_cell_of_17_mb_costs_its_record_alone(tmp_path: pathlib.Path, codec: str) -> None:
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": ["null", "string"]}])
     good = b"\0" + EVENT
     long = _cell(SECRET.encode() * (1 << 20))
     for odd, rejected in (
-        (b"\0" + _cell(b"x") + long + _varint(TIME), {"item is longer than 16,384 bytes": [1_001]}),
-        (b"\0" + long + _cell(b"x") + _varint(TIME), {"user is longer than 16,384 bytes": [1_001]}),
+        (b"\0" + _cell(b"x") + long + zigzag(TIME), {"item is longer than 16,384 bytes": [1_001]}),
+        (b"\0" + long + _cell(b"x") + zigzag(TIME), {"user is longer than 16,384 bytes": [1_001]}),
         (b"\x02" + long + EVENT, {}),
-        (b"\x02" + long + _cell(b"") + _cell(b"x") + _varint(TIME), {"empty user": [1_001]}),
+        (b"\x02" + long + _cell(b"") + _cell(b"x") + zigzag(TIME), {"empty user": [1_001]}),
     ):
         block = good * 1_000 + odd + good * 1_000
-        found = _read(tmp_path, _file(schema, [(2_001, _packed(codec, block)), (1, _packed(codec, good))], codec))
+        found = _read(tmp_path, _file(schema, [(2_001, PACK[codec](block)), (1, PACK[codec](good))], codec))
         assert found == ([("u", "i", TIME)] * (2_002 - bool(rejected)), rejected)
 
 
-@pytest.mark.parametrize("codec", [b"deflate", b"zstandard", b"snappy"])
+@pytest.mark.parametrize("codec", ["deflate", "zstandard", "snappy"])
 def test_blocks_that_unpack_to_more_than_any_log_has(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: bytes
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
     monkeypatch.setattr(avro, "MAX_BLOCK_BYTES", 1 << 20)
-    monkeypatch.setattr(avro_container, "_MAX_SNAPPY_BYTES", 1 << 20)
+    monkeypatch.setattr("dp_transforms.stores.avro_container._MAX_SNAPPY_BYTES", 1 << 20)
     zeros = bytes(9 << 20)  # records of an empty user, an empty item and the year 1970
     with pytest.raises(
         EventFileError, match=r"a block of more than 1 MB after row \d+, not counting long cells\. Write it"
     ):
-        _read(tmp_path, _file(PLAIN, [(3 << 20, _packed(codec, zeros))], codec))
-    monkeypatch.setattr(avro_container, "_MAX_UNPACKED_BYTES", 1 << 20)
+        _read(tmp_path, _file(PLAIN, [(3 << 20, PACK[codec](zeros))], codec))
+    monkeypatch.setattr("dp_transforms.stores.avro_container._MAX_UNPACKED_BYTES", 1 << 20)
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": "bytes"}])
-    first, long = (1, _packed(codec, _cell(b"") + EVENT)), _packed(codec, _cell(bytes(5 << 20)) + EVENT)
+    first, long = (1, PACK[codec](_cell(b"") + EVENT)), PACK[codec](_cell(bytes(5 << 20)) + EVENT)
     with pytest.raises(EventFileError, match="a block of more than 1 MB after row 1,"):
         _read(tmp_path, _file(schema, [first, (1, long)], codec))
     for cut in (1, 5, len(long) // 2):
@@ -332,9 +308,9 @@ def test_blocks_that_unpack_to_more_than_any_log_has(
 
 
 def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> None:
-    blocks = [(1, _packed(b"snappy", EVENT)), (1, b"\xff\xff\xff\xff\x0f" + bytes(9))]
+    blocks = [(1, PACK["snappy"](EVENT)), (1, b"\xff\xff\xff\xff\x0f" + bytes(9))]
     with pytest.raises(EventFileError, match=r"a block of more than 16 MB after row 1,"):
-        _read(tmp_path, _file(PLAIN, blocks, b"snappy"))
+        _read(tmp_path, _file(PLAIN, blocks, "snappy"))
 
 
 @pytest.mark.usefixtures("way")
@@ -342,4 +318,4 @@ def test_a_snappy_block_that_claims_to_be_endless(tmp_path: pathlib.Path) -> Non
 def test_arrays_that_claim_to_be_endless(tmp_path: pathlib.Path, items: Any) -> None:
     schema = avro_schema(("string", "string", MICROS), [{"name": "x", "type": {"type": "array", "items": items}}])
     with pytest.raises(EventFileError, match="it is damaged after row 0, or not in Avro format"):
-        _read(tmp_path, _file(schema, [(1, _varint(2**60) + b"\0" + EVENT)]))
+        _read(tmp_path, _file(schema, [(1, zigzag(2**60) + b"\0" + EVENT)]))

@@ -316,3 +316,44 @@ def test_a_mark_is_passed_over_at_the_front_of_every_line_and_nowhere_else(tmp_p
     assert read_all(_write(tmp_path / "log.jsonl", *lines)) == wanted
     rotated = ([("u", "i", MICROS)] * 4, {"broken line": [1, 5, 6]})
     assert read_all(_write(tmp_path / "log.jsonl", *lines[-1:], *lines[:-1])) == rotated
+
+
+# Items and times as JSON spells them.
+ITEMS = (
+    *("7", "-0", "0", "-7", "9007199254740993", "9223372036854775807", "-9223372036854775808", "9223372036854775808"),
+    *("7.0", "1e2", "1E400", "null", "true", "[]", '{"a": 1}', '""', '" "', '"7"', '"-0"', '"\\u0041"', '"\\u0000"'),
+    *('"\\ud83d\\ude00"', '"\\ud800"', '"a\\/b"', '"ä"', '"\u2028"', '"\\n"', '"\ufeff"', f'"{"l" * 16_385}"'),
+)
+TEXT_TIMES = (
+    *("2023-11-14T22:14:05Z", "2023-11-14T22:14:05.5Z", "2023-11-14T22:14:05.123456Z", "2023-11-14T22:14:05.1234567Z"),
+    *("2023-11-14 22:14:05", "2023-11-14 22:14:05Z", "2023-11-14T22:14:05", "2023-11-14T22:14:05+00:00", "2023-11-14"),
+    *("2023-11-14T22:14:05-0000", "2023-11-14T22:14:05+01", "2023-11-14T22:14Z", "2023-11-14T22:14", "2023-11-14T22"),
+    *(
+        "20231114T221405Z",
+        "2023-11-14t22:14:05z",
+        "2023-11-14T22:14:60Z",
+        "2023-11-14T24:00:00Z",
+        "2023-11-14T22:14:5Z",
+    ),
+    *(" 2023-11-14T22:14:05Z", "2023-11-14T22:14:05Z ", "2023-11-14T22:14:05,5Z", "2023-02-29T00:00:00Z", "x", ""),
+    *("2023-11-14T22:14:05 Z", "02023-11-14T22:14:05Z", "+2023-11-14T22:14:05Z", "2023-11-14T22:14:05.Z", "2024-02-29"),
+    *("2023-11-14T22:13:59.9999999Z", "2023-11-14T22:13:59.999999999999Z", "2023-11-14T22:14:00.0000001+00:00"),
+)
+NUMBER_TIMES = (
+    *("1700000045", "1700000045.75", "1.700000045e9", "17000000450e-1", "1700000045.0000001", "-0", "0", "1e400"),
+    *("9" * 17, "9" * 30, "9007199254740993", "253402300799.9999999", "-62135596800", "1700000045.999999999"),
+    *("1700000039.9999999", "1700000039.99999999999999", "1700000040.0000001", "17000000399999999e-7"),
+)
+
+
+def test_values_of_one_kind_mean_the_same_beside_an_odd_line() -> None:
+    """So many lines are read in columns, unless one of them is odd."""
+    cases = [(None, item, f'"{TIME}"') for item in ITEMS] + [(None, '"i"', f'"{time}"') for time in TEXT_TIMES]
+    cases += [("s", '"i"', spelled) for time in NUMBER_TIMES for spelled in (time, f'"{time}"')]
+    for unit, item, time in cases:
+        fields = EventFields(time_unit=unit)
+        lines = [f'{{"user": "u", "item": {item}, "timestamp": {time}}}'.encode()] * 60
+        (alone,) = _lines(text_files.LineBlock(lines[0]), fields).values()
+        for odd in ([], [b"{"], [b'{"user": 7, "item": null, "timestamp": null}'], [b'{"user": "x", "item": 1.5}']):
+            found = _lines(text_files.LineBlock(b"\n".join([*lines, *odd])), fields)
+            assert {found[number] for number in range(1, 61)} == {alone}, (item, time, odd)

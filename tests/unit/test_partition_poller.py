@@ -268,3 +268,81 @@ def test_what_is_read_is_counted() -> None:
     counts |= {"events_from_the_future": 1, "events_outside_range": 1}
     assert {name: count for name, count in step.counts.items() if count} == counts
     assert len(step.messages) == 1
+
+
+class Endless:
+    """Ten records come with every poll, and nobody ever sees the end of this log."""
+
+    def __init__(self) -> None:
+        self._shown = self._read = 0
+        self._asked: int | None = None
+
+    def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
+        self._shown += 10
+        arrivals = tuple(Arrival((f"u{n}", "item", at(n / 10)), at(n / 10)) for n in range(self._shown))
+        reader = MemoryPartition("p", arrivals, 10).open()
+        polled = reader.poll(position, max_records=max_records, max_seconds=max_seconds)
+        self._read = int(polled.position)
+        return dataclasses.replace(polled, is_at_end=False)
+
+    def confirm_end(self) -> bool:
+        return False
+
+    def confirm_passed(self) -> bool:
+        self._asked = self._asked or self._shown
+        return self._read >= self._asked
+
+    def close(self) -> None:
+        return
+
+
+def test_records_that_come_for_ever_do_not_put_off_the_end() -> None:
+    stepped, reader, after = poller(), Endless(), 0
+    progress = stepped.start()
+    for second in range(100):
+        step = stepped.step("p", progress, reader, at(second), find_stop=lambda: at(30))
+        after += step.counts["events_after_stop"]
+        if progress.is_over:
+            break
+    # The log is given the time that it may take to show a record, and is then read to where it ended.
+    assert second == 30 + CLOCK.idle_timeout_seconds + 1
+    assert after == int(progress.position or 0) - 301 > 50
+
+
+def ten_arrivals(records_per_poll: int) -> MemoryReader:
+    arrivals = tuple(Arrival((f"u{n}", "item", at(0)), at(n)) for n in range(10))
+    return MemoryPartition("p", arrivals, records_per_poll).open()
+
+
+def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act() -> None:
+    """The last two of ten records arrived after the stop. Nobody is asked for it again, whatever the file says then."""
+    reader, stepped, now = ten_arrivals(4), poller(confirm=True), at(60)
+    progress = stepped.start()
+    stepped.step("p", progress, reader, now)
+    stopped = stepped.step("p", progress, reader, now, find_stop=lambda: at(7))
+    assert (stopped.messages, progress.position, progress.stop_micros) == ([], "4", None), (
+        "what was polled is not taken"
+    )
+    progress = stepped.restore(progress.to_bytes())
+    again = stepped.step("p", progress, reader, now, find_stop=lambda: at(12))
+    assert (again.marker, again.messages, progress.position) == (stopped.marker, [], "4")
+    stepped.step("p", progress, reader, now, is_confirmed=True)
+    assert progress.stop_micros == at(7)
+    steps = [stepped.step("p", progress, reader, now, find_stop=lambda: at(12)) for _ in range(3)]
+    assert [step.counts["events_after_stop"] for step in steps] == [0, 2, 0]
+    assert (progress.position, progress.next_window, progress.is_read) == ("10", 0, False)
+    assert steps[1].marker == steps[2].marker != stopped.marker
+    progress = stepped.restore(progress.to_bytes())
+    last = stepped.step("p", progress, reader, now, is_confirmed=True)
+    assert progress.is_over
+    assert len([message for _, message in last.messages if message.announced]) == 2 * PLAN.schedule.horizon
+
+
+@pytest.mark.parametrize(("second", "seen_late"), [(9, 0), (8, 1)])
+def test_who_counted_what_arrived_after_a_stop_before_it_saw_the_stop_says_so(second: int, seen_late: int) -> None:
+    """Clocks that differ by more than was declared, or a stop file that shows late: the operator must know."""
+    reader, stepped = ten_arrivals(100), poller()
+    progress = stepped.start()
+    stepped.step("p", progress, reader, at(0))
+    step = stepped.step("p", progress, reader, at(0), find_stop=lambda: at(second))
+    assert step.counts["stops_seen_late"] == seen_late

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import time
 import types
 from typing import Any
 
@@ -75,22 +76,14 @@ def reader_at(folder: pathlib.Path, settle_seconds: float = 1.0, **more: int) ->
 
 
 def test_files_settle_to_the_nanosecond(tmp_path: pathlib.Path, clock: types.SimpleNamespace) -> None:
-    reader = reader_at(tmp_path, 2.5)
-    reader.poll(None, max_records=1, max_seconds=0.0)
-    assert reader._settled_ns() == 10**18 - 2_500_000_000
-    for ctime, is_settling in ((10**18 - 1, True), (10**18, True), (10**18 + 1, False)):
-        reader._waiting = [FolderFile(ctime, "a.csv")]
-        assert reader._is_settling() is is_settling
+    """The end of the folder is not seen where a file waits, unless it is of the future."""
     path = tmp_path / "a.csv"
     path.write_text("user,item,timestamp\n")
-    ctime = path.stat().st_ctime_ns
-    for settled, is_taken in ((ctime - 1, False), (ctime, True)):
-        reader = reader_at(tmp_path, 2.5)
-        clock.nanos = settled + 2_500_000_000
-        polled = reader.poll(None, max_records=1, max_seconds=0.0)
-        taken = json.loads(polled.position)
-        assert (taken["name"], taken["is_done"]) == (("a.csv", False) if is_taken else (None, True))
-        assert polled.is_at_end is False, "it is there, and waits or is begun"
+    waits = [(-1, None, True), (0, None, False), (2_499_999_999, None, False), (2_500_000_000, "a.csv", False)]
+    for since, taken, is_at_end in waits:
+        clock.nanos = path.stat().st_ctime_ns + since
+        polled = reader_at(tmp_path, 2.5).poll(None, max_records=1, max_seconds=0.0)
+        assert (json.loads(polled.position)["name"], polled.is_at_end) == (taken, is_at_end), since
 
 
 def test_a_folder_is_passed_when_what_came_by_then_is_read(
@@ -99,22 +92,31 @@ def test_a_folder_is_passed_when_what_came_by_then_is_read(
     reader = reader_at(tmp_path, 2.0)
     reader.poll(None, max_records=1, max_seconds=0.0)
     assert not reader.confirm_passed(), "first asked now"
-    clock.nanos += 1_999_999_999
-    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-    assert not reader.confirm_passed()
-    clock.nanos += 1
-    reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
-    assert reader.confirm_passed()
-    for ctime, is_passed in ((10**18 - 1, False), (10**18, False), (10**18 + 1, True)):
-        reader._waiting = [FolderFile(ctime, "a.csv")]
+    for nanos, is_passed in ((1_999_999_999, False), (1, True)):
+        clock.nanos += nanos
+        reader.poll(FolderPosition().to_text(), max_records=1, max_seconds=0.0)
         assert reader.confirm_passed() is is_passed
-    reader._waiting = []
-    reader._position = FolderPosition(FolderFile(1, "a.csv"), is_done=False)
-    assert not reader.confirm_passed(), "a file is begun"
     reader.close()
     assert not reader.confirm_end()
     reader.poll(None, max_records=1, max_seconds=0.0)
     assert not reader.confirm_passed(), "asked anew"
+
+
+@pytest.mark.parametrize(("later", "last"), [(-1, "a.csv"), (0, "b.csv")])
+def test_a_file_of_the_moment_at_which_it_was_asked_is_read_to_its_end(
+    tmp_path: pathlib.Path, clock: types.SimpleNamespace, later: int, last: str
+) -> None:
+    for name in ("a.csv", "b.csv"):
+        time.sleep(0.02)
+        (tmp_path / name).write_text("user,item,timestamp\nu,i,2026-01-01\n")
+    reader, position = reader_at(tmp_path, 2.0), None
+    clock.nanos = (tmp_path / "b.csv").stat().st_ctime_ns + later
+    while not reader.confirm_passed():
+        position = reader.poll(position, max_records=1, max_seconds=0.0).position
+        clock.nanos += 10**9
+    assert position is not None
+    stored = json.loads(position)
+    assert (stored["name"], stored["events"], stored["is_done"]) == (last, 1, True)
 
 
 def test_a_poll_looks_five_times_a_second_and_ends_in_time(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.logs import EventFields, EventFileError, csv_lines, find_log_chunks, hint_of_log, unit_hint
@@ -51,6 +51,7 @@ def _read(texts: list[str], form: str) -> list[int | None]:
 
 
 @pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=40)
 @given(moments=st.lists(MOMENTS, max_size=8), offset=st.integers(-14 * 60, 14 * 60))
 def test_a_form_means_what_pythons_strptime_says(form: str, moments: list[datetime.datetime], offset: int) -> None:
     zone = datetime.timezone(datetime.timedelta(minutes=offset))
