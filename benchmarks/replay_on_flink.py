@@ -23,8 +23,8 @@ from benchmarks import logs
 from benchmarks.processes import Watch, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from dp_transforms.engines.flink import WorkerPool
-from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.reports import read_report_file
+from examples.demos.flink_cluster import FlinkCluster
 
 _LARGEST = 100_000_000
 _TASK_HEAP_MEGABYTES = 768

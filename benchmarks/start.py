@@ -107,12 +107,12 @@ def _until_read(log: Path, folder: Path, number: int) -> _Taken:
         [sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as child:
         main = psutil.Process(child.pid)
-        while not any(_has_open(worker.pid, log) for worker in main.children()):
+        while not any(_has_open(worker.pid, log) for worker in main.children(recursive=True)):
             if child.poll() is not None:
                 raise RuntimeError(f"{' '.join(words)} ended with {child.returncode} before a worker read the log.")
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         taken = time.monotonic() - begun
-        cpu = sum(sum(process.cpu_times()[:2]) for process in (main, *main.children()))
+        cpu = sum(sum(process.cpu_times()[:2]) for process in (main, *main.children(recursive=True)))
         child.terminate()
     return taken, cpu
 

@@ -1,7 +1,7 @@
 """Mutation testing by mutmut, of a folder, a module or a random sample: ``make mutants``. Results: docs/benchmarks.md.
 
     python -m tests.mutants run [SCOPE ...] [--sample N] [--seed N] [--jobs N] [--again | --tests PATH]
-    python -m tests.mutants report [SCOPE ...] [--sample N] [--seed N] [--survivors | --known]
+    python -m tests.mutants report [SCOPE ...] [--sample N] [--seed N] [--survivors]
 
 A scope is a folder or a module, such as ``mechanisms`` or ``accounting/composition``. ``run`` goes on where the last
 one stopped; results are in ``mutants/``, which nothing else needs: remove it to begin anew. ``--again`` runs once more
@@ -269,30 +269,6 @@ def print_survivors(scopes: list[str], sample: int | None, seed: int) -> None:
             print(json.dumps({**entry, "kind": "open", "reason": mutant.outcome}, ensure_ascii=False))
 
 
-def print_known() -> None:
-    """A table of what survived, and why it may."""
-    print("| where | change | | why it may survive |\n|---|---|---|---|")
-    for entry in json.loads(SURVIVORS.read_text()):
-        before, after = _short(*(line[2:] for line in entry["lines"]))
-        change = f"`{before}` → `{after}`".replace("|", "\\|")
-        print(f"| {entry['module']}, `{entry['function']}` | {change} | {entry['kind']} | {entry['reason']} |")
-
-
-def _short(before: str, after: str) -> tuple[str, str]:
-    """What differs, with a few characters around it."""
-    same = _shared_start(before, after)
-    end = _shared_start(before[same:][::-1], after[same:][::-1])
-    low = max(0, same - 24)
-    return tuple(  # type: ignore[return-value]
-        ("…" if low else "") + line[low : len(line) - max(0, end - 16)] + ("…" if end > 16 else "")
-        for line in (before, after)
-    )
-
-
-def _shared_start(one: str, other: str) -> int:
-    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=["run", "report"])
@@ -303,7 +279,6 @@ def main() -> int:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--tests", nargs="+")
     parser.add_argument("--survivors", action="store_true")
-    parser.add_argument("--known", action="store_true")
     given = parser.parse_args()
     scopes = [scope.removeprefix("dp_transforms/").removesuffix(".py").strip("/") for scope in given.scopes]
     for scope in scopes:
@@ -313,9 +288,6 @@ def main() -> int:
         return run_with_tests(scopes, given.sample, given.seed, given.tests)
     if given.action == "run":
         return run(scopes, given.sample, given.seed, given.jobs, given.again)
-    if given.known:
-        print_known()
-        return 0
     (print_survivors if given.survivors else report)(scopes, given.sample, given.seed)
     return 0
 

@@ -23,8 +23,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.stages.read_pairs import BYTES, ROWS
 from dp_transforms.stages.stage import AtOnceStep, HandedOver, Key
-from dp_transforms.workers.pool import ProcessPool, Result
-from dp_transforms.workers.step import Step
+from dp_transforms.workers.pool import ProcessPool, Result, Step
 
 SENT = "sent"
 

@@ -1,16 +1,16 @@
 """Engines and their options. Nothing of differential privacy.
 
 - local: Beam's FnApiRunner, which works on this machine, for replays. `direct` and `DirectRunner` mean it too.
-- flink, flink_cluster, flink_rest: flags, job server and worker pool; a cluster of two processes; its REST interface.
+- flink, flink_rest: flags, job server and worker pool; the REST interface of a cluster.
 - prism: Beam's engine for one machine, the binary of ``make prism``.
 - portable: the Beam flags that every engine with a job service understands, the name of a job, and Beam's own job
   service, which is the local runner in a process of its own.
 - submitted: what a job needs that is submitted by Beam's own runners (pipelines/*.py), with checks for Dataflow.
 - engine_process: the programs of engines: where they are, how they start, and that they always end.
-- kafka_server: a Kafka broker of one node, for demos, benchmarks and tests.
 - on_loopback: makes Beam's servers listen on the loopback address alone.
 - this_machine: cores and memory, and which addresses are its own alone.
-- processes: their children, and which of their ports others can reach. Needs the extra `engines`.
+- processes: which of their ports others can reach. Needs the extra `engines`.
 
-The folder runners, beside the package, has what ``make engines`` builds Flink's job server and Kafka from.
+The folder runners, beside the package, has what ``make engines`` builds Flink's job server and Kafka from. What only
+demos, benchmarks and tests start, a cluster of two processes and a broker, is in examples/demos.
 """

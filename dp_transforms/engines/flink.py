@@ -36,7 +36,6 @@ _SORT_LARGE_RECORDS: dict[str, str | int] = {"taskmanager.runtime.large-record-h
 JOB_SERVER_JAR = "flink-job-server.jar"
 FLINK_RELEASE = "1.19.3"
 _START_SECONDS = 120.0
-_CONNECTIONS_AT_WORK = 3
 _REST_PORTS = 20
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _STARTED = re.compile(rb"JobService started on (?:localhost|127\.0\.0\.1):(\d+)")
@@ -142,12 +141,7 @@ class JobServer(Engine):
     Raises EngineError if the jar or Java is missing, or if the server does not start.
     """
 
-    def __init__(
-        self,
-        master: str = LOCAL,
-        *,
-        folder: str | os.PathLike[str] | None = None,
-    ) -> None:
+    def __init__(self, master: str = LOCAL, *, folder: str | os.PathLike[str] | None = None) -> None:
         jar = engine_file(JOB_SERVER_JAR, "flink")
         program = java()
         is_local = master == LOCAL
@@ -195,20 +189,14 @@ def worker_pool_words(port: int) -> list[str]:
 class WorkerPool(Engine):
     """Starts a Python worker whenever a task manager of this machine asks for one; for `environment="EXTERNAL"`.
 
-    port: of the loopback address; None for a free one. Beam needs no password: every user of this machine can connect,
-        and have code run.
+    Its port is of the loopback address. Beam needs no password: every user of this machine can connect, and have code
+    run.
     env: additions to this process's environment, for the workers (PYTHONPATH, for example).
     Workers must write to standard error only: Beam never reads the pipe of their standard output.
     """
 
-    def __init__(
-        self,
-        port: int | None = None,
-        *,
-        log_path: str | os.PathLike[str] | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        port = free_port() if port is None else port
+    def __init__(self, *, log_path: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None) -> None:
+        port = free_port()
         self.address = f"localhost:{port}"
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         # Beam starts "python": it must be this one.
@@ -220,22 +208,6 @@ class WorkerPool(Engine):
             _START_SECONDS,
             {"PATH": path, **(env or {})},
         )
-
-    def worker_pids(self) -> list[int]:
-        """Process ids of the Python workers that run now."""
-        from dp_transforms.engines.processes import children
-
-        return children(self.process.pid, "SdkHarness")
-
-    def are_at_work(self) -> bool:
-        """Whether there are Python workers and all of them have a bundle: then data flows beside control and logs.
-
-        Beam may overlook the death of one that has none yet (docs/engines.md).
-        """
-        from dp_transforms.engines.processes import connections
-
-        pids = self.worker_pids()
-        return bool(pids) and all(connections(pid) >= _CONNECTIONS_AT_WORK for pid in pids)
 
 
 def write_flink_config(folder: pathlib.Path, config: Mapping[str, str | int]) -> None:

@@ -77,10 +77,6 @@ class FlinkRest:
             time.sleep(_POLL_SECONDS)
         return state
 
-    def exceptions(self, job_id: str) -> list[str]:
-        """The first line of each failure that Flink remembers of the job, the newest first."""
-        return [text.partition("\n")[0] for text in self.failures(job_id)]
-
     def failures(self, job_id: str) -> list[str]:
         """All that Flink remembers of each failure of the job, the newest first. May contain cells of the data."""
         entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
@@ -137,13 +133,8 @@ class FlinkRest:
         """The JSON answer to GET `path`."""
         return self._ask("GET", path)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        request = urllib.request.Request(
-            f"http://{self.address}{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
+    def _ask(self, method: str, path: str) -> Any:
+        request = urllib.request.Request(f"http://{self.address}{path}", method=method)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_seconds) as answer:
                 text = answer.read()

@@ -61,15 +61,9 @@ class Prism(Engine):
     allow_open_ports: as in `prism_binary`.
     """
 
-    def __init__(
-        self,
-        *,
-        port: int | None = None,
-        log_path: str | os.PathLike[str] | None = None,
-        allow_open_ports: bool = False,
-    ) -> None:
+    def __init__(self, *, log_path: str | os.PathLike[str] | None = None, allow_open_ports: bool = False) -> None:
         binary = prism_binary(allow_open_ports=allow_open_ports)
-        port = free_port() if port is None else port
+        port = free_port()
         self.endpoint = f"localhost:{port}"
         self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
         command = [binary, f"--job_port={port}", "--serve_http=false", "--log_level=warn", "--log_kind=text"]

@@ -1,4 +1,4 @@
-"""Processes of this machine, their children and ports.
+"""Ports of processes of this machine.
 
 Beam needs no password, so a run looks at the ports of its processes which other machines can reach.
 """
@@ -17,27 +17,6 @@ try:
     import psutil
 except ImportError as error:
     raise MissingLibraryError(f"Engines on this machine need psutil. {how_to_install('engines')}") from error
-
-
-def children(pid: int, word: str) -> list[int]:
-    """The ids of all descendants that run now and have this word in their command."""
-    found = []
-    for child in psutil.Process(pid).children(recursive=True):
-        try:
-            if child.status() != psutil.STATUS_ZOMBIE and word in " ".join(child.cmdline()):
-                found.append(int(child.pid))
-        except psutil.NoSuchProcess:  # it ended in the meantime
-            continue
-    return found
-
-
-def connections(pid: int) -> int:
-    """How many TCP connections the process has; 0 of one that has ended."""
-    try:
-        found = psutil.Process(pid).net_connections(kind="tcp")
-    except psutil.NoSuchProcess:
-        return 0
-    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
 
 
 class OpenPort(NamedTuple):

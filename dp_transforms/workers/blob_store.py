@@ -15,13 +15,15 @@ import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dp_transforms.workers.errors import PoolError
-
 _MAGIC = b"SHHB"  # packed columns begin with another word (`packed_arrays`)
 _HANDLE = struct.Struct("<4sIqq")
 _LEAST_STORED = 4096  # smaller blobs travel themselves
 _LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
 _PAGE = mmap.PAGESIZE
+
+
+class PoolError(RuntimeError):
+    """A worker process died or could not be started, or what it makes could not be stored. One line, without a cell."""
 
 
 class OwnFiles(NamedTuple):

@@ -17,14 +17,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from dp_transforms.workers.blob_store import BlobStore, OwnFiles, make_files, stored_blob
-from dp_transforms.workers.errors import PoolError
-from dp_transforms.workers.messages import receive, send
-from dp_transforms.workers.worker import DONE
+from dp_transforms.workers.blob_store import BlobStore, OwnFiles, PoolError, make_files, stored_blob
+from dp_transforms.workers.worker import DONE, receive, send
 
 _SECONDS_TO_END = 10.0
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which
@@ -35,6 +33,28 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
+
+
+Work = Callable[[Any, "Counter[str]"], Iterator[Any]]
+"""An element, and what is counted for the operator (`operator_counts`) -> outputs."""
+
+
+class Step(Protocol):
+    """A step with all its settings, and without the key. Equal ones do the same. It can be pickled.
+
+    stores: whether its outputs, pairs of a key and packed columns, are read by other steps alone.
+    """
+
+    @property
+    def stores(self) -> bool: ...
+
+    def start(self, secret: bytes) -> Work:
+        """What is done once on each worker, before the first element. secret: the noise key of the run."""
+        ...
+
+    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
+        """The element with its packed columns, which may lie elsewhere: ``get`` fetches them."""
+        ...
 
 
 class WorkerFaultError(RuntimeError):

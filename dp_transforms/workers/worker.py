@@ -2,7 +2,7 @@
 
 A fork server: it loads the libraries once and forks a worker for each connection, so that the workers share them. Then
 it waits for them, and says by CONTROL how each ended. A worker takes one task after the other from its connection, and
-answers each with what came out or with the error.
+answers each with what came out or with the error. They speak by sockets that both inherited and nobody else can reach.
 
 LIBRARIES: names of modules, with commas. The others are numbers of what the process inherits; of FILE there are two for
 each connection.
@@ -13,7 +13,9 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import pickle
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -22,9 +24,9 @@ from collections import Counter
 from typing import Any, NoReturn
 
 from dp_transforms.workers.blob_store import BlobStore, OwnFiles
-from dp_transforms.workers.messages import receive, send
 
 DONE, FAILED = "done", "failed"
+_LENGTH = struct.Struct("<Q")
 
 
 def main(arguments: list[str]) -> None:
@@ -113,6 +115,33 @@ def _run(step: Any, work: Any, element: Any, store: BlobStore, room: int) -> tup
 def _may_travel(error: BaseException) -> bool:
     """Errors of ours are made to be pickled, and hold no cell."""
     return type(error).__module__.startswith("dp_transforms.")
+
+
+def send(connection: socket.socket, content: Any) -> None:
+    """Raises OSError if the other process has ended."""
+    data = pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+    connection.sendall(_LENGTH.pack(len(data)))
+    connection.sendall(data)
+
+
+def receive(connection: socket.socket) -> Any:
+    """Raises EOFError if the other process has ended."""
+    (length,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
+    return pickle.loads(_exactly(connection, length))  # noqa: S301 (of a process that this one started, or its parent)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view = memoryview(data)
+    while view:
+        try:
+            count = connection.recv_into(view)
+        except OSError:
+            count = 0
+        if not count:
+            raise EOFError
+        view = view[count:]
+    return data
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dp_transforms.cli.main import main
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink import WorkerPool
 from dp_transforms.reports import read_report
+from examples.demos.flink_cluster import worker_pids
 
 _FOLDER = pathlib.Path("demo")
 _LOG, _HITS, _LOOKS, _PAGE = (
@@ -115,7 +116,7 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 def kill_workers(console: Console, pool: WorkerPool) -> None:
     """SIGKILL to all Python workers that run now."""
-    pids = pool.worker_pids()
+    pids = worker_pids(pool)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     console.print(f"[bold red]Killing the Python worker: kill -9 {' '.join(map(str, pids))}[/]")

@@ -21,7 +21,6 @@ from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, free_port, is_port_open
 from dp_transforms.engines.flink import WorkerPool
-from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.engines.flink_rest import ENDED
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks
@@ -37,6 +36,7 @@ from examples.demos.demo import (
     shh_words,
     started,
 )
+from examples.demos.flink_cluster import FlinkCluster, are_at_work
 
 _FOLDER = pathlib.Path("demo") / "flink"
 _BUCKET = "clicks"
@@ -153,7 +153,7 @@ def _kill_workers_at_work(
 ) -> None:
     """Once all of them have work."""
     while shh.poll() is None:
-        if pool.are_at_work() and any(job.state not in ENDED for job in cluster.rest.jobs()):
+        if are_at_work(pool) and any(job.state not in ENDED for job in cluster.rest.jobs()):
             kill_workers(console, pool)
             return
         time.sleep(0.1)

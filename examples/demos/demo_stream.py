@@ -17,8 +17,6 @@ from rich.console import Console
 
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink import WorkerPool
-from dp_transforms.engines.flink_cluster import FlinkCluster
-from dp_transforms.engines.kafka_server import KafkaServer, StoredRecord
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.topic_records import decode_record
 from examples.demos.demo import (
@@ -31,6 +29,8 @@ from examples.demos.demo import (
     shh_words,
     started,
 )
+from examples.demos.flink_cluster import FlinkCluster
+from examples.demos.kafka_server import KafkaServer, StoredRecord
 from examples.demos.simulated_stream import LiveStream, LiveStreamWriter
 
 _FOLDER = pathlib.Path("demo") / "stream"
@@ -125,7 +125,7 @@ def _run(
             writer.check()
             time.sleep(0.2)
         code = shh.poll()
-    restarts = len(cluster.rest.exceptions(cluster.rest.jobs()[0].job_id))
+    restarts = len(cluster.rest.failures(cluster.rest.jobs()[0].job_id))
     return _tell(console, outcome(kafka.records("reports", committed=False)), code, restarts, writer.written)
 
 

@@ -1,7 +1,7 @@
 """`DirectRunner` gives what the named local runners give, without a network too.
 
 It is Beam's SwitchingDirectRunner: Prism, which it downloads, else FnApiRunner, else BundleBasedDirectRunner
-(docs/engines.md). With a Prism that is there: tests/engines/test_direct_runner.py.
+(docs/engines.md). With a Prism that is there: tests/engines/test_prism.py.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import EngineError, engine_file, java
-from dp_transforms.engines.flink_cluster import FLINK_LIBRARIES
-from dp_transforms.engines.kafka_server import KAFKA_LIBRARIES
+from examples.demos.flink_cluster import FLINK_LIBRARIES
+from examples.demos.kafka_server import KAFKA_LIBRARIES
 from tests.engines.language_examples import GO_EXAMPLE, JAVA_EXAMPLE
 from tests.helpers.azurite_server import AZURITE, node
 
@@ -13,25 +15,40 @@ from tests.helpers.azurite_server import AZURITE, node
 def skip_reason(name: str) -> str | None:
     """Why an engine or example ("flink", "go-example", ...) cannot be tested here; None if it can."""
     try:
-        if name == "flink":
-            java()
-            engine_file(flink.JOB_SERVER_JAR, "flink")
-            engine_file(FLINK_LIBRARIES, "flink")
-        elif name == "kafka":
-            java()
-            engine_file(KAFKA_LIBRARIES, "kafka")
-        elif name == "azurite":
-            node()
-            engine_file(AZURITE, "azurite")
-        elif name == "go-example":
-            engine_file(GO_EXAMPLE, "go-example")
-        elif name == "java-example":
-            java()
-            engine_file(JAVA_EXAMPLE, "java-example")
-        elif name == "prism":
-            prism.prism_binary()
-        else:
-            raise ValueError(f"no test is on an engine named {name!r}.")
+        _look_for(name)
     except EngineError as error:
         return str(error)
     return None
+
+
+def _look_for(name: str) -> None:
+    """Raises EngineError."""
+    if name in ("flink", "kafka", "java-example"):
+        java()
+    elif name == "azurite":
+        node()
+    if name == "prism":
+        prism.prism_binary()
+    elif name != "job-service":  # it is Beam's own
+        for file in _FILES[name]:
+            engine_file(file, name)
+
+
+def needs(*names: str) -> pytest.MarkDecorator:
+    """The mark of a test that is skipped where one of them is missing."""
+    reasons = [reason for name in names if (reason := skip_reason(name)) is not None]
+    return pytest.mark.skipif(bool(reasons), reason=reasons[0] if reasons else "")
+
+
+def on(engine: str, *values: object, is_long: bool = False) -> object:
+    """A case on this engine, with further values. is_long: it is for `make test-nightly`."""
+    return pytest.param(engine, *values, marks=[needs(engine), *([pytest.mark.nightly] if is_long else [])])
+
+
+_FILES = {
+    "flink": (flink.JOB_SERVER_JAR, FLINK_LIBRARIES),
+    "kafka": (KAFKA_LIBRARIES,),
+    "azurite": (AZURITE,),
+    "go-example": (GO_EXAMPLE,),
+    "java-example": (JAVA_EXAMPLE,),
+}

@@ -14,9 +14,9 @@ import pytest
 from dp_transforms.beam.set_up_workers import NAMESPACE
 from dp_transforms.engines import flink
 from dp_transforms.monitor.operator_counts import STREAM_GAUGES
+from examples.demos import flink_cluster
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
-from tests.engines.flink_cluster import FlinkCluster
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.small_runs import key_file
 
@@ -52,6 +52,20 @@ def kafka(tmp_path_factory) -> Iterator[KafkaServer]:
 @pytest.fixture(scope="session")
 def key_path(tmp_path_factory) -> str:
     return key_file(tmp_path_factory.mktemp("key"))
+
+
+class FlinkCluster(flink_cluster.FlinkCluster):
+    """Its task manager can be killed; `start_task_manager` starts another one."""
+
+    def kill_task_manager(self, timeout_seconds: float = 60.0) -> None:
+        """SIGKILL: its tasks and their state are gone at once. Returns when the job manager has missed it."""
+        assert self._task_manager is not None
+        self._task_manager.kill()
+        self._task_manager = None
+        deadline = time.monotonic() + timeout_seconds
+        while self.rest.task_managers() > 0:
+            assert time.monotonic() < deadline, "the job manager did not notice that its task manager is gone"
+            time.sleep(0.2)
 
 
 class Cluster:
@@ -99,7 +113,7 @@ class Cluster:
     def kill_worker(self, seconds: float = 180.0) -> None:
         """SIGKILL to the Python workers that run now, or as soon as one does."""
         deadline = time.monotonic() + seconds
-        while not (pids := self.pool.worker_pids()):
+        while not (pids := flink_cluster.worker_pids(self.pool)):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no Python worker runs after {seconds:g} s.")
             time.sleep(0.05)
@@ -110,7 +124,6 @@ class Cluster:
     def kill_task_manager(self) -> None:
         """SIGKILL, and a new one as soon as it is missed."""
         self.flink.kill_task_manager()
-        self.flink.wait_until_missed()
         self.flink.start_task_manager()
 
     def restarts(self, job: str) -> int:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
 
 from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.flink_rest import FlinkJob, FlinkRest
+from dp_transforms.engines.flink_rest import FlinkRest
 
 _POLL_SECONDS = 0.2
 _ERROR_CHARACTERS = 300
-
-
-def wait_for_job(rest: FlinkRest, name: str, timeout_seconds: float = 120.0) -> FlinkJob:
-    """The newest job whose name holds `name` (of ``--job_name``), as soon as Flink knows it.
-
-    Beam's `Pipeline.run` returns earlier than that. Raises EngineError after the timeout.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    while (job := next((job for job in rest.jobs() if name in job.name), None)) is None:
-        if time.monotonic() > deadline:
-            raise EngineError(f"Flink has no job named {name} after {timeout_seconds:g} s.")
-        time.sleep(_POLL_SECONDS)
-    return job
 
 
 def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str, timeout_seconds: float = 120.0) -> str:
@@ -29,8 +18,12 @@ def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str, timeout_secon
 
     Flink does not advance watermarks here: a drain by Flink would look like the end of the stream.
     """
-    body = {"targetDirectory": folder, "drain": False}
-    trigger = rest._ask("POST", f"/jobs/{job_id}/stop", body)["request-id"]
+    body = json.dumps({"targetDirectory": folder, "drain": False}).encode()
+    request = urllib.request.Request(
+        f"http://{rest.address}/jobs/{job_id}/stop", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        trigger = json.load(answer)["request-id"]
     deadline = time.monotonic() + timeout_seconds
     while True:
         answer = rest.get(f"/jobs/{job_id}/savepoints/{trigger}")
@@ -43,12 +36,6 @@ def stop_with_savepoint(rest: FlinkRest, job_id: str, folder: str, timeout_secon
         if time.monotonic() > deadline:
             raise EngineError(f"Flink took no savepoint in {timeout_seconds:g} s.")
         time.sleep(_POLL_SECONDS)
-
-
-def latest_checkpoint(rest: FlinkRest, job_id: str) -> str | None:
-    """The path of the newest complete checkpoint, for `savepoint=` of a later run; None before the first."""
-    latest = rest.checkpoints(job_id)["latest"]["completed"]
-    return None if latest is None else str(latest["external_path"])
 
 
 def wait_for_checkpoints(rest: FlinkRest, job_id: str, more: int = 1, timeout_seconds: float = 120.0) -> int:

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dp_transforms.engines import kafka_server
 from dp_transforms.engines.engine_process import EngineError
-from dp_transforms.engines.kafka_server import CALL_SECONDS
+from examples.demos import kafka_server
+from examples.demos.kafka_server import CALL_SECONDS
 
 
 class KafkaServer(kafka_server.KafkaServer):

@@ -14,7 +14,7 @@ from tests.canaries.places import BROKER, CHECKPOINTS, ENGINE_LOGS, assert_as_do
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
 from tests.canaries.traces import Home, Ran, quoting_library, run_apart
-from tests.engines import skip_reason
+from tests.engines import on
 from tests.engines.kafka_server import KafkaServer
 from tests.engines.stream_case import AVRO_SCHEMA, Row
 
@@ -51,16 +51,14 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
 @pytest.mark.parametrize(
     ("engine", "mode"),
     [
-        ("job-service", "hits"),
-        ("prism", "looks"),
-        *(pytest.param("flink", mode, marks=pytest.mark.nightly) for mode in ("hits", "looks")),
+        on("job-service", "hits"),
+        on("prism", "looks"),
+        *(on("flink", mode, is_long=True) for mode in ("hits", "looks")),
     ],
 )
 def test_a_stream_of_a_folder_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, mode: str
 ) -> None:
-    if engine != "job-service" and (reason := skip_reason(engine)) is not None:
-        pytest.skip(reason)
     for form in FORMATS:
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
@@ -72,13 +70,11 @@ def test_a_stream_of_a_folder_on_an_engine(
     assert_only_in_checkpoints(ran, search)
 
 
-@pytest.mark.parametrize("engine", ["job-service", "prism", pytest.param("flink", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("engine", [on("job-service"), on("prism"), on("flink", is_long=True)])
 def test_a_library_that_quotes_cells_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, tmp_path: pathlib.Path
 ) -> None:
     """The command tells nothing of it, though Beam prints it past its log; the log of Flink does."""
-    if engine != "job-service" and (reason := skip_reason(engine)) is not None:
-        pytest.skip(reason)
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("logs/log.parquet", logs.file_of("parquet", rows))
     home.put("noise.key", bytes(range(32)), 0o600)
@@ -107,12 +103,12 @@ def records(canaries: Canaries, form: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("form", "engine", "mode"),
+    ("engine", "form", "mode"),
     [
-        ("json", "prism", "hits"),
-        pytest.param("avro", "prism", "looks", marks=pytest.mark.nightly),
-        pytest.param("avro", "flink", "hits", marks=pytest.mark.nightly),
-        pytest.param("json", "flink", "looks", marks=pytest.mark.nightly),
+        on("prism", "json", "hits"),
+        on("prism", "avro", "looks", is_long=True),
+        on("flink", "avro", "hits", is_long=True),
+        on("flink", "json", "looks", is_long=True),
     ],
 )
 def test_a_topic(
@@ -125,8 +121,6 @@ def test_a_topic(
     mode: str,
 ) -> None:
     """Read from Kafka and reported to Kafka: the broker's disk holds the log, and nothing else does."""
-    if (reason := skip_reason(engine)) is not None:
-        pytest.skip(reason)
     topic, output = f"canaries-{form}-{engine}-{mode}", f"canaries-{form}-{engine}-{mode}-out"
     kafka.create_topic(topic)
     kafka.create_topic(output)

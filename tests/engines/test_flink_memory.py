@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 
 import apache_beam as beam
-import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.write_files import WriteReports
@@ -14,9 +13,9 @@ from dp_transforms.engines.engine_process import engine_file, java
 from dp_transforms.engines.flink import JOB_SERVER_JAR
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
-from tests.engines import skip_reason
+from tests.engines import needs
 
-pytestmark = pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or "")
+pytestmark = needs("flink")
 _WINDOWS, _HOUR = 600, 3_600_000_000
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from examples.demos.flink_cluster import worker_pids
 from tests.engines.running_jobs import TASK_MANAGER, WORKER, Run, running
 from tests.engines.stream_case import (
     CLOCK,
@@ -60,12 +61,12 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
     with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
         wait_for_reports(run.sink, 3)
         before = cluster.restarts(run.job)
-        workers = cluster.pool.worker_pids()
+        workers = worker_pids(cluster.pool)
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
         deadline = time.monotonic() + 120
-        while not any("tolerable failure threshold" in cause for cause in cluster.flink.rest.exceptions(run.job)):
-            assert time.monotonic() < deadline, cluster.flink.rest.exceptions(run.job)
+        while not any("tolerable failure threshold" in cause for cause in cluster.flink.rest.failures(run.job)):
+            assert time.monotonic() < deadline, cluster.flink.rest.failures(run.job)
             time.sleep(0.5)
         for pid in workers:
             os.kill(pid, signal.SIGKILL)

@@ -10,16 +10,12 @@ import subprocess
 import sys
 import time
 
-import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.engines import flink
 from dp_transforms.engines.engine_process import free_port, is_port_open
-from dp_transforms.engines.flink_cluster import FlinkCluster
 from dp_transforms.reports.report_folder import ReportFolder
-from tests.engines import looping, skip_reason
-from tests.engines.flink_questions import wait_for_job
+from tests.engines import needs, on
 from tests.engines.listening import (
     ROOT,
     Socket,
@@ -30,7 +26,9 @@ from tests.engines.listening import (
     start_worker_reaches,
     started,
 )
-from tests.helpers.small_runs import key_file
+from tests.engines.running_jobs import running
+from tests.engines.stream_case import history_case
+from tests.helpers.small_runs import RUN_ID, key_file
 
 START = 1_577_836_800  # 2020-01-01T00:00:00Z
 PLAN = ["--window", "1h", "--epsilon", "8", "--delta", "1e-6", "--mode", "hits", "--time-unit", "s"]
@@ -39,11 +37,6 @@ RANGE = ["--start", "2020-01-01", "--end", "2020-01-01T03:00:00Z"]
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
 # Fewer ports than these, and the looks have missed what they are there for.
 FEWEST_PORTS = {"in-process": 0, "job-service": 6, "prism": 2, "flink": 8}
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=reason or ""))
-    for name in FEWEST_PORTS
-    for reason in [skip_reason(name) if name in ("prism", "flink") else None]
-]
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ def stream(engine: str, *more: str) -> list[str]:
     return [*words, "--engine", engine, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["in-process", on("job-service"), on("prism"), on("flink")])
 def test_a_stream_listens_on_loopback_alone(folder: pathlib.Path, engine: str) -> None:
     run = run_and_listen(stream(engine), folder)
     assert run.code == 0, run.err
@@ -105,36 +98,23 @@ def test_the_looks_find_a_socket_of_all_addresses(tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or "")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path: pathlib.Path) -> None:
-    """Job manager, task manager, job server and pool; task managers get the class that does it with the job."""
+def test_a_cluster_of_this_machine_listens_on_loopback_alone(kafka, cluster, key_path) -> None:
+    """Job manager, task manager, job server, pool and broker; task managers get the class that does it with the job."""
     seen: set[Socket] = set()
-    (tmp_path / "cluster").mkdir()
-    with (
-        FlinkCluster(tmp_path / "cluster") as cluster,
-        flink.JobServer(cluster.address) as server,
-        flink.WorkerPool(env={"PYTHONPATH": str(ROOT)}) as pool,
-    ):
-        flags = flink.options(server.endpoint, environment="EXTERNAL", worker_address=pool.address, job_name="ports")
-        pipeline = beam.Pipeline(options=PipelineOptions(flags))
-        looping.build(pipeline, tmp_path / "out.jsonl", 100)
-        pipeline.run()
-        job = wait_for_job(cluster.rest, "ports").job_id
+    with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
         deadline = time.monotonic() + 240
-        while len({row[1] for row in looping.written(tmp_path / "out.jsonl")}) < 50:
+        while run.sink.read(RUN_ID)[2] is None:
             assert time.monotonic() < deadline
             seen |= listening(os.getpid())
             time.sleep(0.05)
-        cluster.rest.cancel(job)
-        cluster.rest.wait_for_state(job, ["CANCELED"])
     assert {one for one in seen if not one.is_of_loopback} == set()
-    print(f"a cluster, its job server and a pool: {len({one.port for one in seen})} ports")
+    print(f"a cluster, its job server, a pool and a broker: {len({one.port for one in seen})} ports")
     assert len({one.port for one in seen}) >= 12
 
 
 @pytest.mark.skipif(not outer_addresses(), reason="this machine has the loopback address alone.")
-@pytest.mark.skipif(skip_reason("prism") is not None, reason=skip_reason("prism") or "")
+@needs("prism")
 def test_no_stranger_gives_the_process_with_the_key_a_worker(folder: pathlib.Path) -> None:
     """Tried at every port of a stream that goes on. By the loopback address one obeys, or this would show nothing."""
     words = stream("prism", "--start", "2020-01-01", "--end", "2020-02-01", "--clock", "event", "--idle-timeout", "1h")

@@ -30,14 +30,15 @@ from dp_transforms.engines.local import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file
-from tests.engines import skip_reason
+from examples.demos.flink_cluster import are_at_work
+from tests.engines import needs
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log, write_large_piece
 from tests.helpers.shh_process import python
 
 # The threads of a worker end with an error when their engine goes away.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-    pytest.mark.skipif(skip_reason("flink") is not None, reason=skip_reason("flink") or ""),
+    needs("flink"),
 ]
 _BUDGET = ("--epsilon", "8", "--delta", "1e-6")
 _MANY_EVENTS = 2_400_000
@@ -133,7 +134,7 @@ def _wait_until_read(cluster, job: str, seconds: float = 240) -> None:
 def _wait_for_workers(cluster, job: str, seconds: float = 240) -> None:
     """Until all workers have a bundle, and so will be missed (docs/engines.md)."""
     deadline = time.monotonic() + seconds
-    while not cluster.pool.are_at_work():
+    while not are_at_work(cluster.pool):
         assert cluster.flink.rest.job_state(job) not in ENDED, "the job was over before it was killed"
         assert time.monotonic() < deadline
         time.sleep(0.02)

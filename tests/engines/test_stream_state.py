@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from dp_transforms.reports.report_topic import ReportTopic
-from tests.engines import skip_reason
+from tests.engines import needs, on
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.live_parts import WINDOWS, LiveParts, wait_for_reports
@@ -19,15 +19,7 @@ from tests.helpers.live_streams import drained, started
 from tests.helpers.shh_here import shh
 
 
-def _needs(name: str) -> pytest.MarkDecorator:
-    reason = skip_reason(name)
-    return pytest.mark.skipif(reason is not None, reason=reason or "")
-
-
-ENGINES = [pytest.param("prism", marks=_needs("prism")), pytest.param("flink", marks=_needs("flink"))]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [on("prism"), on("flink")])
 def test_a_stream_hands_over_to_a_replay(tmp_path: pathlib.Path, engine: str) -> None:
     live = LiveParts(tmp_path)
     first = live.run("replay", "1.jsonl", *live.until(2))
@@ -40,7 +32,7 @@ def test_a_stream_hands_over_to_a_replay(tmp_path: pathlib.Path, engine: str) ->
 
 
 @pytest.mark.nightly
-@_needs("flink")
+@needs("flink")
 def test_a_stream_that_was_killed_is_resumed_from_what_its_engine_stored(tmp_path: pathlib.Path) -> None:
     """By the clock of events nothing else can resume it. It ends where it is stopped then, and a replay goes on."""
     live = LiveParts(tmp_path)

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from dp_transforms.engines import submitted
 from dp_transforms.reports.report_topic import ReportTopic
-from tests.engines import skip_reason
+from tests.engines import needs, on
 from tests.engines.listening import ROOT, run_and_listen
 from tests.helpers.leak_search import texts_within
 from tests.helpers.replay_logs import HOURS, log_rows
@@ -26,11 +26,6 @@ from tests.helpers.submitted_jobs import (
     words_on_page,
 )
 
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=reason or ""))
-    for name in ("prism", "flink")
-    for reason in [skip_reason(name)]
-]
 FEWEST_PORTS = {"prism": 2, "flink": 8}  # fewer than these, and the looks have missed what they are there for
 
 
@@ -39,7 +34,7 @@ def program(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [REPLAY, STREAM])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [on("prism"), on("flink")])
 def test_the_command_of_the_page_gives_the_answers_of_the_library(
     engine: str, name: str, tmp_path: pathlib.Path
 ) -> None:
@@ -88,7 +83,7 @@ def test_a_stream_on_dataflow_has_loops_of_timers_that_wait_until_they_are_store
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(skip_reason("prism") is not None, reason=skip_reason("prism") or "")
+@needs("prism")
 def test_a_topic_is_read_and_another_is_written(kafka, folder: pathlib.Path) -> None:
     """The command of the page about Kafka, for history: the stop waits a minute for what the topic may still show."""
     words = [

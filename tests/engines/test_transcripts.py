@@ -8,6 +8,7 @@ import os
 import time
 
 import apache_beam as beam
+import psutil
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -17,7 +18,7 @@ from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_topic import ReportTopic
-from tests.engines import skip_reason
+from tests.engines import needs, on
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
 from tests.helpers.small_runs import RUN_ID
@@ -38,54 +39,52 @@ def _running(result):
             result.cancel()
 
 
-def _assert_topic(kafka, topic, case) -> None:
+@contextlib.contextmanager
+def _engine(name, tmp_path):
+    """The options of a pipeline on it, and of its stream. After the block no process is there."""
+    if name == "prism":
+        with prism.Prism() as engine:
+            yield prism.options(engine.endpoint), {"confirm": False}
+        group = engine.process.pid
+    else:
+        with flink.JobServer() as server:
+            flags = flink.options(server.endpoint, checkpointing_interval_seconds=1, checkpoint_dir=str(tmp_path))
+            yield flags, {}
+        group = server.process.pid
+        assert list(tmp_path.glob("**/chk-*/_metadata")), "the job has ended, and a checkpoint stays"
+        assert not server.folder.exists()
+    assert not psutil.pid_exists(group)
+
+
+@pytest.mark.parametrize(
+    ("engine", "record_format", "mode"),
+    [
+        on("flink", "avro", "looks"),
+        on("prism", "json", "hits-with-counts"),
+        on("prism", "json", "looks", is_long=True),
+        *(on("flink", "json", mode, is_long=True) for mode in ("hits-with-counts", "looks")),
+    ],
+)
+def test_a_topic_gives_the_records_of_the_oracle(kafka, key_path, tmp_path, engine, record_format, mode):
+    case = history_case(mode=mode)
+    source_topic, topic = (f"{engine}-{which}-{record_format}-{mode}" for which in ("in", "out"))
+    case.fill(kafka, source_topic, record_format)
+    kafka.create_topic(topic)
+    sink = ReportTopic(kafka.bootstrap, topic, record_format)
+    source = case.kafka(kafka.bootstrap, source_topic, record_format)
+    with _engine(engine, tmp_path) as (flags, driving):
+        begin = time.monotonic()
+        with _running(submit(case, source, sink, flags, key_path, **driving)):
+            wait_for_end(sink)
+            print(f"{engine}, {record_format}, {mode}: {time.monotonic() - begin:.1f} s")
     for committed in (True, False):
         records = raw_records(kafka, topic, committed=committed)
         assert faults(records, case.expected.reports, case.plan.schedule.horizon) == []
 
 
 @pytest.mark.parametrize(
-    ("record_format", "mode"),
-    [("json", "hits-with-counts"), ("avro", "looks"), pytest.param("json", "looks", marks=pytest.mark.nightly)],
+    "mode", ["looks", *(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("hits-with-counts", "hits"))]
 )
-def test_kafka_and_embedded_flink(kafka, key_path, tmp_path, record_format, mode):
-    if (reason := skip_reason("flink")) is not None:
-        pytest.skip(reason)
-    case = history_case(mode=mode)
-    source_topic, topic = (f"flink-{which}-{record_format}-{mode}" for which in ("in", "out"))
-    case.fill(kafka, source_topic, record_format)
-    kafka.create_topic(topic)
-    sink = ReportTopic(kafka.bootstrap, topic, record_format)
-    with flink.JobServer() as server:
-        flags = flink.options(server.endpoint, checkpointing_interval_seconds=1, checkpoint_dir=str(tmp_path))
-        begin = time.monotonic()
-        result = submit(case, case.kafka(kafka.bootstrap, source_topic, record_format), sink, flags, key_path)
-        with _running(result):
-            wait_for_end(sink)
-            print(f"embedded Flink, {record_format}, {mode}: {time.monotonic() - begin:.1f} s")
-    _assert_topic(kafka, topic, case)
-
-
-@pytest.mark.parametrize("mode", ["hits-with-counts", "looks"])
-def test_kafka_and_prism(kafka, key_path, mode):
-    if (reason := skip_reason("prism")) is not None:
-        pytest.skip(reason)
-    case = history_case(mode=mode)
-    source_topic, topic = (f"prism-{which}-{mode}" for which in ("in", "out"))
-    case.fill(kafka, source_topic)
-    kafka.create_topic(topic)
-    sink = ReportTopic(kafka.bootstrap, topic)
-    with prism.Prism() as engine:
-        begin = time.monotonic()
-        source = case.kafka(kafka.bootstrap, source_topic)
-        result = submit(case, source, sink, prism.options(engine.endpoint), key_path, confirm=False)
-        with _running(result):
-            wait_for_end(sink)
-            print(f"Prism, {mode}: {time.monotonic() - begin:.1f} s")
-    _assert_topic(kafka, topic, case)
-
-
-@pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "looks"])
 def test_folder_and_local_job_service(key_path, tmp_path, mode):
     case = history_case(mode=mode)
     inbox = tmp_path / "inbox"
@@ -132,10 +131,9 @@ def _assert_stored(mode: str, driver: str, reader: str, left: Left) -> None:
     assert difference(expected, found) is None
 
 
+@needs("flink")
 @pytest.mark.parametrize(("mode", "reader"), _cases("replay-1", ("looks", "hits")))
 def test_a_replay_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
-    if (reason := skip_reason("flink")) is not None:
-        pytest.skip(reason)
     left = replay_on_flink(prepared(tmp_path, mode, reader), parallelism=2)
     _assert_stored(mode, "replay-1", reader, left)
 
@@ -143,9 +141,7 @@ def test_a_replay_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, rea
 @contextlib.contextmanager
 def _streamed_on_flink(run: Run, source):
     """The report of a stream on embedded Flink."""
-    with flink.JobServer() as server:
-        checkpoints = run.folder / "checkpoints"
-        flags = flink.options(server.endpoint, checkpointing_interval_seconds=1, checkpoint_dir=str(checkpoints))
+    with _engine("flink", run.folder / "checkpoints") as (flags, _):
         pipeline = beam.Pipeline(options=PipelineOptions(flags))
         sink, _ = add_stream(run, pipeline, source, poll_seconds=0.1, shards=2)
         with _running(pipeline.run()):
@@ -153,19 +149,17 @@ def _streamed_on_flink(run: Run, source):
             yield left_by_stream(run, sink)
 
 
+@needs("flink")
 @pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("looks-with-hits",)))
 def test_a_stream_on_flink_leaves_what_one_in_process_leaves(tmp_path, mode, reader):
-    if (reason := skip_reason("flink")) is not None:
-        pytest.skip(reason)
     run = prepared(tmp_path, mode, reader)
     with _streamed_on_flink(run, LogFolder(str(run.logs), EventFields())) as left:
         _assert_stored(mode, "stream", reader, left)
 
 
+@needs("flink")
 @pytest.mark.parametrize(("mode", "reader"), _cases("stream", ("hits",)))
 def test_a_stream_from_kafka_on_flink_leaves_what_one_from_a_folder_leaves(kafka, tmp_path, mode, reader):
-    if (reason := skip_reason("flink")) is not None:
-        pytest.skip(reason)
     run = prepared(tmp_path, mode, "jsonl")
     topic = f"transcript-{mode}"
     kafka.create_topic(topic, timestamp_type="CreateTime")

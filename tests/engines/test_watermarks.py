@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.engines import flink, prism
-from tests.engines import skip_reason
+from tests.engines import on
 from tests.engines.stream_case import history_case, plain_reports
 from tests.helpers.beam_pipelines import Collected
 from tests.helpers.small_runs import MICROS, RUN_ID, START
@@ -51,15 +51,9 @@ def _engine(name, tmp_path):
 
 @pytest.mark.parametrize(
     ("engine", "mode"),
-    [
-        ("prism", "looks"),
-        pytest.param("prism", "hits", marks=pytest.mark.nightly),
-        pytest.param("flink", "looks", marks=pytest.mark.nightly),
-    ],
+    [on("prism", "looks"), on("prism", "hits", is_long=True), on("flink", "looks", is_long=True)],
 )
 def test_windows_that_a_watermark_closes(key_path, tmp_path, engine, mode):
-    if (reason := skip_reason(engine)) is not None:
-        pytest.skip(reason)
     case = history_case(mode=mode)
     reports = Collected()
     with _engine(engine, tmp_path) as flags:

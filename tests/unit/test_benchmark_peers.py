@@ -189,13 +189,6 @@ def test_the_exact_threshold_is_the_smallest_one(cap: int, wider: float) -> None
     assert peers_histograms.exact_delta(EPSILON, cap, sigma, (threshold - 1) * 0.999) > DELTA
 
 
-@pytest.mark.parametrize("cap", [1, 8, 200])
-def test_exact_analysis_needs_a_smaller_threshold_than_half_of_delta_for_each(cap: int) -> None:
-    halves = peers_set_union.gaussian_sigma(EPSILON, DELTA / 2) * math.sqrt(cap)
-    with_halves = 1 - halves * stats.norm.ppf(DELTA / 2 / cap)
-    assert min(peers_histograms.exact_threshold(EPSILON, DELTA, cap, w)[1] for w in (1.002, 1.01, 1.02)) < with_halves
-
-
 @pytest.mark.parametrize(("cap", "cells"), [(1, 3), (2, 6), (3, 40), (6, 6)])
 def test_common_noise_lowers_sigma_by_no_more_than_stated(cap: int, cells: int) -> None:
     """The largest ``v' Sigma^-1 v`` over what one user may add, for many strengths of the common noise."""

@@ -14,8 +14,8 @@ import pytest
 
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, engines_folder
-from dp_transforms.engines.flink_cluster import FLINK_LIBRARIES
-from dp_transforms.engines.kafka_server import KAFKA_LIBRARIES
+from examples.demos.flink_cluster import FLINK_LIBRARIES
+from examples.demos.kafka_server import KAFKA_LIBRARIES
 from tests.engines import skip_reason
 
 

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from dp_transforms.cli.stream import command as stream
-from dp_transforms.engines import flink, flink_cluster
+from dp_transforms.engines import flink
+from examples.demos import flink_cluster
 from tests.helpers.kubernetes_manifests import (
     BASE,
     EXAMPLE,

@@ -1,11 +1,14 @@
-"""A Flink cluster of two real Java processes."""
+"""A Flink cluster of two real Java processes, and the Python workers of its pool."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Sequence
 from typing import Self
+
+import psutil
 
 from dp_transforms.engines import flink
 from dp_transforms.engines.engine_process import EngineError, EngineProcess, engine_file, free_ports, java
@@ -14,6 +17,7 @@ from dp_transforms.engines.flink_rest import FlinkRest
 FLINK_LIBRARIES = f"flink-{flink.FLINK_RELEASE}/.made"  # `make flink` puts it there last, beside the folder lib
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
+_CONNECTIONS_AT_WORK = 3
 CONFIG: dict[str, str | int] = {
     "state.backend.type": "hashmap",
     "restart-strategy.type": "fixed-delay",
@@ -142,3 +146,30 @@ class FlinkCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def worker_pids(pool: flink.WorkerPool) -> list[int]:
+    """Process ids of the Python workers that run now."""
+    found = []
+    for child in psutil.Process(pool.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended in the meantime
+            if child.status() != psutil.STATUS_ZOMBIE and "SdkHarness" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
+
+
+def are_at_work(pool: flink.WorkerPool) -> bool:
+    """Whether there are Python workers and all of them have a bundle: then data flows beside control and logs.
+
+    Beam may overlook the death of one that has none yet (docs/engines.md).
+    """
+    pids = worker_pids(pool)
+    return bool(pids) and all(_connections(pid) >= _CONNECTIONS_AT_WORK for pid in pids)
+
+
+def _connections(pid: int) -> int:
+    try:
+        found = psutil.Process(pid).net_connections(kind="tcp")
+    except psutil.NoSuchProcess:
+        return 0
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)

@@ -1,16 +1,23 @@
-"""`DirectRunner` with the Prism of `make prism`: no download, and the reports of the FnApiRunner."""
+"""Prism: what it must do with keyed state; and `DirectRunner` with the Prism of `make prism`: no download, and the
+reports of the FnApiRunner."""
 
 from __future__ import annotations
 
 import collections
+import time
 
 import apache_beam as beam
+import psutil
 import pytest
+from apache_beam.coders import VarIntCoder
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.periodicsequence import PeriodicSequence
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 
 from dp_transforms.engines import prism
 from dp_transforms.engines.on_loopback import listen_on_loopback
-from tests.engines import skip_reason
+from tests.engines import needs
 from tests.helpers.beam_pipelines import pairs_source, run_monitor
 from tests.helpers.looks_plans import small_looks_plan
 from tests.helpers.no_network import no_network
@@ -18,13 +25,14 @@ from tests.helpers.oracle import oracle_reports
 from tests.helpers.small_runs import MICROS, SECRET, ordered_log, settings_of, small_plan
 
 # The threads of a worker end with an error when their engine goes away.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = [
+    needs("prism"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 
 
 def on_prism(source, plan, key):
     """What comes in which order is not promised there."""
-    if (reason := skip_reason("prism")) is not None:
-        pytest.skip(reason)
     listen_on_loopback()
     with no_network() as refused:
         flags = [f"--prism_location={prism.prism_binary()}"]
@@ -57,8 +65,8 @@ def test_unbounded_input(key_path):
     plan = small_plan(mode="hits", hits_per_user=2)
     low, high = plan.schedule.start_seconds, plan.schedule.end_seconds
     by_second = collections.defaultdict(set)
-    for user, item, time in ordered_log(plan, 6):
-        by_second[time // MICROS].add((user, item))
+    for user, item, micros in ordered_log(plan, 6):
+        by_second[micros // MICROS].add((user, item))
     log = [(*pair, second * MICROS) for second in range(low, high) for pair in by_second[second]]
 
     def source(pipeline):
@@ -71,3 +79,24 @@ def test_unbounded_input(key_path):
     expected = oracle_reports(log, settings_of(plan), SECRET)
     assert expected
     assert on_prism(source, plan, key_path) == expected
+
+
+class CountSlowly(beam.DoFn):
+    """Key and value -> how many values of the key there were before. So slow that Prism may want to cut its bundle."""
+
+    SEEN = ReadModifyWriteStateSpec("seen_v1", VarIntCoder())
+
+    def process(self, element, seen=beam.DoFn.StateParam(SEEN)):
+        before = seen.read() or 0
+        time.sleep(0.3)
+        seen.write(before + 1)
+        yield before
+
+
+def test_prism_gives_a_key_to_one_bundle_at_a_time_and_ends_with_its_block():
+    """It does not when it cuts bundles: what one of two bundles writes to the state is then lost."""
+    with prism.Prism() as engine, beam.Pipeline(options=PipelineOptions(prism.options(engine.endpoint))) as pipeline:
+        values = pipeline | beam.Create([0]) | beam.FlatMap(lambda _: [("key", number) for number in range(12)])
+        seen = values | "Slow" >> beam.ParDo(CountSlowly())
+        assert_that(seen, equal_to(list(range(12))))
+    assert not psutil.pid_exists(engine.process.pid)
