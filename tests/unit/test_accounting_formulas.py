@@ -32,10 +32,6 @@ from dp_transforms.accounting.mixed_charging import (
     epsilon_from_divergences,
     target_charge,
 )
-from dp_transforms.accounting.target_charging import (
-    ClosedFormAccountant,
-    ExactTailAccountant,
-)
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_checks import check_budget
@@ -43,50 +39,11 @@ from dp_transforms.plan.records import MOST_HITS, check_hits
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
 
-CUTS = 2000
 DIGITS = 1e-13
 
 
 def exactly(value: float, digits: float = DIGITS) -> object:
     return pytest.approx(value, rel=digits, abs=0)
-
-
-def chernoff(calls: float, hits: int, q: float) -> float:
-    alpha = max(0.0, calls * q / hits - 1)
-    return math.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
-
-
-def cuts(least: float, most: float) -> list[float]:
-    return [least * (most / least) ** (at / (CUTS - 1)) for at in range(CUTS)]
-
-
-# The first two cut where advanced composition ends, the third where basic composition does, since its epsilon is large.
-@pytest.mark.parametrize(
-    ("each", "q", "hits", "epsilon"), [(0.1, 0.475, 5, 3.0), (0.3, 0.2, 2, 9.0), (2.5, 0.05, 1, 300.0)]
-)
-def test_the_closed_form_by_hand(each: float, q: float, hits: int, epsilon: float) -> None:
-    best = 1.0
-    for calls in cuts(hits / q, max(2 * epsilon / each**2, epsilon / each)):
-        left = max(0.0, epsilon - calls * each**2 / 2)
-        composed = 0.0 if calls * each <= epsilon else math.exp(-(left**2) / (2 * calls * each**2))
-        best = min(best, (chernoff(calls, hits, q) + composed) * (1 + ROUNDING))
-    assert 0 < best < 1
-    assert ClosedFormAccountant(each, q, hits).delta(epsilon) == exactly(best, 1e-11)
-
-
-@pytest.mark.parametrize(
-    ("each", "q", "hits", "delta"), [(0.1, 0.475, 5, 1e-8), (0.01, 0.3, 40, 1e-3), (4, 0.01, 1, 0.1)]
-)
-def test_the_epsilon_of_the_closed_form_by_hand(each: float, q: float, hits: int, delta: float) -> None:
-    log_term = math.log(1 / delta) / hits
-    least = (1 + log_term + math.sqrt(log_term**2 + 2 * log_term)) * hits / q
-    best = math.inf
-    for calls in cuts(least, 2 * least):
-        left = delta - chernoff(calls, hits, q) * (1 + ROUNDING)
-        if left > 1e-9 * delta:
-            advanced = calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / left))
-            best = min(best, min(calls * each, advanced) * (1 + ROUNDING))
-    assert ClosedFormAccountant(each, q, hits).epsilon(delta) == exactly(best, 1e-11)
 
 
 @pytest.mark.parametrize(
@@ -322,10 +279,3 @@ def test_a_policy_is_worth_no_more_than_1_and_no_less_than_stopping(hit: float, 
     wanted = np.full(size, value) if value is not None else lattice.stop_value
     middle = slice(1, -1)  # at the ends the walk leaves the lattice, where it is worth 1
     assert np.array_equal(found[middle][: size // 2], wanted[middle][: size // 2])
-
-
-def test_a_tail_that_proves_nothing_is_1() -> None:
-    """Each call loses as much as may be lost in all: every cut adds up to more than 1."""
-    for each, q, hits in ((6.0, 0.002, 5), (3.0, 0.04, 9)):
-        assert ExactTailAccountant(each, q, hits).delta(0.0) == 1.0
-    assert ExactTailAccountant(0.1, 0.475, 5).delta(0.0) < 1.0
