@@ -34,11 +34,11 @@ def fresh(counts: Sequence[int]) -> list[Round]:
 
 # Which windows x' is in; counts of the others around the threshold 4 and the upper edge 6 of the zone.
 SEQUENCES: dict[str, list[Round]] = {
-    "one below the threshold": fresh([3] * 6),
-    "at the threshold": fresh([4] * 6),
-    "one below the upper edge": fresh([5] * 6),
-    "both edges in turn": fresh([3, 5, 3, 5, 3, 5]),
-    "from far above to far below": fresh([7, 6, 5, 4, 3, 2]),
+    "one below the threshold": fresh([3] * 5),
+    "at the threshold": fresh([4] * 5),
+    "one below the upper edge": fresh([5] * 5),
+    "both edges in turn": fresh([3, 5, 3, 5, 3]),
+    "from far above to far below": fresh([7, 6, 5, 4, 3]),
     "x' leaves and comes back": [
         Round.single(played.others[0], held=window % 3 != 1) for window, played in enumerate(fresh([3, 4, 5, 3, 4, 5]))
     ],
