@@ -126,14 +126,6 @@ def test_every_transcript_of_two_items_in_a_window(mode: str, hits: int, name: s
     assert _excess(settings, TWO_ITEMS[name])[0] <= 1e-12
 
 
-def test_windows_are_functions_of_their_state() -> None:
-    """Outcomes that are remembered by state equal those of running every window of every transcript again."""
-    settings = settings_for("hits", 0.5, 2, THRESHOLD, ZONE)
-    rounds = [Round.single(SHARED)] * 3
-    remembered = transcript_distribution(settings, rounds, True)
-    assert transcript_distribution(settings, rounds, True, remember=False) == remembered
-
-
 def test_enumeration_finds_halved_noise() -> None:
     for mode in ("hits", "hits-with-counts"):
         claimed = settings_for(mode, 0.5, 1, THRESHOLD, ZONE)
