@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-from dp_transforms.audit.mechanism import HitsClaim, Mechanism, violations_of_delta
+from dp_transforms.audit.mechanism import HitsClaim, Mechanism, violations_of_delta, with_lone_items
 from dp_transforms.audit.streams import (
     LARGEST_PASS,
     AttackStream,
@@ -163,21 +163,17 @@ def _audit_charged(mechanism: Mechanism, claim: HitsClaim, rounds: int, adds_use
 def _audit_together(
     mechanism: Mechanism, claim: HitsClaim, adding: ChargedAudit, removing: ChargedAudit
 ) -> tuple[float, float]:
-    """Lone items in the windows that the worst stream does not need, and then the stream.
-
-    One of them is published with probability p with the user, and never without. If none is, what follows is the
-    stream itself, with a loss that is lower by ``-ln(1 - p)``. So delta is ``p + (1 - p) delta_stream(epsilon -
-    ln(1 - p))``; in the other direction the stream alone attains what it attains.
-    """
+    """Lone items in the windows that the worst stream does not need, and then the stream. In the other direction the
+    stream alone attains what it attains."""
     items = mechanism.max_items_per_user
-    p = lone_delta(mechanism, items * (mechanism.horizon - adding.stream.windows))
+    before = lone_delta(mechanism, items * (mechanism.horizon - adding.stream.windows))
     alone = lone_delta(mechanism, items * mechanism.horizon)
 
     def delta(stream: AttackStream, epsilon: float) -> float:
         law = law_of(mechanism, stream)
         if not stream.adds_user:
             return law.delta(epsilon, False)
-        return max(alone, p + (1 - p) * law.delta(epsilon - math.log1p(-p), True))
+        return max(alone, with_lone_items(before, epsilon, lambda left: law.delta(left, True)))
 
     def epsilon_of(stream: AttackStream) -> float:
         if stream.adds_user and alone > claim.delta:

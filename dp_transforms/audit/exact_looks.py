@@ -23,7 +23,7 @@ from dp_transforms.audit.look_law import (
     reach_of_prices,
     static_delta,
 )
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, violations_of_delta
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, violations_of_delta, with_lone_items
 
 MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
@@ -211,24 +211,18 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
 
 
 def _together(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float:
-    """Some looks of the smallest weight at items of the user alone, and then one at an item of others.
-
-    One of the former is named with probability p with the user, and never without. If none is, what follows is one
-    look, with a loss that is lower by ``-ln(1 - p)``.
-    """
+    """Some looks of the smallest weight at items of the user alone, and then one at an item of others."""
     if not mechanism.tests_lone_items:
         return 0.0
     each = law.tail(mechanism.boundaries[0] - mechanism.looks_list.weights[0])
     best = 0.0
     for part in range(_SPLITS + 1):
         looks = mechanism.looks_list.most_paid * part // _SPLITS
-        log_none = looks * math.log1p(-min(each, 1 - 1e-16))
+        named = -math.expm1(looks * math.log1p(-min(each, 1 - 1e-16)))
         purse = int(mechanism.looks_list.purse_of(np.array(looks + 1)))
         place = mechanism.looks_list.payable(purse - looks * mechanism.looks_list.units[0])
-        rest = 0.0
-        if place is not None:
-            rest = _one_look(law, mechanism, mechanism.looks_list.weights[place], epsilon - log_none)
-        best = max(best, -math.expm1(log_none) + math.exp(log_none) * rest)
+        weight = 0 if place is None else mechanism.looks_list.weights[place]  # of which nothing can be seen
+        best = max(best, with_lone_items(named, epsilon, functools.partial(_one_look, law, mechanism, weight)))
     return best * (1 - ROUNDING)
 
 

@@ -10,7 +10,7 @@ import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -107,6 +107,15 @@ def violations_of_delta(lone_delta: float, together_delta: float, claim: Claim) 
     if together_delta > claim.delta:
         found.append(f"together they attain delta {together_delta:.4g} at epsilon {claim.epsilon:g}")
     return found
+
+
+def with_lone_items(published: float, epsilon: float, delta: Callable[[float], float]) -> float:
+    """The delta of items that the user holds alone, one of which is published with this probability, and of a stream
+    that follows, whose own delta is `delta` of an epsilon.
+
+    Without the user none of them can be. If none is, the loss of what follows is lower by ``-ln(1 - published)``.
+    """
+    return 1.0 if published >= 1 else published + (1 - published) * delta(epsilon - math.log1p(-published))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

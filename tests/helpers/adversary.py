@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from dp_transforms.audit.query_law import QueryLaw, Result
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
@@ -54,16 +54,14 @@ def transcript_distribution(
     rounds: Sequence[Round],
     with_target: bool,
     *,
-    monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor,
     paid_before: dict[int, int] | None = None,
-    remember: bool = True,
     probe_of: type[WindowProbe] = WindowProbe,
 ) -> dict[Transcript, float]:
     """Every transcript of these windows with its probability, exact except for the last digits of a float.
 
-    remember: a window's outcomes are kept for equal states (the monitor holds no state of its own; a test compares).
+    A window's outcomes are kept for equal states: the monitor holds no state of its own.
     """
-    probe = probe_of(settings, monitor=monitor)
+    probe = probe_of(settings)
     known: dict[tuple[int, int, bytes], dict[Transcript, Outcome]] = {}
     level: list[tuple[Transcript, float, MonitorState]] = [((), 1.0, state_with_hits(paid_before or {}))]
     for window, played in enumerate(rounds):
@@ -73,7 +71,7 @@ def transcript_distribution(
         following = []
         for before, probability, state in level:
             at = (window, state.hit_bound, b"".join(state.budgets.to_blobs()))
-            if not remember or at not in known:
+            if at not in known:
                 known[at] = probe.outcomes(window, holders, state, cap)
             for transcript, outcome in known[at].items():
                 if outcome.weight:

@@ -2,8 +2,7 @@
 
 As `exact_naming`, but for runs in which users pay for hits: each look has two stages, and so two uniforms. All choices
 of uniforms run at once, each on a copy of its own, with its own items and users; weights, price lists, dropped pairs,
-candidates, known items, exclusion and levels are the real code's. The prices are this module's own: a sum over three
-outcomes, in floats, at every distance that matters.
+candidates, known items, exclusion and levels are the real code's.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import scipy.special
 
+from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
+from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
 from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_domain import DomainTable
@@ -30,11 +28,10 @@ from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.look_candidates import LookCandidates
-from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import weigh_replay_with_hits
-from tests.helpers.exact_naming import ONE, Held, Law, Range, _cut, _share, _tail
-from tests.helpers.small_runs import MICROS, SECRET, batch_of
+from tests.helpers.exact_naming import ONE, ChosenDraws, Held, Law, Range, _cut, _share, _tail, law_of, pairs_of_held
+from tests.helpers.small_runs import SECRET
 
 _WORD = 1 << 64
 PURSE = 10**12
@@ -43,34 +40,6 @@ PURSE = 10**12
 # ---------------------------------------------------------------------------------------------------------------------
 # Prices of three outcomes
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def zone_price(noise: ExponentialPower, order: float, weight: int, hit_price: float, spacing: int) -> float:
-    """sup over integers m and directions of ln(sum over below, hit, above of P^a Q^(1-a) e^(-(a-1) h [hit]))/(a-1),
-    at least 0, for the rounded law of X with density e^(-|x/s|^p): Pr[Z >= m] = Pr[X >= m - 1/2]."""
-    lam = order - 1
-    reach = 12 * noise.scale
-
-    def tail(margins: np.ndarray) -> np.ndarray:
-        upper = scipy.special.gammaincc(1 / noise.shape, (np.abs(margins - 0.5) / noise.scale) ** noise.shape) / 2
-        return np.where(margins > 0, upper, 1 - upper)
-
-    def outcomes(margins: np.ndarray) -> np.ndarray:
-        """Below, hit, above, if this is the threshold less the count."""
-        above = tail(margins + spacing)
-        return np.stack([tail(1 - margins), tail(margins) - above, above])
-
-    margins = np.arange(-reach, reach)
-    sides = outcomes(margins - weight), outcomes(margins)
-    discounts = np.array([0.0, -lam * hit_price, 0.0])[:, None]
-    found = 0.0
-    for p, q in (sides, sides[::-1]):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.where(p > 0, order * np.log(p) - lam * np.log(q) + discounts, -np.inf)
-        sums = np.where((q > 0).all(axis=0), scipy.special.logsumexp(terms, axis=0), -np.inf) / lam
-        assert sums[0] < sums.max() > sums[-1] or sums.max() <= 0, "the largest one is inside"
-        found = max(found, float(sums.max()))
-    return found
 
 
 class HitPrices(NamedTuple):
@@ -103,7 +72,7 @@ def hit_prices(
     """
 
     def price(weight: int, hit_price: float) -> float:
-        return zone_price(noise, order, weight, hit_price, spacing) * (1 + 1e-9)
+        return zone_price(noise, order, weight, spacing, hit_price=hit_price) * (1 + 1e-9)
 
     poor = price(1, 0.0)  # and no look costs less
     of_look = max(price(weight, hit_price), poor)
@@ -131,20 +100,14 @@ def hit_prices(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class ChosenStages:
-    """`StreamKeys`, but for the uniforms of both stages of looks, and those of the number of items that nobody holds.
+class ChosenStages(ChosenDraws):
+    """The uniforms of both stages of looks are chosen too.
 
     passes, noises: words by copy, window and item, uint64[copies, windows, items, 2]. An item's hash is (copy, number).
     nobodys: the same, of first stages for no holders.
     """
 
-    def __init__(self, keys: StreamKeys) -> None:
-        self._keys = keys
-        self.passes = self.nobodys = self.noises = np.zeros((0, 0, 0, 2), dtype=np.uint64)
-        self.empty: Sequence[int] = ()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._keys, name)
+    passes = nobodys = noises = np.zeros((0, 0, 0, 2), dtype=np.uint64)
 
     def look_uniforms(self) -> Any:
         def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
@@ -162,17 +125,10 @@ class ChosenStages:
         copies, items = hashes.astype(np.int64).T
         return words[copies, windows, items]
 
-    def empty_item_uniforms(self) -> Any:
-        def uniforms(blocks: np.ndarray) -> np.ndarray:
-            chosen = [self.empty[window] if number == 0 else 0 for window, number in blocks.tolist()]
-            return np.array([divmod(uniform, _WORD) for uniform in chosen], dtype=np.uint64)
-
-        return uniforms
-
 
 def holders_of_replay(held: Held, settings: TrialPlan) -> ItemHolders:
     """Through the columns of a replay: events, pairs, weights and lists."""
-    parts = _pairs(held, settings, settings.schedule.horizon)
+    parts = pairs_of_held(held, settings, settings.schedule.horizon)
     return weigh_replay_with_hits(parts[0][1], settings, settings.stream_keys(SECRET)) if parts else ItemHolders.none()
 
 
@@ -181,23 +137,9 @@ def holders_of_stream(held: Held, settings: TrialPlan) -> ItemHolders:
     purses = Purses(settings, settings.stream_keys(SECRET))
     parts = [
         ItemHolders.of_terms(pairs, purses.spend_on_lists(pairs, window))
-        for window, pairs in _pairs(held, settings, windows_per_slab=1)
+        for window, pairs in pairs_of_held(held, settings, windows_per_slab=1)
     ]
     return ItemHolders.merge(parts) if parts else ItemHolders.none()
-
-
-def _pairs(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserPairs]]:
-    """All pairs, by slab."""
-    schedule, keys = settings.schedule, settings.stream_keys(SECRET)
-    log = [
-        (user, item, schedule.window_end_micros(window) - MICROS // 2)
-        for user, pairs in held.items()
-        for window, item in pairs
-    ]
-    if not log:
-        return []
-    parts = pairs_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
-    return [(slab, pairs) for slab, _, pairs in parts]
 
 
 def law_of_hits(
@@ -212,19 +154,12 @@ def law_of_hits(
 
     domain: at most one item. twice: items that are held may be drawn for once more, as if they were not; no run does.
     """
-    assert len(domain) == settings.domain_size <= 1
     labels = sorted({item for pairs in held.values() for _, item in pairs} | set(domain))
     keys = ChosenStages(settings.stream_keys(SECRET))
     cells = weigh(held, settings)
     windows = range(settings.schedule.horizon)
     looks = [_ranges(settings, _weights_of(cells, window, item), twice) for window in windows for item in labels]
-    empty = [_cut(binomial_integers(1, _tail(settings, settings.known_threshold))) if domain else [(0, ONE - 1)]]
-    law: dict[Any, Fraction] = {}
-    for drawn in itertools.product(*(empty * len(windows))):
-        for transcript, probability in _transcripts(cells, labels, looks, settings, keys, drawn, domain):
-            law[transcript] = law.get(transcript, Fraction(0)) + _share(drawn) * probability
-    assert sum(law.values()) == 1
-    return {transcript: float(probability) for transcript, probability in law.items()}
+    return law_of(settings, domain, lambda drawn: _transcripts(cells, labels, looks, settings, keys, drawn, domain))
 
 
 def _transcripts(

@@ -199,10 +199,10 @@ class Outcome:
 class WindowProbe:
     """All that one window can publish, by transcript."""
 
-    def __init__(self, settings: TrialPlan, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
+    def __init__(self, settings: TrialPlan) -> None:
         self._settings = settings
         self._keys = ChosenKeys()
-        self._monitor = monitor(settings, self._keys)  # type: ignore[arg-type]
+        self._monitor = HeavyHitterMonitor(settings, self._keys)  # type: ignore[arg-type]
         self._tails = TailIntegers(settings.hits.epsilon_per_query)
 
     def outcomes(

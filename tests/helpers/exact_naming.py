@@ -9,7 +9,7 @@ probability is its length in 2^128. The product over all looks is the law of the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -37,28 +37,18 @@ Law = dict[Any, float]
 Range = tuple[int, int]  # the first and the last of consecutive uniforms
 
 
-class ChosenUniforms:
-    """`StreamKeys`, but for the uniforms of looks, and those of the number of empty items in a window.
+class ChosenDraws:
+    """`StreamKeys`, but for the uniforms of the number of empty items in a window, and what a subclass chooses.
 
-    looks: words by copy, window and item, uint64[copies, windows, items, 2]. An item's hash is (copy, number).
     empty: by window; in a domain of one item there is no choice besides the number.
     """
 
     def __init__(self, keys: StreamKeys) -> None:
         self._keys = keys
-        self.looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
         self.empty: Sequence[int] = ()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._keys, name)
-
-    def look_uniforms(self) -> Any:
-        def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
-            assert hashes.shape == digests.shape == (len(windows), 2)
-            copies, items = hashes.astype(np.int64).T
-            return self.looks[copies, windows, items]
-
-        return uniforms
 
     def empty_item_uniforms(self) -> Any:
         def uniforms(blocks: np.ndarray) -> np.ndarray:
@@ -68,25 +58,62 @@ class ChosenUniforms:
         return uniforms
 
 
+class ChosenUniforms(ChosenDraws):
+    """looks: words by copy, window and item, uint64[copies, windows, items, 2]. An item's hash is (copy, number)."""
+
+    looks = np.zeros((0, 0, 0, 2), dtype=np.uint64)
+
+    def look_uniforms(self) -> Any:
+        def uniforms(windows: np.ndarray, hashes: np.ndarray, digests: np.ndarray) -> np.ndarray:
+            assert hashes.shape == digests.shape == (len(windows), 2)
+            copies, items = hashes.astype(np.int64).T
+            return self.looks[copies, windows, items]
+
+        return uniforms
+
+
+def law_of(
+    settings: TrialPlan,
+    domain: Sequence[str],
+    transcripts: Callable[[Sequence[Range]], Iterable[tuple[Any, Fraction]]],
+) -> Law:
+    """The probability of every transcript. domain: at most one item. transcripts: by how many empty items are drawn in
+    each window."""
+    assert len(domain) == settings.domain_size <= 1
+    empty = _cut(binomial_integers(1, _tail(settings, settings.known_threshold))) if domain else [(0, ONE - 1)]
+    law: dict[Any, Fraction] = {}
+    for drawn in itertools.product(*[empty] * settings.schedule.horizon):
+        for transcript, probability in transcripts(drawn):
+            law[transcript] = law.get(transcript, Fraction(0)) + _share(drawn) * probability
+    assert sum(law.values()) == 1
+    return {transcript: float(probability) for transcript, probability in law.items()}
+
+
+def pairs_of_held(held: Held, settings: TrialPlan, windows_per_slab: int) -> list[tuple[int, UserPairs]]:
+    """All pairs by slab, through the columns of a log."""
+    schedule, keys = settings.schedule, settings.stream_keys(SECRET)
+    log = [
+        (user, item, schedule.window_end_micros(window) - MICROS // 2)
+        for user, pairs in held.items()
+        for window, item in pairs
+    ]
+    if not log:
+        return []
+    parts = pairs_of_events(batch_of(log), schedule, keys, windows_per_slab=windows_per_slab, shards=1)
+    return [(slab, pairs) for slab, _, pairs in parts]
+
+
 def law_of_replay(held: Held, settings: TrialPlan, *, domain: Sequence[str] = ()) -> Law:
     """The probability of every transcript: what is named in each window, with levels and sizes.
 
-    All choices of uniforms run at once, each on a copy of the items of its own. domain: at most one item.
+    All choices of uniforms run at once, each on a copy of the items of its own.
     """
-    assert len(domain) == settings.domain_size <= 1
     labels = sorted({item for pairs in held.values() for _, item in pairs} | set(domain))
     keys = ChosenUniforms(settings.stream_keys(SECRET))
     totals = sums_of_replay(held, settings)
     windows = range(settings.schedule.horizon)
     looks = [_ranges(settings, totals.get((window, item), 0)) for window in windows for item in labels]
-    empty = [_cut(binomial_integers(1, _tail(settings, settings.known_threshold))) if domain else [(0, ONE - 1)]]
-    law: dict[Any, Fraction] = {}
-    for drawn in itertools.product(*(empty * len(windows))):
-        share = _share(drawn)
-        for transcript, probability in _transcripts(totals, labels, looks, settings, keys, drawn, domain):
-            law[transcript] = law.get(transcript, Fraction(0)) + share * probability
-    assert sum(law.values()) == 1
-    return {transcript: float(probability) for transcript, probability in law.items()}
+    return law_of(settings, domain, lambda drawn: _transcripts(totals, labels, looks, settings, keys, drawn, domain))
 
 
 def _transcripts(
@@ -147,23 +174,10 @@ def _share(ranges: Iterable[Range]) -> Fraction:
     return share
 
 
-def _sums(held: Held, settings: TrialPlan, keys: StreamKeys) -> ItemSums:
-    """Through the columns of a replay: events, pairs, weights."""
-    schedule = settings.schedule
-    log = [
-        (user, item, schedule.window_end_micros(window) - MICROS // 2)
-        for user, pairs in held.items()
-        for window, item in pairs
-    ]
-    if not log:
-        return ItemSums.none()
-    parts = pairs_of_events(batch_of(log), schedule, keys, windows_per_slab=schedule.horizon, shards=1)
-    return weigh_replay(UserPairs.merge([pairs for _, _, pairs in parts]), settings, keys)
-
-
 def sums_of_replay(held: Held, settings: TrialPlan) -> dict[tuple[int, str], int]:
-    """The sum of each cell, {(window, item): sum}."""
-    sums = _sums(held, settings, settings.stream_keys(SECRET))
+    """The sum of each cell of a replay, {(window, item): sum}."""
+    parts = pairs_of_held(held, settings, settings.schedule.horizon)
+    sums = weigh_replay(parts[0][1], settings, settings.stream_keys(SECRET)) if parts else ItemSums.none()
     labels = sums.table.labels.to_pylist()
     rows = zip(sums.windows.tolist(), sums.items.tolist(), sums.sums.tolist(), strict=True)
     return {(window, labels[item]): total for window, item, total in rows}

@@ -65,10 +65,10 @@ class DomainKeys(ChosenKeys):
 class DomainProbe(WindowProbe):
     """All that one window can publish. The domain: as many items as each round names, held or not."""
 
-    def __init__(self, settings: TrialPlan, *, monitor: type[HeavyHitterMonitor] = HeavyHitterMonitor) -> None:
-        super().__init__(settings, monitor=monitor)
+    def __init__(self, settings: TrialPlan) -> None:
+        super().__init__(settings)
         self._keys: DomainKeys = DomainKeys()
-        self._monitor = monitor(settings, self._keys)  # type: ignore[arg-type]
+        self._monitor = HeavyHitterMonitor(settings, self._keys)  # type: ignore[arg-type]
         size = settings.domain_size
         hashes = np.array([[0, item] for item in range(size)], dtype=np.uint64)
         self._domain = DomainTable(

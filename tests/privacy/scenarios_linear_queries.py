@@ -289,6 +289,13 @@ SCENARIOS = [
         _small(SmallDatabase, _REPLACED_OF_THREE, **_SMALL),
     ),
     Scenario(
+        "small database, fourths",
+        "SmallDatabase: weights in units of 1 / 4, and one user moves an answer by all four",
+        1.0,
+        0.0,
+        _small(SmallDatabase, ((4, 0, 0), (3, 1, 0)), queries=_FOURTHS, size=2, epsilon=1.0),
+    ),
+    Scenario(
         "small database, half the sensitivity",
         "SmallDatabase with the exponential mechanism at half of the sensitivity",
         1.0,

@@ -18,7 +18,7 @@ from tests.helpers.exact_monitor import settings_for, target_probability
 from tests.helpers.trials import changed
 
 ROUNDS = 80
-STEPS_PER_EPSILON = 40
+STEPS_PER_EPSILON = 20
 CASES = [
     ("hits", 0.25, 1),
     ("hits", 0.25, 2),

@@ -10,7 +10,6 @@ import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
     ONE,
@@ -116,12 +115,3 @@ def test_three_items_are_three_independent_coins(mode: str) -> None:
     assert len(chances) == 8
     for named, chance in chances.items():
         assert chance == pytest.approx(share ** len(named) * (1 - share) ** (3 - len(named)), rel=1e-12)
-
-
-def test_the_probe_runs_the_real_monitor() -> None:
-    class Deaf(HeavyHitterMonitor):
-        def close_window(self, window, candidates, state):  # type: ignore[no-untyped-def]
-            return None, super().close_window(window, candidates, state)[1]
-
-    settings = settings_for("hits-with-counts", 0.5, 1, THRESHOLD, ZONE, domain_size=1)
-    assert [*DomainProbe(settings, monitor=Deaf).outcomes(0, [[]], state_with_hits({}), 9)] == [()]

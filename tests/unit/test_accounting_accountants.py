@@ -52,9 +52,9 @@ def test_a_curve_that_falls_and_its_inverse(accountant: Accountant) -> None:
     assert epsilons == sorted(epsilons)
 
 
-@pytest.mark.parametrize("epsilon_per_query", [0.01, 0.1, 0.5, 1.5])
-@pytest.mark.parametrize("hits", [1, 5, 40])
-@pytest.mark.parametrize("share", [1.0, 0.86, 0.3])
+@pytest.mark.parametrize("epsilon_per_query", [0.01, 0.3, 1.5])
+@pytest.mark.parametrize("hits", [1, 40])
+@pytest.mark.parametrize("share", [1.0, 0.3])
 def test_the_order_of_the_bounds(epsilon_per_query: float, hits: int, share: float) -> None:
     """static adversary <= game <= exact tail <= closed form, and game <= Renyi; a cap lowers the game further."""
     q = share * not_prior_probability(epsilon_per_query)

@@ -72,22 +72,6 @@ def test_misprint_of_theorem_b4() -> None:
     assert ClosedFormAccountant(epsilon_per_query, q, hits).epsilon(delta) == pytest.approx(3.78, abs=0.005)
 
 
-def test_monotone_in_every_argument() -> None:
-    def delta(epsilon_per_query: float = 0.2, share: float = 0.8, hits: int = 5, epsilon: float = 3.0) -> float:
-        # The same q throughout, or a larger epsilon_per_query would come with a smaller one.
-        return charging_game_delta(epsilon_per_query, share / (math.exp(0.4) + 1), hits, epsilon)
-
-    def rising(values: list[float]) -> bool:
-        return all(a < b for a, b in itertools.pairwise(values))
-
-    assert rising([delta(epsilon_per_query=e) for e in (0.05, 0.1, 0.2, 0.3, 0.4)])
-    assert rising([delta(hits=k) for k in (1, 2, 3, 5, 10, 50)])
-    assert rising([delta(epsilon=e) for e in (6.0, 4.0, 3.0, 1.0, 0.1, 0.0)])
-    assert rising([delta(share=s) for s in (1.0, 0.99, 0.8, 0.4, 0.1)])
-    epsilons = [GameAccountant(0.2, 0.4, 5).epsilon(d) for d in (0.1, 1e-3, 1e-6, 1e-9, 1e-12)]
-    assert rising(epsilons)
-
-
 def test_all_hits_from_one_pass() -> None:
     deltas = charging_game_deltas(0.1, 0.45, 12, 3.0)
     assert len(deltas) == 12

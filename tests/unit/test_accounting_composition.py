@@ -15,7 +15,6 @@ from dp_transforms.accounting.composition import (
     smallest_safe_argument,
 )
 from dp_transforms.accounting.target_charging import (
-    ExactTailAccountant,
     _chernoff_tail,
     calls_exceed_probability,
 )
@@ -68,15 +67,6 @@ def test_solver_survives_jumps() -> None:
     assert 3.0 <= found <= 3.0 * (1 + 1e-5)
 
 
-def test_calls_exceed_probability_by_counting() -> None:
-    q, hits = 0.3, 3
-    for calls in (0, 2, 3, 10, 40):
-        exact = sum(math.comb(calls, k) * q**k * (1 - q) ** (calls - k) for k in range(hits))
-        found = float(calls_exceed_probability(np.array([calls]), hits, q)[0])
-        assert exact <= found * (1 + 1e-12)
-        assert found == pytest.approx(exact, rel=1e-8)
-
-
 def test_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
     """``Pr[Binomial(floor(r), q) < hits] <= exp(-alpha^2 hits / (2 (1 + alpha)))`` at ``r = (1 + alpha) hits / q``."""
     for q in (0.499, 0.3, 0.05):
@@ -88,18 +78,3 @@ def test_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
             whole = calls_exceed_probability(np.floor(calls).astype(np.int64), hits, q)
             assert (whole <= bound * (1 + 1e-9)).all()
             assert (_chernoff_tail(np.array([0.0, hits / q / 2]), hits, q) == 1.0).all(), "nothing below the mean"
-
-
-def test_a_planted_chernoff_tail_is_seen() -> None:
-    """The twin of the test above: far from the mean, 2.5 times the exponent is more than the tail allows."""
-    calls = np.linspace(10.0, 200.0, 200) / 0.3
-    whole = calls_exceed_probability(np.floor(calls).astype(np.int64), 10, 0.3)
-    assert (whole > _chernoff_tail(calls, 10, 0.3) ** 2.5).any()
-
-
-def test_exact_tail_tries_every_cut() -> None:
-    best = min(
-        float(calls_exceed_probability(np.array([r]), 4, 0.4)[0]) + optimal_composition_delta(0.3, r, 2.0)
-        for r in range(1, 200)
-    )
-    assert ExactTailAccountant(0.3, 0.4, 4).delta(2.0) == pytest.approx(best, rel=1e-12)

@@ -21,20 +21,13 @@ from dp_transforms.accounting.composition import (
 from dp_transforms.accounting.kms21_accountant import (
     ThresholdMonitorAccountant,
     _delta,
-    _epoch_counts,
     _failure,
-    _round_noise,
-    _six_digits_down,
     check_monitor_noise,
 )
 from dp_transforms.accounting.mixed_charging import (
     delta_from_divergences,
     epsilon_from_divergences,
     target_charge,
-)
-from dp_transforms.accounting.target_charging import (
-    ClosedFormAccountant,
-    ExactTailAccountant,
 )
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.plan import Plan
@@ -43,50 +36,11 @@ from dp_transforms.plan.records import MOST_HITS, check_hits
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
 
-CUTS = 2000
 DIGITS = 1e-13
 
 
 def exactly(value: float, digits: float = DIGITS) -> object:
     return pytest.approx(value, rel=digits, abs=0)
-
-
-def chernoff(calls: float, hits: int, q: float) -> float:
-    alpha = max(0.0, calls * q / hits - 1)
-    return math.exp(-(alpha**2) * hits / (2 * (1 + alpha)))
-
-
-def cuts(least: float, most: float) -> list[float]:
-    return [least * (most / least) ** (at / (CUTS - 1)) for at in range(CUTS)]
-
-
-# The first two cut where advanced composition ends, the third where basic composition does, since its epsilon is large.
-@pytest.mark.parametrize(
-    ("each", "q", "hits", "epsilon"), [(0.1, 0.475, 5, 3.0), (0.3, 0.2, 2, 9.0), (2.5, 0.05, 1, 300.0)]
-)
-def test_the_closed_form_by_hand(each: float, q: float, hits: int, epsilon: float) -> None:
-    best = 1.0
-    for calls in cuts(hits / q, max(2 * epsilon / each**2, epsilon / each)):
-        left = max(0.0, epsilon - calls * each**2 / 2)
-        composed = 0.0 if calls * each <= epsilon else math.exp(-(left**2) / (2 * calls * each**2))
-        best = min(best, (chernoff(calls, hits, q) + composed) * (1 + ROUNDING))
-    assert 0 < best < 1
-    assert ClosedFormAccountant(each, q, hits).delta(epsilon) == exactly(best, 1e-11)
-
-
-@pytest.mark.parametrize(
-    ("each", "q", "hits", "delta"), [(0.1, 0.475, 5, 1e-8), (0.01, 0.3, 40, 1e-3), (4, 0.01, 1, 0.1)]
-)
-def test_the_epsilon_of_the_closed_form_by_hand(each: float, q: float, hits: int, delta: float) -> None:
-    log_term = math.log(1 / delta) / hits
-    least = (1 + log_term + math.sqrt(log_term**2 + 2 * log_term)) * hits / q
-    best = math.inf
-    for calls in cuts(least, 2 * least):
-        left = delta - chernoff(calls, hits, q) * (1 + ROUNDING)
-        if left > 1e-9 * delta:
-            advanced = calls * each**2 / 2 + each * math.sqrt(2 * calls * math.log(1 / left))
-            best = min(best, min(calls * each, advanced) * (1 + ROUNDING))
-    assert ClosedFormAccountant(each, q, hits).epsilon(delta) == exactly(best, 1e-11)
 
 
 @pytest.mark.parametrize(
@@ -198,15 +152,6 @@ def test_what_is_converted_is_rounded_toward_more_noise() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_the_epochs_that_are_tried() -> None:
-    """So many hits in each of them, and never one alone."""
-    assert _epoch_counts(1) == _epoch_counts(3) == [1]
-    assert _epoch_counts(4) == [1, 2]
-    assert _epoch_counts(48) == [1, 2, 4, 8, 16]
-    assert _epoch_counts(50) == [1, 3, 5, 9, 17]
-    assert _epoch_counts(10**6) == [1, 41667, 83334], "and no more than are worth a try"
-
-
 def test_the_price_of_a_monitor_by_hand() -> None:
     shift, hits = 1e-3, 4
     for epsilon in (0.5, 0.7, 2.0):
@@ -215,49 +160,6 @@ def test_the_price_of_a_monitor_by_hand() -> None:
         assert _delta(shift, hits, 1, epsilon) == exactly(min(1.0, 3 * d * (1 + ROUNDING)), 1e-11)
     assert _failure(shift, hits, 0.0) == exactly(1 + ROUNDING)
     assert _delta(shift, hits, 7, 0.0) == 1.0, "composition says nothing at epsilon 0"
-
-
-def test_the_price_of_epochs_is_at_the_point_where_both_parts_are_equal() -> None:
-    shift, hits, epochs, epsilon = 2e-5, 1000, 84, 1.5
-
-    def failures(loss: float) -> float:
-        return 3 * epochs * _failure(shift, hits / epochs, loss)
-
-    low, high = epsilon / epochs, epsilon
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if failures(middle) > optimal_composition_delta(middle, epochs, epsilon) else (low, middle)
-        )
-    wanted = (failures(high) + optimal_composition_delta(high, epochs, epsilon)) * (1 + ROUNDING)
-    assert 1e-12 < wanted < 0.5
-    assert _delta(shift, hits, epochs, epsilon) == exactly(wanted, 1e-11)
-
-
-@pytest.mark.parametrize("grid", [1, 3])
-def test_the_noise_of_a_monitor_by_hand(grid: int) -> None:
-    noise = _round_noise(12_345.6789, 3.0, 0.01, 20, grid)
-    narrow = 8.10000e-05 if grid == 1 else 2.70000e-05
-    assert noise.narrow_epsilon == exactly(narrow), "1 / (scale grid), rounded down to six digits"
-    assert noise.cap == math.ceil(math.log(1 / (narrow * grid)) / narrow)
-    assert noise.wide_epsilon == _six_digits_down(1 / (10 * noise.cap))
-    assert (noise.grid, noise.hits) == (grid, 20)
-
-
-def test_noise_that_is_not_enough_grows_by_a_millionth() -> None:
-    """Until the next of its six digits: nobody pays for more."""
-    hits, epsilon = 20, 1.0
-    first = _round_noise(3000.0, epsilon, 1.0 - 1e-6, hits, 1)
-    noises = {"wide_epsilon": first.wide_epsilon, "narrow_epsilon": first.narrow_epsilon, "cap": first.cap}
-    exact = ThresholdMonitorAccountant(**noises, hits=hits).delta(epsilon)  # type: ignore[arg-type]
-    more = _round_noise(3000.0, epsilon, exact, hits, 1)
-    assert first.narrow_epsilon * (1 - 1e-5) < more.narrow_epsilon < first.narrow_epsilon
-
-
-def test_six_digits_are_kept_and_rounded_down() -> None:
-    for value, wanted in ((0.123456789, 0.123456), (1.99999951e-9, 1.99999e-9), (7654321.0, 7654320.0)):
-        assert _six_digits_down(value) == exactly(wanted, 1e-15)
-    assert _six_digits_down(0.125) == exactly(0.124999), "what is six digits already may lose one of the last: safe"
 
 
 def test_the_smallest_cap_is_the_one_whose_tail_is_small_enough() -> None:
@@ -322,10 +224,3 @@ def test_a_policy_is_worth_no_more_than_1_and_no_less_than_stopping(hit: float, 
     wanted = np.full(size, value) if value is not None else lattice.stop_value
     middle = slice(1, -1)  # at the ends the walk leaves the lattice, where it is worth 1
     assert np.array_equal(found[middle][: size // 2], wanted[middle][: size // 2])
-
-
-def test_a_tail_that_proves_nothing_is_1() -> None:
-    """Each call loses as much as may be lost in all: every cut adds up to more than 1."""
-    for each, q, hits in ((6.0, 0.002, 5), (3.0, 0.04, 9)):
-        assert ExactTailAccountant(each, q, hits).delta(0.0) == 1.0
-    assert ExactTailAccountant(0.1, 0.475, 5).delta(0.0) < 1.0

@@ -14,11 +14,10 @@ import pytest
 
 from dp_transforms.audit.payments import PaymentAudit, audit_payments
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names, scene_of_design
-from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items, paced_weights
+from dp_transforms.audit.scenes import SceneWeights, empty_purse_trials, known_items, new_items
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.pace import Pace
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET
 from tests.helpers.trials import changed
@@ -115,29 +114,6 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     worst = scene_of_design(_design(), mechanism)
     others = SceneWeights.of_scene(worst, mechanism, 3600).sum_of(worst.cells[0], with_user=False)
     assert worst.threshold - others == _design().margin
-
-
-@pytest.mark.parametrize("slide_seconds", [3600, 86_400])
-def test_the_pace_of_scenes_is_that_of_the_real_purses(slide_seconds: int) -> None:
-    """Two implementations of docs/guarantee.md, "Weights"."""
-    settings = run_settings(audited_plan())
-    mechanism, _ = mechanism_and_claim(audited_plan())
-    looks = {1: 1, 2: 2, 5: 1}
-    schedule = dataclasses.replace(settings.schedule, slide_seconds=slide_seconds, window_seconds=slide_seconds)
-    horizon = schedule.horizon if slide_seconds == 3600 else 1
-    if horizon == 1:
-        looks = {0: 3}
-    pace = Pace(changed(settings, schedule=schedule)) if horizon > 1 else None
-    wanted = paced_weights(mechanism, looks, windows=horizon, slide_seconds=slide_seconds)
-    if pace is None:
-        assert wanted == {0: mechanism.looks_list.replay_weight(3)}
-        return
-    left, before = settings.looks.purse, 0
-    for window, number in looks.items():
-        chosen = pace.choose(*(np.array([value]) for value in (number, left, before, min(looks))), window)
-        assert chosen.weights.tolist() == [wanted[window]]
-        left -= int(chosen.units[0]) * number
-        before += number
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from typing import Any
 
 import pytest
 
-from dp_transforms.accounting.charging_game import capped_game_delta
-from dp_transforms.accounting.target_charging import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.target_charging import (
     ConditionalRelease,
@@ -96,60 +93,6 @@ def test_a_score_that_raises_is_charged_as_all_hits() -> None:
     with pytest.raises(ZeroDivisionError):
         OneShotTopK(charging, 2, score=lambda result: 1 // (result - 5)).ask([_Fixed(5), _Fixed(6), _Fixed(7)])
     assert limit.used == 2
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A hit is worth epsilon, not 2 epsilon (docs/guarantee.md, "Theorem of kept results")
-# ---------------------------------------------------------------------------------------------------------------------
-
-Shown = tuple[float, float]  # of one draw: the share of K_0, and of K_1, that its targets have covered so far
-
-
-def _best_adversary(epsilon_per_query: float, hits: int, draws: int, epsilon: float, steps: tuple[float, ...]) -> float:
-    """delta of the best adversary that widens the targets of several draws, in any order and depending on all results.
-
-    Published outcomes of K_0 and K_1 differ: the worst computation. Two choices at each state: which draw,
-    and how far its target now covers either side, in `steps`. It may stop at any time.
-    """
-    p = 1 / (1 + math.exp(-epsilon_per_query))
-
-    def masses(shown: Shown) -> tuple[float, float]:
-        """Probability that the draw is still hidden, with and without the user."""
-        hidden0, hidden1 = 1 - shown[0], 1 - shown[1]
-        return p * hidden1 + (1 - p) * hidden0, (1 - p) * hidden1 + p * hidden0
-
-    @functools.cache
-    def value(hidden: tuple[Shown, ...], left: int, ups: int) -> float:
-        loss = ups * epsilon_per_query + sum(math.log(x / y) for x, y in map(masses, hidden))
-        best = max(0.0, 1 - math.exp(epsilon - loss))
-        if not left:
-            return best
-        for index, shown in enumerate(hidden):
-            others = hidden[:index] + hidden[index + 1 :]
-            for wider in itertools.product(steps, repeat=2):
-                if wider == shown or wider[0] < shown[0] or wider[1] < shown[1]:
-                    continue
-                now, _ = masses(shown)
-                up, down = p * (wider[1] - shown[1]) / now, (1 - p) * (wider[0] - shown[0]) / now
-                total = up * value(others, left - 1, ups + 1) + down * value(others, left - 1, ups - 1)
-                if up + down < 1 - 1e-12:
-                    total += (1 - up - down) * value(tuple(sorted([*others, wider])), left, ups)
-                best = max(best, total)
-        return best
-
-    return value(((0.0, 0.0),) * draws, hits, 0)
-
-
-@pytest.mark.parametrize("epsilon_per_query", [0.3, 1.0, 2.0])
-@pytest.mark.parametrize(("hits", "draws"), [(1, 3), (2, 4), (3, 4)])
-def test_widening_targets_bit_by_bit_gains_nothing(epsilon_per_query: float, hits: int, draws: int) -> None:
-    """Here the best adversary that revises attains the capped game (in general, the game without its vertex (q, q))."""
-    for share in (0.3, 0.6, 0.9):
-        epsilon = share * draws * epsilon_per_query
-        q = not_prior_probability(epsilon_per_query)
-        game = capped_game_delta(epsilon_per_query, q, hits, draws, epsilon)
-        for steps in ((0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 0.9, 1.0)):
-            assert _best_adversary(epsilon_per_query, hits, draws, epsilon, steps) == pytest.approx(game, rel=1e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 
-from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource, SecretNoise
+from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
 from dp_transforms.mechanisms.papers.private_computation import (
-    FiniteMechanism,
-    NoisyZoneTest,
     NotPrior,
     OwnTarget,
     TwoRuns,
-    exponential_choice,
 )
-from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
-from tests.helpers.branching import exact_law
 from tests.helpers.scripted import Scripted
-
-COUNT = LinearQuery([1])
 
 
 def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
@@ -38,16 +29,6 @@ def test_only_hits_are_charged_and_the_last_one_ends_it() -> None:
         with pytest.raises(Halted):
             charging.ask(computation, NotPrior(0))
     assert computation.runs == 5, "a refused call does not touch the data"
-
-
-def test_a_prior_of_its_own_for_each_call_pays_for_change_only() -> None:
-    limit = HitLimit(1, epsilon=0.5)
-    charging = TargetCharging(None, limit)
-    computation = Scripted(["a", "b", "c", "x"])
-    assert [charging.ask(computation, NotPrior(prior)) for prior in "abc"] == ["a", "b", "c"]
-    assert limit.used == 0
-    assert charging.ask(computation, NotPrior("d")) == "x"
-    assert limit.used == 1
 
 
 def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run() -> None:
@@ -65,19 +46,6 @@ def test_a_delta_that_does_not_fit_is_refused_before_anything_is_run() -> None:
     with pytest.raises(Halted):
         charging.ask(dataclasses.replace(cheaper, delta=1e-15), NotPrior(0))
     assert charging.ask(Scripted([3]), NotPrior(0)) == 3  # pure computations go on
-
-
-def test_worse_calls_than_the_limit_was_built_for_are_errors_and_better_ones_are_not() -> None:
-    charging = TargetCharging(None, HitLimit(5, epsilon=0.5))
-    worse = Scripted([0], epsilon=0.6)
-    with pytest.raises(ValueError, match=r"at most 0\.5"):
-        charging.ask(worse, NotPrior(0))
-    assert worse.runs == 0
-    assert charging.ask(Scripted([1], epsilon=0.4), NotPrior(0)) == 1
-    zone = NoisyZoneTest(COUNT, 5, zone_width=1, epsilon=0.4)
-    with pytest.raises(ValueError, match="smallest q"):  # (1 - e^-0.4)/(e^0.4 + 1) < 1/(e^0.5 + 1)
-        charging.ask(zone, zone.target)
-    assert TargetCharging([5], HitLimit(5, epsilon=0.5, target_probability=0.1)).ask(zone, zone.target) is not None
 
 
 def test_two_runs_pay_both_deltas_and_are_hit_when_they_differ() -> None:
@@ -217,20 +185,6 @@ def test_a_limit_that_once_refused_cannot_vouch_for_what_follows() -> None:
     charging.ask(Scripted([1], epsilon=0.3), [NotPrior(0), NotPrior(0)])
     with pytest.raises(Halted):  # the first limit would admit it, but not the first call
         charging.ask(Scripted([0], epsilon=0.3), [NotPrior(0), NotPrior(0)])
-
-
-def test_finite_mechanisms() -> None:
-    votes = exponential_choice(("a", "b"), lambda counts: counts, epsilon=2.0, sensitivity_units=2)
-    law = exact_law(lambda noise: votes.run([3, 1], noise))
-    assert law["a"] / law["b"] == pytest.approx(math.exp(2.0 * 2 / 4))
-    with pytest.raises(ValueError, match="2 weights"):
-        votes.run([1, 2, 3], SecretNoise(bytes(32)))
-    for outcomes in ((), ("a", "a"), ("a", "boundary"), (None,), ["a"]):
-        with pytest.raises(ValueError, match="outcomes"):
-            FiniteMechanism(outcomes, lambda data: [1, 1], 0.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="sensitivity"):
-        exponential_choice(("a", "b"), lambda counts: counts, epsilon=2.0, sensitivity_units=0)
-    assert NotPrior("a").probability(votes) == pytest.approx(1 / (np.exp(2.0) + 1))
 
 
 @dataclasses.dataclass(frozen=True)

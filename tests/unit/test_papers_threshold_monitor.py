@@ -6,12 +6,13 @@ import math
 import random
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.papers.individual_charging import IndividualCharging
 from dp_transforms.mechanisms.papers.noise_source import NoiseSource, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving
+from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
 from dp_transforms.mechanisms.release_rule import Release
 from tests.helpers.threshold_monitors import SMALL, key
 
@@ -99,6 +100,14 @@ def test_individual_charging_does_what_is_printed(zone: int | None, grid: int) -
     assert len(found) == (2 if zone is None else 3)
     assert [bool(active) for active in stream.active()] == [paid < 3 for paid in plain.counters.values()]
     assert not stream.active().all()
+
+
+def test_a_user_pays_until_the_limit_and_is_removed_for_ever() -> None:
+    counters = UserCounters(3, limit=4)
+    for _ in range(3):
+        counters.charge(np.array([3, 1, 0]))
+    assert counters.paid().tolist() == [6, 3, 0], "the last payment may pass the limit; then there is none"
+    assert counters.active().tolist() == [False, True, True]
 
 
 def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_change() -> None:

@@ -101,6 +101,11 @@ class OwnTarget:
         return self.q
 
 
+def _noisy(query: Query, epsilon: float, data: Any, noise: NoiseSource) -> int:
+    """The answer with the noise of this epsilon, in units."""
+    return query.answer(data) + noise.discrete_laplace(epsilon_per_unit(epsilon, query.sensitivity))
+
+
 @dataclasses.dataclass(frozen=True)
 class NoisyAnswer:
     """The answer to a query with discrete Laplace noise, in units of ``1 / grid``.
@@ -121,9 +126,7 @@ class NoisyAnswer:
         epsilon_per_unit(self.epsilon, self.query.sensitivity)
 
     def run(self, data: Any, noise: NoiseSource) -> int:
-        return int(
-            self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
-        )
+        return int(_noisy(self.query, self.epsilon, data, noise))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +158,7 @@ class NoisyTest:
         return NotPrior(False)
 
     def run(self, data: Any, noise: NoiseSource) -> bool:
-        noisy = self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
-        return bool(noisy >= units_up(self.threshold, self.query.grid))
+        return bool(_noisy(self.query, self.epsilon, data, noise) >= units_up(self.threshold, self.query.grid))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,9 +199,7 @@ class NoisyZoneTest:
     def run(self, data: Any, noise: NoiseSource) -> str:
         grid = self.query.grid
         rule = BetweenThresholds(units_up(self.threshold, grid), units_up(self.zone_width, grid))
-        release = rule(
-            self.query.answer(data) + noise.discrete_laplace(epsilon_per_unit(self.epsilon, self.query.sensitivity))
-        )
+        release = rule(_noisy(self.query, self.epsilon, data, noise))
         return "below" if release is None or release.zone is None else release.zone
 
 
