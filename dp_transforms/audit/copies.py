@@ -25,6 +25,7 @@ from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
@@ -196,37 +197,45 @@ Named = tuple[Whole, Whole, Whole, Whole]
 def _name_pairs(
     pairs: ItemPairs | UserPairs, plan: TrialPlan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
 ) -> Iterator[Named]:
-    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
+    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream.
+
+    The last stage goes window by window in a replay, too, so that what it carries is stored and read.
+    """
     stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
-    works = [stage.work(plan, keys, domain) for stage in stages]
+    users, items, windows = (stage.work(plan, keys, domain) for stage in stages)
+    last, counts = Carried(windows), collections.Counter[str]()
+    for span, found in _found(pairs, users, items, in_order=in_order):
+        if isinstance(found, NamedItems):  # which the last stage publishes as they are
+            yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
+            continue
+        for window in range(span.first, span.end):
+            here = found.select(np.flatnonzero(found.windows == window))
+            last.over_to(window)
+            for _, report in windows.advance(last.state, [here], Span(window, window + 1), counts):
+                columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
+                yield tuple(np.array(columns, dtype=np.int64).T)
+            last.keep(Span(window, window + 1))
+
+
+def _found(
+    pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, in_order: bool
+) -> Iterator[tuple[Span, NamedItems | ItemHolders]]:
+    """What the first two stages find."""
+    horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
     if not in_order:
-        span = Span(0, plan.schedule.horizon)
-        yield from _named_in(span, pairs, works, [work.load(RunPart(0, span.end), None, span) for work in works])
+        span = Span(0, horizon)
+        of_users, of_items = (work.load(RunPart(0, horizon), None, span) for work in (users, items))
+        yield span, items.advance(of_items, [users.advance(of_users, pairs, span, counts)], span, counts)
         return
-    carried = [Carried(work) for work in works]
-    for window in range(plan.schedule.horizon):
+    purses, known = Carried(users), Carried(items)
+    for window in range(horizon):
         span = Span(window, window + 1)
-        for each in carried:
-            each.over_to(window)
-        yield from _named_in(span, pairs.select(pairs.windows == window), works, [each.state for each in carried])
-        for each in carried:
-            each.keep(span)
-
-
-def _named_in(
-    span: Span, pairs: ItemPairs | UserPairs, works: Sequence[StageWork], states: Sequence[Any]
-) -> Iterator[Named]:
-    """The three stages through a span."""
-    counts: collections.Counter[str] = collections.Counter()
-    users, items, windows = zip(works, states, strict=True)
-    sent = users[0].advance(users[1], pairs, span, counts)
-    found = items[0].advance(items[1], [sent], span, counts)
-    if isinstance(found, NamedItems):  # which the last stage publishes as they are
-        yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
-        return
-    for window, report in windows[0].advance(windows[1], [found], span, counts):
-        columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
-        yield tuple(np.array(columns, dtype=np.int64).T)
+        purses.over_to(window)
+        known.over_to(window)
+        sent = users.advance(purses.state, pairs.select(pairs.windows == window), span, counts)
+        yield span, items.advance(known.state, [sent], span, counts)
+        purses.keep(span)
+        known.keep(span)
 
 
 class Carried:
