@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import pathlib
-import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +23,7 @@ from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
@@ -32,10 +31,7 @@ from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
-from dp_transforms.runs.state_file import StateFile, write_state
-from dp_transforms.runs.state_header import PartRecord, StateHeader
+from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.stage import Span, StageWork
 
@@ -43,7 +39,6 @@ Users = npt.NDArray[np.uint64]
 
 FIRST_OTHER = 1 << 40  # the ids of other holders are at least this, those of x' below
 _PAIRS_AT_ONCE = 300_000
-_KEY = bytes(32)  # of the seal: the file is gone as soon as it was read
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -196,84 +191,42 @@ Named = tuple[Whole, Whole, Whole, Whole]
 def _name_pairs(
     pairs: ItemPairs | UserPairs, plan: TrialPlan, keys: StreamKeys, domain: DomainTable | None, *, in_order: bool
 ) -> Iterator[Named]:
-    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream."""
-    stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
-    works = [stage.work(plan, keys, domain) for stage in stages]
-    if not in_order:
-        span = Span(0, plan.schedule.horizon)
-        yield from _named_in(span, pairs, works, [work.load(RunPart(0, span.end), None, span) for work in works])
-        return
-    carried = [Carried(work) for work in works]
-    for window in range(plan.schedule.horizon):
-        span = Span(window, window + 1)
-        for each in carried:
-            each.over_to(window)
-        yield from _named_in(span, pairs.select(pairs.windows == window), works, [each.state for each in carried])
-        for each in carried:
-            each.keep(span)
+    """What is named of these pairs by the stages of a run: as a replay, or window by window as a stream.
 
-
-def _named_in(
-    span: Span, pairs: ItemPairs | UserPairs, works: Sequence[StageWork], states: Sequence[Any]
-) -> Iterator[Named]:
-    """The three stages through a span."""
-    counts: collections.Counter[str] = collections.Counter()
-    users, items, windows = zip(works, states, strict=True)
-    sent = users[0].advance(users[1], pairs, span, counts)
-    found = items[0].advance(items[1], [sent], span, counts)
-    if isinstance(found, NamedItems):  # which the last stage publishes as they are
-        yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
-        return
-    for window, report in windows[0].advance(windows[1], [found], span, counts):
-        columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
-        yield tuple(np.array(columns, dtype=np.int64).T)
-
-
-class Carried:
-    """The state of a stage before the next window of a stream, as a real run stores it.
-
-    Before every other window a part of the run ends: the state goes through the cells and the file that parts hand
-    over. Before the others it is read from what a worker keeps.
-    is_refused: whether a reader has refused what was stored. It is then carried on as it was, and audited all the same.
+    The last stage goes window by window in a replay, too, so that what it carries is stored and read.
     """
+    stages = stages_of(plan, None, is_replay=not in_order)  # type: ignore[arg-type]
+    users, items, windows = (stage.work(plan, keys, domain) for stage in stages)
+    last, counts = Carried(windows), collections.Counter[str]()
+    for span, found in _found(pairs, users, items, in_order=in_order):
+        if isinstance(found, NamedItems):  # which the last stage publishes as they are
+            yield found.windows, numbers_of(found.table, found.items), found.levels, found.at_least_users
+            continue
+        for window in range(span.first, span.end):
+            here = found.select(np.flatnonzero(found.windows == window))
+            last.over_to(window)
+            for _, report in windows.advance(last.state, [here], Span(window, window + 1), counts):
+                columns = [(window, int(each.item), each.level, each.at_least_users) for each in report.heavy_hitters]
+                yield tuple(np.array(columns, dtype=np.int64).T)
+            last.keep(Span(window, window + 1))
 
-    def __init__(self, work: StageWork) -> None:
-        self._work = work
-        self._kept: list[tuple[Kind, bytes]] = []
-        self._is_of_part = False
-        self.state: Any = None
-        self.is_refused = False
 
-    def over_to(self, window: int, columns: UserPairs | None = None) -> None:
-        """Reads the state for this window. columns: all that comes in it; None: whoever may come."""
-        try:
-            is_of_part = window > 0 and window % 2 == 0
-            self.state = self._of_part(window, columns) if is_of_part else self._work.read(self._kept, window)
-            self._is_of_part = is_of_part
-        except ValueError:
-            self.is_refused = True
-
-    def keep(self, span: Span) -> None:
-        """Stores what this span has changed."""
-        cells = self._work.cells(self.state) if self._is_of_part else self._work.changed(self.state, span)
-        self._kept += cells
-
-    def _of_part(self, window: int, columns: UserPairs | None) -> Any:
-        plan, keys = self._work.plan, self._work.keys
-        digits = "0" * 64
-        run = (plan.fingerprint, keys.stream, "audit", digits)
-        parts = (PartRecord(0, window, digits, "report"),)
-        header = StateHeader("plan", *run, user_field="user", item_field="item", parts=parts)
-        with tempfile.TemporaryDirectory() as folder:
-            path = str(pathlib.Path(folder) / "state")
-            write_state(path, header, self._joined(window - plan.known_for), _KEY)
-            part = RunPart(window, window + 1, path, StateFile(path).fingerprint)
-            return self._work.load(part, columns, Span(window, window + 1))
-
-    def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:
-        cells: dict[tuple[Kind, int], list[memoryview]] = {}
-        for kind, bucket, cell in map(unpack_cell, pack_by_bucket(self._kept)):
-            cells.setdefault((kind, bucket), []).append(cell)
-        for (kind, bucket), of_place in sorted(cells.items(), key=lambda each: each[0]):
-            for joined in join_cells(kind, of_place, named_from=named_from):
-                yield kind, bucket, joined
+def _found(
+    pairs: ItemPairs | UserPairs, users: StageWork, items: StageWork, *, in_order: bool
+) -> Iterator[tuple[Span, NamedItems | ItemHolders]]:
+    """What the first two stages find."""
+    horizon, counts = users.plan.schedule.horizon, collections.Counter[str]()
+    if not in_order:
+        span = Span(0, horizon)
+        of_users, of_items = users.read([], 0), items.read([], 0)
+        yield span, items.advance(of_items, [users.advance(of_users, pairs, span, counts)], span, counts)
+        return
+    purses, known = Carried(users), Carried(items)
+    for window in range(horizon):
+        span = Span(window, window + 1)
+        purses.over_to(window)
+        known.over_to(window)
+        sent = users.advance(purses.state, pairs.select(pairs.windows == window), span, counts)
+        yield span, items.advance(known.state, [sent], span, counts)
+        purses.keep(span)
+        known.keep(span)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dp_transforms.audit.copies import (
-    Carried,
     Rows,
     all_counted,
     item_pairs_of,
@@ -35,6 +34,7 @@ from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
 
