@@ -22,7 +22,7 @@ from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
 from dp_transforms.plan.looks_calibration import LooksChoices, calibrate_looks
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
 from dp_transforms.plan.records import Budget, Counts, Domain, Hits, Known, KnownDomain, Looks, PaidHits, Rounds, Shares
-from dp_transforms.plan.rounds import RoundTerms, terms_of_round
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -307,8 +307,12 @@ class Plan(Record):
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
-        if users did not pay for counts. With hits: while none of the users is excluded.
+        if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
+        is held in this window alone; known: one that was named in its block.
         """
+        if self.rounds is not None:
+            first = None if known else self.threshold
+            return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
         threshold = self.known_threshold if known else self.threshold
         counts = None if without_counts else self.counts
         reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dp_transforms.accounting.purse.open_threshold import size_margin, smallest_open_threshold
+from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
@@ -27,6 +27,7 @@ _OPEN_PERCENT = 10  # of a purse
 _PERCENTS = (5, 20, 100)  # of what is left
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
+_LIKELY_DRAWN = 10**6
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
 _REFUSED = ("hits_per_user", "counts_for", "known_items", "forget_after", "known_error")
@@ -48,10 +49,24 @@ def terms_of_round(looks: Looks, rounds: Rounds, number: int, drawn: int, users:
     paid = rounds.units[number]
     count = int(np.searchsorted(looks.units, paid, side="right"))
     weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
-    error = min(_LARGEST_ERROR, rounds.false_names / max(1, drawn))
     size_error = looks.size_error / (len(rounds.units) - 1)
     likely_noise = size_margin(looks.noise, weights, paid / units, size_error, users, drawn)
-    return RoundTerms(looks.noise.smallest_margin(error), likely_noise, int(weights[-1]))
+    return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, int(weights[-1]))
+
+
+def threshold_of_round(looks: Looks, rounds: Rounds, drawn: int) -> int:
+    """At which noise alone names at most `Rounds.false_names` of so many pairs, on average, and one in a hundred."""
+    return looks.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+
+
+def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number: int, probability: float) -> int:
+    """From how many users on an item is named in a window with this probability, if each has so many looks in the run:
+    in its block by this threshold, None if it was, and then in the last round, which draws for a million pairs."""
+    asked = [(rounds.units[-1], threshold_of_round(looks, rounds, _LIKELY_DRAWN))]
+    if threshold is not None:
+        asked.append((rounds.units[0], threshold))
+    of_each = 1 - (1 - probability) / len(asked)
+    return max(found_from(looks.prices, at, number, of_each, reserved=PURSE_UNITS - units) for units, at in asked)
 
 
 def choose_rounds(budget: Budget, given: Mapping[str, Any]) -> Rounds | None:
