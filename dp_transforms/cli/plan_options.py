@@ -142,11 +142,10 @@ class PlanOptions:
         metavar="N",
     )
     rounds: bool = switch(
-        BUDGET,
+        ADVANCED,
         "With looks, for a replay of a whole run: look in rounds, first at the items of each day, then at the windows "
         "of those that were named. Finds more of what many users hold in several windows of a day; an item of one "
         "window alone needs more users. Where windows are days or longer, the whole run takes the place of a day.",
-        brief="For a replay: find more, in rounds.",
     )
     domain_file: str | None = opt(
         INPUT,

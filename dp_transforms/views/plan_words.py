@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
@@ -43,7 +42,7 @@ def why(plan: Plan, found: FoundFrom) -> str:
     if plan.looks is None:
         return ""
     if plan.rounds is not None:
-        first, block = plan.rounds.units[0] / PURSE_UNITS, _duration(plan.rounds.block_seconds)
+        first, block = plan.rounds.units[0] / plan.looks.purse, _duration(plan.rounds.block_seconds)
         return (
             f"Looks are paid for in {len(plan.rounds.units)} rounds. The first, with {first:.0%} of each purse, names"
             f" items in blocks of {block}; the others look at the windows of these items alone, where they are not"
