@@ -117,6 +117,7 @@ LIMITS = {
     "size_error": "",
     "counts_for": "streams of counts and looks together",
     "activity_epsilon": "the histogram of activity",
+    "rounds": "",  # refused
 }
 CHARGING_LIMITS = {
     "hits_per_user": "",

@@ -97,6 +97,22 @@ def test_counts_belong_to_replays(log: pathlib.Path, tmp_path: pathlib.Path) -> 
     assert "--counts-for cannot be used with a stream" in stream.stderr
 
 
+def test_rounds_are_for_replays_of_a_whole_run(log: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """They go over the whole log again and again. And the audit, which does not know them, says so."""
+    plan, key = tmp_path / "plan.json", tmp_path / "noise.key"
+    planned = shh("plan", *BUDGET, *NAMES, "--rounds", "--output", plan)
+    assert planned.returncode == 0, planned.stderr
+    assert "Looks are paid for in 4 rounds." in planned.stdout
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    given = ("--plan", plan, "--noise-key-file", key)
+    replay = shh("replay", log, *given, "--state", tmp_path / "s", "--output", tmp_path / "r.avro")
+    assert "--state cannot be used with a plan that has --rounds" in replay.stderr
+    stream = shh("stream", "--folder", tmp_path, *given, "--output", tmp_path / "reports", "--engine", "in-process")
+    assert "--rounds cannot be used with a stream" in stream.stderr
+    assert "--plan has rounds of looks" in shh("audit", "--plan", plan).stderr
+
+
 def test_a_known_domain_is_named_from_fewer_users_and_a_budget_is_kept_for_no_lone_items(
     log: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
