@@ -54,13 +54,12 @@ class NoiseLaw:
         return self._tails[margin - 1] if margin <= len(self._tails) else 0
 
     def invert(self, uniform: int) -> int:
-        """The largest z with uniform < tail(z), found by walking."""
-        value = 0
-        while uniform < self.tail(value + 1):
-            value += 1
-        while not uniform < self.tail(value):
-            value -= 1
-        return value
+        """The largest z with uniform < tail(z), found by halves: tails fall from 1 to 0."""
+        low, high = -len(self._tails), len(self._tails) + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if uniform < self.tail(middle) else (low, middle)
+        return low
 
 
 def replay_weights(log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> Weights:
