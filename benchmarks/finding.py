@@ -19,6 +19,9 @@ _WANTED = {
     ("globo_news, hourly", "looks, replay"): 7800,
     ("globo_news, 10 users merged", "looks, replay"): 4700,
     ("globo_news, 30 users merged", "looks, replay"): 3100,
+    ("globo_news, hourly", "looks, replay in rounds"): 11_800,
+    ("globo_news, 10 users merged", "looks, replay in rounds"): 7_500,
+    ("globo_news, 30 users merged", "looks, replay in rounds"): 5_100,
     ("globo_news, hourly", "looks, stream order"): 6200,
     ("globo_news, 30 users merged", "looks, stream order"): 2450,
 }

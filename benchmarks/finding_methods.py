@@ -22,6 +22,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 EPSILON, DELTA = 2.0, 1e-9
 MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS_ALONE,
+    "looks, rounds": {"usual_looks": (1, 1000), "rounds": True},
     "hits": {"hits_per_user": 3},
     "hits-with-counts": {"hits_per_user": 10},
 }
@@ -48,6 +49,11 @@ def _names_replay(log: LogPairs, _: np.random.Generator) -> Chosen:
 def _names_in_stream_order(log: LogPairs, _: np.random.Generator) -> Chosen:
     plan = _looks_plan(log)
     return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.stream_order(log, plan))
+
+
+def _names_in_rounds(log: LogPairs, _: np.random.Generator) -> Chosen:
+    plan = _plan(log, "looks, rounds")
+    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
 
 
 def _charging(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
@@ -139,6 +145,7 @@ def _pipeline_dp(log: LogPairs, random: np.random.Generator) -> Chosen:
 
 METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "looks, replay": _names_replay,
+    "looks, replay in rounds": _names_in_rounds,
     "looks, stream order": _names_in_stream_order,
     "hits": _charging("hits"),
     "hits-with-counts": _charging("hits-with-counts"),
@@ -150,7 +157,7 @@ METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "Laplace histogram, cap for the run": _laplace_for_run,
     "PipelineDP select_partitions": _pipeline_dp,
 }
-OURS = ("looks, replay", "looks, stream order", "hits", "hits-with-counts")
+OURS = ("looks, replay", "looks, replay in rounds", "looks, stream order", "hits", "hits-with-counts")
 
 
 def _looks_plan(log: LogPairs) -> Plan:

@@ -6,7 +6,7 @@ Steps run on the worker of an engine, or in the processes of a pool on this mach
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,21 +35,29 @@ class AtOnce(beam.PTransform):
     over, as packed cells tagged `STATE`.
 
     pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
-    are read again by another step.
+    are read again by another step. named: for every group of a later round of looks, what was named in blocks and then
+    in windows, packed `NamedItems`; each of one step alone, since not every engine waits for all that were flattened.
     """
 
     def __init__(
-        self, step: AtOnceStep, noise_key: beam.Secret, pool: str | None = None, *, rereads: bool = False
+        self,
+        step: AtOnceStep,
+        noise_key: beam.Secret,
+        pool: str | None = None,
+        *,
+        rereads: bool = False,
+        named: Sequence[beam.PCollection] = (),
     ) -> None:
         super().__init__()
         self._step = step
+        self._named = [beam.pvalue.AsList(each) for each in named]
         if pool is None:
             self._do_fn: beam.DoFn = RunStepDoFn(step, noise_key)
         else:
             self._do_fn = RunInPoolDoFn(step, pool, rereads=rereads)
 
     def expand(self, groups: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        outputs = groups | "Advance" >> beam.ParDo(self._do_fn).with_outputs(STATE, main=SENT)
+        outputs = groups | "Advance" >> beam.ParDo(self._do_fn, *self._named).with_outputs(STATE, main=SENT)
         sent = WindowReport if self._step.to is None else convert_to_beam_type(tuple[Key, bytes])
         outputs[SENT].element_type, outputs[STATE].element_type = sent, bytes
         return outputs
@@ -92,8 +100,12 @@ class RunStepDoFn(beam.DoFn):
     def setup(self) -> None:
         self._work = self._step.start(self._noise_key.get_secret_bytes())
 
-    def process(self, element: Any) -> Iterator[Any]:
+    def process(
+        self, element: Any, in_blocks: Sequence[bytes] | None = None, in_windows: Sequence[bytes] = ()
+    ) -> Iterator[Any]:
         counts: Counter[str] = Counter()
+        if in_blocks is not None:
+            element = *element, list(in_blocks), list(in_windows)
         for output in self._work(element, counts):
             if isinstance(output, HandedOver):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
@@ -123,9 +135,13 @@ class RunInPoolDoFn(beam.DoFn):
     def setup(self) -> None:
         self._pool = ProcessPool.of(self._token)
 
-    def process(self, element: Any) -> Iterator[Any]:
+    def process(
+        self, element: Any, in_blocks: Sequence[bytes] | None = None, in_windows: Sequence[bytes] = ()
+    ) -> Iterator[Any]:
         if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
             element = element[0], list(element[1])
+        if in_blocks is not None:
+            element = *element, list(in_blocks), list(in_windows)
         self._waiting.append((element, self._pool.submit(self._step, element)))
         while self._waiting and self._waiting[0][1].done():
             yield from self._outputs()

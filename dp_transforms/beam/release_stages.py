@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import apache_beam as beam
@@ -53,6 +54,9 @@ class ReleaseAtOnce(beam.PTransform):
         run = stages.users.run
         counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
+        if run.plan.rounds is not None:
+            names = users | "Rounds" >> NameInRounds(stages, noise_key, cuts, self._pool)
+            return self._released(names)
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
         added = users | "Users" >> AtOnce(add, noise_key, self._pool, rereads=counts is not None)
         by_window = Sharding(cuts.windows.windows_per_slab, 1)
@@ -70,9 +74,51 @@ class ReleaseAtOnce(beam.PTransform):
                 users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
             counted = found[SENT] | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users)
             return Released(counted, states)
-        release = AtOnceStep(stages.windows, by_window, None, part)
-        released = found[SENT] | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, noise_key)
+        return self._released(found[SENT], states)
+
+    def _released(self, named: beam.PCollection, states: tuple[beam.PCollection, ...] = ()) -> Released:
+        """named: what the second stage found in slabs of windows."""
+        by_window = Sharding(self._cuts.windows.windows_per_slab, 1)
+        release = AtOnceStep(self._stages.windows, by_window, None, self._part)
+        released = named | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, self._noise_key)
         return Released(released[SENT], states)
+
+
+class NameInRounds(beam.PTransform):
+    """``((0, shard of users), all packed pairs)`` -> packed `NamedItems` of windows by slab, round after round.
+
+    The users of each round, and its items, get what the rounds before it named. So each round is over before the next
+    one begins, and a step that is repeated sees the same names.
+    """
+
+    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, cuts: Cuts, pool: str | None = None) -> None:
+        super().__init__()
+        self._stages = stages
+        self._noise_key = noise_key
+        self._cuts = cuts
+        self._pool = pool
+
+    def expand(self, users: beam.PCollection) -> beam.PCollection:
+        rounds = len(self._stages.users.run.plan.paid_rounds.units)
+        in_blocks = self._round(users, 0, (), rereads=True)
+        before = [in_blocks | "InBlocks" >> beam.Values()]
+        for number in range(1, rounds):
+            in_windows = self._round(users, number, before, rereads=number < rounds - 1)
+            before = [before[0], in_windows | f"InWindows{number}" >> beam.Values()]
+        return in_windows
+
+    def _round(
+        self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, rereads: bool
+    ) -> beam.PCollection:
+        """What is named in blocks, in round 0, or in windows up to this round."""
+        stages, cuts = self._stages, self._cuts
+        add = AtOnceStep(stages.users, cuts.users, cuts.users, stores=True, round=number)
+        to = Sharding(cuts.windows.windows_per_slab if number else cuts.users.windows_per_slab, 1)
+        name = AtOnceStep(stages.items, cuts.users, to, round=number)
+        added = users | f"Users{number}" >> AtOnce(add, self._noise_key, self._pool, rereads=rereads, named=named)
+        groups = added[SENT] | f"GroupItems{number}" >> beam.GroupByKey()
+        found = groups | f"Items{number}" >> AtOnce(name, self._noise_key, self._pool, named=named)
+        return found[SENT]
 
 
 class ReleasedInOrder(NamedTuple):

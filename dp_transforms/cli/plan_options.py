@@ -141,6 +141,12 @@ class PlanOptions:
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
         metavar="N",
     )
+    rounds: bool = switch(
+        ADVANCED,
+        "With looks, for a replay of a whole run: look in rounds, first at the items of each day, then at the windows "
+        "of those that were named. Finds more of what many users hold in several windows of a day; an item of one "
+        "window alone needs more users. Where windows are days or longer, the whole run takes the place of a day.",
+    )
     domain_file: str | None = opt(
         INPUT,
         "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
@@ -215,6 +221,8 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
     if choices.pop("no_known_items"):
         choices["known_items"] = False
+    if not choices["rounds"]:
+        del choices["rounds"]
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}

@@ -264,6 +264,11 @@ def _check_release(request: StreamRequest) -> None:
             "--counts-for cannot be used with a stream: counts are paid for when all names of the run are known. Leave"
             " it out, or use `shh replay`."
         )
+    if request.plan.rounds is not None:
+        raise UserError(
+            "--rounds cannot be used with a stream: rounds go over the whole log again and again. Leave it out, or use"
+            " `shh replay`."
+        )
 
 
 def _check_new_or_resumed(request: StreamRequest) -> None:

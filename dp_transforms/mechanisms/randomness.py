@@ -222,6 +222,15 @@ class StreamKeys(IdKeys):
         """Draws of mode `looks`: one a window and item, for its holders with their weights."""
         return LookUniforms(derive_key(self._secret, "looks", *self._noise_context))
 
+    def block_uniforms(self) -> LookUniforms:
+        """Draws of the first round of looks: one a block of windows and item, for its holders with their weights."""
+        return LookUniforms(derive_key(self._secret, "looks in blocks", *self._noise_context))
+
+    def round_uniforms(self, number: int) -> LookUniforms:
+        """Draws of a later round: one a window and item. Holders and weights may be those of another round, and each
+        round needs noise of its own."""
+        return LookUniforms(derive_key(self._secret, "looks in a round", *self._noise_context, number))
+
     def look_noise_uniforms(self) -> LookUniforms:
         """Second stage of a look in two stages, whose first one is of `look_uniforms`: for its active holders."""
         return LookUniforms(derive_key(self._secret, "look noise", *self._noise_context))

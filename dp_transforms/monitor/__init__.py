@@ -30,6 +30,8 @@ replay_weights    the weights of a replay, from all pairs of each user
 pace, purses      the weights of a stream, from each user's own pace, and what it has left
 named_items       what was named, and what is published of it
 look_draws        the keyed noise of sums
+round_candidates  in rounds: what a round draws for, a function of what was named before
+round_namer       in rounds: from sums to what each round names
 followed_items    known items, followed down to their lower threshold
 look_candidates   names with hits: what the sequential monitor has to look at
 item_namer        the thresholds: from sums to named items

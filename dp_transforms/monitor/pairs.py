@@ -103,6 +103,11 @@ class ItemPairs(Pairs):
 
     ORDER = ("windows", "items", "codes")
 
+    def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemPairs:
+        """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
+        moved, _ = self._of_rows(dataclasses.replace(self, windows=windows), [], stable=True)
+        return moved
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From events

@@ -7,6 +7,7 @@ Read `plan` and `records` first. Each module below imports only those above it.
 - `stored`: records as JSON and back, and their schema, from the annotations of their fields alone.
 - `records`: what a plan is made of; a choice that was not made has no record.
 - `plan_checks`: whether a plan keeps its promise; asked whenever one is built or read.
+- `rounds`: looks in rounds: their purses, thresholds and stated sizes.
 - `hits_calibration`, `looks_calibration`: the search for the records of a plan.
 - `plan`: `Plan`; calibrates it, and reads it as hostile input.
 - `plan_comparison`: from how many users on a plan finds an item, and other modes and the methods of others.

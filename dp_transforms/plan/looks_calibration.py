@@ -25,11 +25,14 @@ from dp_transforms.accounting.purse.purse_choice import (
     check_usual_looks,
     choose_purse,
 )
+from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares
+from dp_transforms.plan.rounds import LOOKS_OF_ROUNDS, choose_rounds, with_rounds
+from dp_transforms.plan.rounds import SHAPE as SHAPE_OF_ROUNDS
 from dp_transforms.plan.stored import as_float
 
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
@@ -56,6 +59,8 @@ class LooksChoices(PerUser, total=False):
         pay for counts out of the same purse, so less is named. Replays alone.
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
+    rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
+        were named. Replays of a whole run alone, without hits, counts, known items or a known domain. By default False.
     """
 
     usual_looks: tuple[int, int] | None
@@ -66,14 +71,19 @@ class LooksChoices(PerUser, total=False):
     size_error: float | None
     counts_for: int | None
     activity_epsilon: float | None
+    rounds: bool | None
 
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    forget_after, known_error = _known(budget, given)
+    rounds = choose_rounds(budget, given)
+    forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
+    if rounds is not None:
+        most_looks *= LOOKS_OF_ROUNDS
+        check_most_looks(most_looks)
     hash_share = hash_delta(budget.max_users, budget.max_items)
-    counts_for, hits_per_user = given.get("counts_for") or 0, given.get("hits_per_user")
+    counts_for, hits_per_user = given.get("counts_for") or 0, given.get("hits_per_user") if rounds is None else 0
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:
             raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
@@ -90,9 +100,12 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         usual_looks=usual_looks,
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
+        shapes=SHAPES if rounds is None else (SHAPE_OF_ROUNDS,),
         level_spacing=LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
     )
+    if rounds is not None:
+        choice = with_rounds(choice, rounds)
     counts = None
     if counts_for:
         price = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
@@ -104,6 +117,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "counts": counts,
         "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
+        "rounds": rounds,
         "shares": Shares(
             paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
         ),

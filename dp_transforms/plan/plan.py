@@ -21,7 +21,8 @@ from dp_transforms.html_tables import html_table
 from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
 from dp_transforms.plan.looks_calibration import LooksChoices, calibrate_looks
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
-from dp_transforms.plan.records import Budget, Counts, Domain, Hits, Known, KnownDomain, Looks, PaidHits, Shares
+from dp_transforms.plan.records import Budget, Counts, Domain, Hits, Known, KnownDomain, Looks, PaidHits, Rounds, Shares
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -58,6 +59,7 @@ class Plan(Record):
     looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
     counts: where the largest named items have a count beside their name. known: where named items are followed; in a
         known domain all items are known, and have the threshold.
+    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
     shares: how delta was split.
     """
 
@@ -72,6 +74,7 @@ class Plan(Record):
     hits: PaidHits | Hits | None = None
     counts: Counts | None = None
     known: Known | None = None
+    rounds: Rounds | None = None
     shares: Shares
 
     def __post_init__(self) -> None:
@@ -166,6 +169,13 @@ class Plan(Record):
         return self.hits if isinstance(self.hits, PaidHits) else None
 
     @property
+    def paid_rounds(self) -> Rounds:
+        """`rounds`. Raises ValueError for a plan without them."""
+        if self.rounds is None:
+            raise ValueError("the plan has no rounds. Make one with rounds.")
+        return self.rounds
+
+    @property
     def hits_per_user(self) -> int:
         """After so many hits a user who pays for them no longer counts; 0 where nobody does."""
         return 0 if self.hits is None else self.hits.per_user
@@ -177,8 +187,8 @@ class Plan(Record):
 
     @property
     def pays_at_the_end(self) -> bool:
-        """Whether users pay for something only when all windows are answered: such a run has one part."""
-        return self.counts is not None
+        """Whether users pay for something only when all windows are there, or answered: such a run has one part."""
+        return self.counts is not None or self.rounds is not None
 
     @property
     def known_threshold(self) -> int:
@@ -257,6 +267,15 @@ class Plan(Record):
             looks.prices, looks.size_error, self.max_users, most_unheld, hit_prices=self.hit_prices
         )
 
+    def terms_of_round(self, number: int, drawn: int) -> RoundTerms:
+        """Of a later round of looks, which draws for so many pairs."""
+        return terms_of_round(self.paid_looks, self.paid_rounds, number, drawn, self.max_users)
+
+    @functools.cached_property
+    def largest_in_rounds(self) -> int:
+        """The largest weight that a user can have in one of the later rounds."""
+        return max(self.terms_of_round(number, 0).largest_weight for number in range(1, len(self.paid_rounds.units)))
+
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
         """Entry j - 1: an epsilon for which the mechanism cut at j hits is (that, share paid)-DP, rounded up.
@@ -288,8 +307,12 @@ class Plan(Record):
 
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
-        if users did not pay for counts. With hits: while none of the users is excluded.
+        if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
+        is held in this window alone; known: one that was named in its block.
         """
+        if self.rounds is not None:
+            first = None if known else self.threshold
+            return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
         threshold = self.known_threshold if known else self.threshold
         counts = None if without_counts else self.counts
         reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units

@@ -237,13 +237,15 @@ def _of_plan(plan: Plan) -> dict[str, _Users]:
     if plan.looks is None:
         return {plan.mode: lambda _: plan.smallest_detectable(FOUND)}
     new = functools.partial(plan.found_from, probability=FOUND)
-    if plan.known is None:
+    if plan.known is None and plan.rounds is None:
         return {LOOKS_NEW: new}
     return {LOOKS_NEW: new, LOOKS_KNOWN: functools.partial(plan.found_from, probability=FOUND, known=True)}
 
 
 def _with_other_hits(plan: Plan, looks: Looks) -> dict[str, _Users]:
-    """With hits if the plan has none, and without if it has; empty if the budget is too small for it."""
+    """With hits if the plan has none, and without if it has; empty if the budget is too small, and for rounds."""
+    if plan.rounds is not None:
+        return {}
     hits = 0 if plan.hits else min(HITS_TO_COMPARE, looks.most_looks)
     other = plan.again(
         usual_looks=looks.usual_looks,

@@ -26,6 +26,7 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
+MOST_ROUNDS = 10
 
 
 @runtime_checkable
@@ -295,6 +296,30 @@ class Known(Record):
         super().__post_init__()
         check_whole("threshold", self.threshold, 1)
         check_whole("forget_after", self.forget_after, 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rounds(Record):
+    """The looks of a replay come in rounds: the first names items of blocks of windows, and each later one draws for
+    all pairs (window, item) of these that are not named yet.
+
+    block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
+    units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
+    false_names: so many pairs are named by noise alone in each later round, at most, on average.
+    """
+
+    block_seconds: int
+    units: tuple[int, ...]
+    false_names: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("block_seconds", self.block_seconds, 1)
+        if not 2 <= len(self.units) <= MOST_ROUNDS:
+            raise ValueError(f"there must be 2 to {MOST_ROUNDS} rounds, got {len(self.units)}.")
+        if sum(self.units) > PURSE_UNITS:
+            raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
+        check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
 
 
 def check_hits(hits: int) -> None:

@@ -5,6 +5,7 @@
     users          the first: what users hold -> what they add to each item, out of a bound or a purse
     items          the second: what all users add to an item -> what is named, or may be
     windows        the third: window after window -> reports; with ThresholdMonitorEvolving where users pay for hits
+    rounds         the first two where looks come in rounds: run again for each, on what was named before
     release_stages which three stages a run has, by what its users pay for
     carried        the state of a stage between two windows, stored and read: for the audit
 

@@ -8,6 +8,7 @@ from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
+from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
 from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
 from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
@@ -47,12 +48,19 @@ def stages_of(run: PlannedRun, domain: DomainOfRun | None, *, is_replay: bool = 
         works = BoundUsers, FindCandidates, MonitorWindows
     elif run.plan.hits is not None:
         works = WeighReplay if is_replay else SpendPurses, FindLooks, MonitorWindows
+    elif run.plan.rounds is not None:
+        works = WeighRound, NameRound, ReleaseNames
     else:
         works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
     if run.plan.counts is not None and not is_replay:
         raise ValueError(
             "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
             " all names of the run are known. Make the plan without it."
+        )
+    if run.plan.rounds is not None and not is_replay:
+        raise ValueError(
+            "rounds cannot be used with a stream, nor with a run that is taken in parts: they go over the whole log"
+            " again and again. Make the plan without them."
         )
     users, items, windows = works
     return ReleaseStages(Stage(users, run), Stage(items, run, domain), Stage(windows, run))

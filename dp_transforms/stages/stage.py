@@ -71,12 +71,14 @@ class DomainOfRun(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """The windows ``first .. end - 1`` of one of so many shards of users or items."""
+    """The windows ``first .. end - 1`` of one of so many shards of users or items. round: of looks, where they come in
+    rounds."""
 
     first: int
     end: int
     shard: int = 0
     shards: int = 1
+    round: int = 0
 
 
 class StageWork(abc.ABC):
@@ -89,11 +91,13 @@ class StageWork(abc.ABC):
     takes_turns: whether windows must come in order; a stage without a state takes them as they come.
     keeps_state: whether anything is carried from window to window.
     acts_alone: whether a window to which nothing comes must be advanced through, too.
+    wakes_all: whether something is sent to each shard of its slab, be it an empty table.
     """
 
     TAKES: ClassVar[type[Columns]]
     takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
+    wakes_all: ClassVar[bool] = False
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
         self.plan = plan
@@ -112,6 +116,10 @@ class StageWork(abc.ABC):
     def load(self, part: RunPart, columns: Any, span: Span) -> Any:
         """The state before a part of a run. columns: all that comes in the part, whose users alone are needed then;
         None: whoever may come."""
+        return None
+
+    def recall(self, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]) -> Any:
+        """The state in a later round of looks. in_blocks, in_windows: what was named before, packed, in any order."""
         return None
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Any:
@@ -168,7 +176,8 @@ class AtOnceStep:
 
     cut: how the groups are cut. to: how what they send is cut; None for the last stage, which reports.
     part: None for a whole run, which hands nothing over. stores: whether what is sent is read by other steps alone
-    (`workers.pool`).
+    (`workers.pool`). round: of looks, where they come in rounds; a group of a later one comes with what was named in
+    the rounds before.
     """
 
     stage: Stage
@@ -176,6 +185,7 @@ class AtOnceStep:
     to: Sharding | None
     part: RunPart | None = None
     stores: bool = False
+    round: int = 0
 
     @property
     def whole_or_part(self) -> RunPart:
@@ -185,23 +195,25 @@ class AtOnceStep:
         work, shards = self.stage.start(secret), self.cut.shards
         part = self.whole_or_part
 
-        def run(group: tuple[Key, Iterable[bytes]], counts: Counter[str]) -> Iterator[Any]:
-            (slab, shard), blobs = group
+        def run(group: Any, counts: Counter[str]) -> Iterator[Any]:
+            (slab, shard), blobs, *named = group
             first, end = slab * self.cut.windows_per_slab, (slab + 1) * self.cut.windows_per_slab
-            span = Span(max(first, part.first), min(end, part.end), shard, shards)
+            span = Span(max(first, part.first), min(end, part.end), shard, shards, self.round)
             columns = work.columns([blob for blob in blobs if len(blob)])
-            state = work.load(part, columns, span)
+            state = work.recall(*named) if named else work.load(part, columns, span)
             advanced = work.advance(state, columns, span, counts)
             if self.to is None:
                 yield from advanced
             else:
                 for key, packed in packed_by_cell(advanced, self.to):
                     yield from ((key, blob) for blob in packed)
+                if work.wakes_all:
+                    yield from (((slab, to), type(advanced).none().to_bytes()) for to in range(self.to.shards))
             if self.part is not None:
                 yield from map(HandedOver, pack_by_bucket(work.cells(state)))
 
         return run
 
-    def fetched(self, element: tuple[Key, Iterable[bytes]], get: Callable[[bytes], bytes]) -> tuple[Key, list[bytes]]:
-        key, blobs = element
-        return key, [get(blob) for blob in blobs]
+    def fetched(self, element: Any, get: Callable[[bytes], bytes]) -> Any:
+        key, blobs, *named = element
+        return key, [get(blob) for blob in blobs], *named

@@ -41,6 +41,13 @@ def why(plan: Plan, found: FoundFrom) -> str:
     """
     if plan.looks is None:
         return ""
+    if plan.rounds is not None:
+        first, block = plan.rounds.units[0] / plan.looks.purse, _duration(plan.rounds.block_seconds)
+        return (
+            f"Looks are paid for in {len(plan.rounds.units)} rounds. The first, with {first:.0%} of each purse, names"
+            f" items in blocks of {block}; the others look at the windows of these items alone, where they are not"
+            " named yet."
+        )
     few, many = plan.looks.usual_looks
     usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
     paid = f"are paid for: most users have {usual}."

@@ -383,6 +383,7 @@ LIMITS = {
     "size_error": "",
     "counts_for": "streams of counts and looks together",
     "activity_epsilon": "the histogram of activity",
+    "rounds": "",  # refused
 }
 
 

@@ -123,6 +123,19 @@ def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
     )
 
 
+def test_rounds_are_for_replays_of_a_whole_run(folder: pathlib.Path) -> None:
+    """They go over the whole log again and again. And the audit, which does not know them, says so."""
+    planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
+    assert planned.returncode == 0, planned.stderr
+    assert "Looks are paid for in 4 rounds." in planned.stdout
+    given = ("--plan", "plan.json", "--noise-key-file", key_file(folder))
+    replay = shh("replay", "log.parquet", *given, "--state", "s", "--output", "r.avro", cwd=folder)
+    assert "--state cannot be used with a plan that has --rounds" in replay.stderr
+    stream = shh("stream", "--folder", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
+    assert "--rounds cannot be used with a stream" in stream.stderr
+    assert "--plan has rounds of looks" in shh("audit", "--plan", "plan.json", cwd=folder).stderr
+
+
 def test_every_item_has_a_noisy_count_in_that_mode(folder: pathlib.Path) -> None:
     header, records, *_ = replayed(folder, *BUDGET, "--mode", "hits-with-counts", "--stream", "news")
     assert items_by_window(records) == EXPECTED

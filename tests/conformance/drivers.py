@@ -41,10 +41,13 @@ STOPS = {"@5": 5.0, "@7.4": 7.4}  # windows that are over when a stream is stopp
 
 _LOOKS, _HITS, _KMS21 = (TOLD[mode].choices for mode in ("looks", "hits", "kms21-domain"))
 _NOISE = {**_LOOKS, "forget_after": 4, "known_error": 0.12}  # names known items in windows where nobody holds them
+_ROUNDS = {"usual_looks": (1, 16), "most_looks": 40, "rounds": True}
 _KNOWN = {**TOLD["looks-domain"].choices, "known_error": 0.05}
 MODES = {
     **TOLD,
     "looks-from-noise": Mode("looks", _NOISE),
+    "looks-in-rounds": Mode("looks", _ROUNDS),
+    "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
     "looks-with-hits-sliding": Mode("looks", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
     "looks-with-hits-from-noise": Mode("looks", {**_NOISE, "hits_per_user": 2}),

@@ -1,7 +1,8 @@
 """What a run must publish: the slow reference of the whole algorithm, dicts and loops, for every mode.
 
-Its parts are beside it: oracle.py (hits), naming_oracle.py (looks), hits_oracle.py (both), and pace_oracle.py
-(purses in the order of windows). They were written from the design, and share the keyed functions alone with the code.
+Its parts are beside it: oracle.py (hits), naming_oracle.py (looks), rounds_oracle.py (looks in rounds), hits_oracle.py
+(looks and hits), and pace_oracle.py (purses in the order of windows). They were written from the design, and share the
+keyed functions alone with the code.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holder
 from tests.helpers.naming_oracle import oracle_counts, oracle_names, replay_weights, reports_of
 from tests.helpers.oracle import Event, oracle_transcript
 from tests.helpers.pace_oracle import stream_weights
+from tests.helpers.rounds_oracle import RoundsOracle
 from tests.helpers.small_runs import RUN_ID, SECRET
 from tests.helpers.trials import trial_of
 
@@ -32,6 +34,8 @@ def reference(
     if settings.hits_per_user:
         holders = (stream_holders if in_order else replay_holders)(known, settings, keys)
         return reports_of(oracle_hits(holders, settings, keys, domain).named, settings)
+    if settings.rounds is not None:
+        return reports_of(RoundsOracle(known, settings, keys).names(), settings)
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
     named = oracle_names(weights, settings, keys, domain)
     reports = reports_of(named, settings)

@@ -21,7 +21,8 @@ from dp_transforms.accounting.purse.look_prices import log_tails
 from dp_transforms.accounting.purse.price_list import PriceList, replay_weight
 from dp_transforms.checks import check_range
 from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 
 _DEVIATIONS = 9.0  # beyond so many of a binomial count lies less than 1e-18
 
@@ -52,25 +53,30 @@ def _found(found: Found, users: int, share: float) -> float:
     return float(np.sum(np.exp(log_mass) * found(counts)))
 
 
-def smallest_open_threshold(prices: PriceList, delta_open: float, hit_prices: PriceList | None = None) -> int:
+def smallest_open_threshold(
+    prices: PriceList, delta_open: float, hit_prices: PriceList | None = None, *, open_units: int = PURSE_UNITS
+) -> int:
     """The smallest T with ``Pr[Z >= T - w] <= delta_open * units(w) / purse`` for every weight w of both lists.
 
-    purse: what a list leaves for looks. The shares of all looks add up to at most 1, also those of a user who is on the
-    list without hits first (docs/guarantee.md, "Floors and T"). With the smallest weight in each of `most_looks` looks
-    the bound is met, so that no smaller T is safe where that weight binds, as it nearly always does.
+    purse: what a list leaves for looks, or open_units if that is less: what a user can pay for looks at open items. A
+    weight that costs more has none of these looks. The shares of all looks add up to at most 1, also those of a user
+    who is on the list without hits first (docs/guarantee.md, "Floors and T"). With the smallest weight in each of
+    `most_looks` looks the bound is met, so that no smaller T is safe where that weight binds, as it nearly always does.
     """
     check_delta(delta_open)
-    return max(_smallest_of_list(each, delta_open) for each in (prices, hit_prices) if each is not None)
+    lists = [each for each in (prices, hit_prices) if each is not None]
+    return max(_smallest_of_list(each, delta_open, min(open_units, each.purse)) for each in lists)
 
 
-def _smallest_of_list(prices: PriceList, delta_open: float) -> int:
+def _smallest_of_list(prices: PriceList, delta_open: float, purse: int) -> int:
     noise = prices.noise
-    shares = np.log(np.array(prices.units) / prices.purse * delta_open * _SAFE)
+    units = np.array([units for units in prices.units if units <= purse])
+    shares = np.log(units / purse * delta_open * _SAFE)
     reach = noise.smallest_margin(math.exp(float(shares.min()))) + 1
     tails = log_tails(noise, reach)
     tails = tails[len(tails) // 2 + 1 :]  # of m = 1, 2, ...
     margins = 1 + np.searchsorted(-tails * (1 - _ROUNDING), -shares)
-    return int(np.max(np.array(prices.weights) + margins))
+    return int(np.max(np.array(prices.weights[: len(units)]) + margins))
 
 
 def smallest_size_margin(
@@ -82,11 +88,24 @@ def smallest_size_margin(
     in the sum and W that of the plan: its user pays for it. Where nobody adds anything, only if ``Z > z + k W``.
     users: of the run, at most. most_unheld: sums of 0 that are drawn, on average (docs/guarantee.md, "Sizes").
     """
-    check_range("size_error", size_error, 0.0, 1.0)
-    noise, largest, others = prices.noise, prices.weights[-1], FEWEST_STATED - 1
     lists = [each for each in (prices, hit_prices) if each is not None]
-    below = others * (largest - np.concatenate([each.weights for each in lists]))
-    looks = np.concatenate([each.purse / np.array(each.units) for each in lists])  # that a purse pays for
+    weights = np.concatenate([each.weights for each in lists])
+    looks = np.concatenate([each.purse / np.array(each.units) for each in lists])
+    return size_margin(prices.noise, weights, looks, size_error, users, most_unheld)
+
+
+def size_margin(
+    noise: ExponentialPower,
+    weights: npt.NDArray[np.int64],
+    looks: Floats,
+    size_error: float,
+    users: int,
+    most_unheld: int,
+) -> int:
+    """The same for these weights alone, of each of which a user can pay so many looks, and no more with others."""
+    check_range("size_error", size_error, 0.0, 1.0)
+    largest, others = int(weights.max()), FEWEST_STATED - 1
+    below = others * (largest - weights)
 
     def is_enough(z: int) -> bool:
         of_one = np.exp(noise.log_upper_tail(z + 1 + below)) * looks

@@ -223,24 +223,28 @@ def make_price_list(
     counts: int = 0,
     count_units: int = 0,
     spacing: int = 0,
+    amounts: Sequence[int] | None = None,
 ) -> PriceList:
     """The price list for users who pay for `fewest_looks` to `most_looks` looks, and for `hits` hits beside them.
 
     counts, count_units: a user with n looks sets min(n, counts) * count_units aside for counts ("Proposition
     (counts)"). Weights: for 1, 2, ... 32 looks the largest that can pay each from a full purse, then more coarsely; so
     rounding costs a weight at most about 1 % (and one integer).
+
+    amounts: the units for each of which there is a weight, in place of those.
     """
     _check_terms(noise, order, budget, hit_units, hits, spacing)
     check_whole("most_looks", most_looks, 1, MOST_LOOKS)
     check_whole("fewest_looks", fewest_looks, 1, most_looks)
     purse = PURSE_UNITS - hits * hit_units
     numbers, least = _numbers_of_looks(fewest_looks, most_looks), purse // most_looks
-    paid = {max(least, (purse - min(number, counts) * count_units) // number) for number in numbers}
-    amounts = np.array(sorted(paid, reverse=True))
+    if amounts is None:
+        amounts = [(purse - min(number, counts) * count_units) // number for number in numbers]
+    paid = np.array(sorted({max(least, amount) for amount in amounts}, reverse=True))
     published = _published(noise, order, budget, hit_units, spacing)
-    largest, units = _largest_weights(published, budget, amounts)
+    largest, units = _largest_weights(published, budget, paid)
     if not np.all(largest):
-        looks = purse // max(1, int(amounts[int(np.argmin(largest))]))
+        looks = purse // max(1, int(paid[int(np.argmin(largest))]))
         raise ValueError(
             f"a purse for {looks} looks leaves too little for each at scale {noise.scale}. Use a larger scale, fewer "
             "looks, or fewer hits."

@@ -31,7 +31,7 @@ class PurseChoice:
     epsilon, delta_looks, delta_open: the looks are (epsilon, delta_looks)-DP, and delta_open pays for items that one
         user alone holds; 0 where all items are known. prices: with their noise and order. hit_prices: the list with
         hits, of the same noise, order, budget and spacing; None without hits. threshold: T of items that were not
-        reported before.
+        reported before. open_units: what a user can pay for looks at such items, of a purse.
     """
 
     epsilon: float
@@ -40,6 +40,7 @@ class PurseChoice:
     prices: PriceList
     threshold: int
     hit_prices: PriceList | None = None
+    open_units: int = PURSE_UNITS
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -54,7 +55,7 @@ class PurseChoice:
             self._check_hit_prices(self.hit_prices)
         check_whole("threshold", self.threshold, 1)
         if self.delta_open:
-            safe = smallest_open_threshold(self.prices, self.delta_open, self.hit_prices)
+            safe = smallest_open_threshold(self.prices, self.delta_open, self.hit_prices, open_units=self.open_units)
             if self.threshold < safe:
                 raise ValueError(f"threshold must be >= {safe} for this delta_open, got {self.threshold}.")
 

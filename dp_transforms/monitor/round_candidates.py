@@ -1,0 +1,139 @@
+"""What a round of looks draws for: all pairs (window, item) of what was named in their block, but for those that are
+named already. A function of what earlier rounds named, of all shards of items, and of the plan.
+
+Users and items ask the same object: so each pair that a user adds to is drawn for, and each is drawn for whether
+anybody adds to it or not (docs/guarantee.md, "Rounds").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.monitor.columns import Cells
+from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import ItemPairs
+from dp_transforms.plan.plan import Plan
+
+Whole = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowBlocks:
+    """The windows of a schedule in blocks, each window in that in which it ends.
+
+    seconds: of a block. slide: seconds from the end of a window to that of the next. horizon: number of windows.
+    """
+
+    seconds: int
+    slide: int
+    horizon: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> WindowBlocks:
+        return cls(plan.paid_rounds.block_seconds, plan.schedule.slide_seconds, plan.schedule.horizon)
+
+    def of_windows(self, windows: Whole) -> Whole:
+        """Window t ends (t + 1) slides after the declared start; its end belongs to the block before it."""
+        return ((windows + 1) * self.slide - 1) // self.seconds
+
+    def first_windows(self, blocks: Whole) -> Whole:
+        """The first window of each block; of one after the last, where the windows end."""
+        return np.minimum(blocks * self.seconds // self.slide, self.horizon)
+
+    def sizes(self, blocks: Whole) -> Whole:
+        """How many windows each block has."""
+        return self.first_windows(blocks + 1) - self.first_windows(blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """table: of all items that were named in a block. blocks, items: int64[n], what was named, by block and item, in
+    order. named: int64[k], the pairs that are named already as ``window * len(table) + item``, ascending."""
+
+    of_windows: WindowBlocks
+    table: ItemTable
+    blocks: Whole
+    items: Whole
+    named: Whole
+
+    @classmethod
+    def of_names(cls, plan: Plan, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
+        """in_blocks: what round 0 named. in_windows: what later rounds named, all together."""
+        table, (_, of_windows) = ItemTable.merge([in_blocks.table, in_windows.table])
+        if len(table) != len(in_blocks.table):
+            raise ValueError("a pair was named of an item that was not named in its block.")
+        named = np.sort(in_windows.windows * len(table) + of_windows[in_windows.items])
+        return cls(WindowBlocks.of(plan), table, in_blocks.windows, in_blocks.items, named)
+
+    @property
+    def drawn(self) -> int:
+        """How many pairs are drawn for."""
+        return int(self.of_windows.sizes(self.blocks).sum()) - len(self.named)
+
+    def of_shard(self, shard: int, shards: int) -> Candidates:
+        """Those of the items of one shard; `drawn` is then of it alone."""
+        of_shard = (self.table.hashes[:, 1] % np.uint64(shards)) == shard
+        places = np.cumsum(of_shard) - 1
+        rows = of_shard[self.items]
+        windows, items = np.divmod(self.named, max(1, len(self.table)))
+        kept = of_shard[items] if len(items) else np.zeros(0, dtype=np.bool_)
+        table = self.table.take(np.flatnonzero(of_shard))
+        named = windows[kept] * len(table) + places[items[kept]]
+        return dataclasses.replace(
+            self, table=table, blocks=self.blocks[rows], items=places[self.items[rows]], named=named
+        )
+
+    def pairs_of(self, pairs: ItemPairs) -> ItemPairs:
+        """Those of these pairs of users that are drawn for."""
+        if not len(pairs) or not len(self.blocks):
+            return ItemPairs.none()
+        starts = group_starts(pairs.windows, pairs.items)
+        items = self._places_of(pairs.table)[pairs.items[starts]]
+        windows = pairs.windows[starts]
+        size = len(self.table)
+        is_drawn = (items >= 0) & _is_in(self.of_windows.of_windows(windows) * size + items, self._named_in_blocks)
+        is_drawn &= ~_is_in(windows * size + items, self.named)
+        counts = np.diff(np.append(starts, len(pairs)))
+        return pairs.select(np.repeat(is_drawn, counts))
+
+    def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
+        """All that is drawn for, windows and items, in order; about so many at a time."""
+        if not len(self.blocks):
+            return
+        begins = np.searchsorted(self.blocks, np.arange(int(self.blocks[-1]) + 2))
+        windows = np.arange(int(self.of_windows.first_windows(self.blocks[-1:] + 1)[0]))
+        blocks = self.of_windows.of_windows(windows)
+        counts = np.diff(begins)[blocks]
+        parts = np.cumsum(counts) // most
+        for part in np.split(windows, np.flatnonzero(np.diff(parts)) + 1):
+            rows, splits = concatenated_ranges(begins[blocks[part]], counts[part])
+            of_rows, items = np.repeat(part, np.diff(splits)), self.items[rows]
+            kept = ~_is_in(of_rows * len(self.table) + items, self.named)
+            yield of_rows[kept], items[kept]
+
+    def places_of(self, cells: Cells) -> Whole:
+        """Where the item of each cell is in the table; -1 for another item."""
+        return self._places_of(cells.table)[cells.items]
+
+    @property
+    def _named_in_blocks(self) -> Whole:
+        return self.blocks * len(self.table) + self.items
+
+    def _places_of(self, table: ItemTable) -> Whole:
+        union, (here, asked) = ItemTable.merge([self.table, table])
+        places = np.full(len(union), -1)
+        places[here] = np.arange(len(self.table))
+        return places[asked]
+
+
+def _is_in(values: Whole, ascending: Whole) -> npt.NDArray[np.bool_]:
+    if not len(ascending):
+        return np.zeros(len(values), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return np.asarray(ascending[at] == values)

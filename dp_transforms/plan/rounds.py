@@ -1,0 +1,104 @@
+"""Rounds: how a purse is cut for them, and the threshold and the stated sizes of each (docs/guarantee.md, "Rounds").
+
+A user who holds a pair that a later round draws for held it in each round before. So it has spent the purses of these
+but for what rounding leaves, and a purse for each round costs next to nothing against a share of what is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import make_price_list
+from dp_transforms.accounting.purse.purse_choice import PurseChoice
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.plan.records import Budget, Looks, Rounds
+
+SHAPE = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
+LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
+FALSE_NAMES = 0.5  # of each later round, in the whole run
+_OPEN_PERCENT = 10  # of a purse
+_PERCENTS = (5, 20, 100)  # of what is left
+_DAY = 86_400
+_LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
+_LIKELY_DRAWN = 10**6
+_RATIO = 1.02  # of the amounts for which there is a weight
+_EACH = 16  # so many looks of a round have each a weight of their own
+_REFUSED = ("hits_per_user", "counts_for", "known_items", "forget_after", "known_error")
+
+
+class RoundTerms(NamedTuple):
+    """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user."""
+
+    threshold: int
+    likely_noise: int
+    largest_weight: int
+
+
+def terms_of_round(looks: Looks, rounds: Rounds, number: int, drawn: int, users: int) -> RoundTerms:
+    """Of a later round, which draws for so many pairs: a function of what was named before, and of the plan.
+
+    drawn: held or not, in the whole run. users: of the run, at most.
+    """
+    paid = rounds.units[number]
+    count = int(np.searchsorted(looks.units, paid, side="right"))
+    weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
+    size_error = looks.size_error / (len(rounds.units) - 1)
+    likely_noise = size_margin(looks.noise, weights, paid / units, size_error, users, drawn)
+    return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, int(weights[-1]))
+
+
+def threshold_of_round(looks: Looks, rounds: Rounds, drawn: int) -> int:
+    """At which noise alone names at most `Rounds.false_names` of so many pairs, on average, and one in a hundred."""
+    return looks.noise.smallest_margin(min(_LARGEST_ERROR, rounds.false_names / max(1, drawn)))
+
+
+def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number: int, probability: float) -> int:
+    """From how many users on an item is named in a window with this probability, if each has so many looks in the run:
+    in its block by this threshold, None if it was, and then in the last round, which draws for a million pairs."""
+    asked = [(rounds.units[-1], threshold_of_round(looks, rounds, _LIKELY_DRAWN))]
+    if threshold is not None:
+        asked.append((rounds.units[0], threshold))
+    of_each = 1 - (1 - probability) / len(asked)
+    return max(found_from(looks.prices, at, number, of_each, reserved=PURSE_UNITS - units) for units, at in asked)
+
+
+def choose_rounds(budget: Budget, given: Mapping[str, Any]) -> Rounds | None:
+    """None where they are not asked for. given: `LooksChoices`. Raises ValueError for what they cannot be used with."""
+    if not given.get("rounds"):
+        return None
+    if budget.domain is not None:
+        raise ValueError("rounds cannot be used with a known domain yet. Leave one out.")
+    for name in _REFUSED:
+        if given.get(name) is not None:
+            raise ValueError(f"{name} cannot be used with rounds. Leave one out.")
+    schedule = budget.schedule
+    is_short = schedule.window_seconds < _DAY
+    left = PURSE_UNITS
+    units = []
+    for percent in (_OPEN_PERCENT, *_PERCENTS):
+        units.append(left * percent // 100)
+        left -= units[-1]
+    whole_run = schedule.horizon * schedule.slide_seconds
+    return Rounds(block_seconds=_DAY if is_short else whole_run, units=tuple(units), false_names=FALSE_NAMES)
+
+
+def with_rounds(choice: PurseChoice, rounds: Rounds) -> PurseChoice:
+    """The same noise, order and split, with weights for the purses of rounds."""
+    old = choice.prices
+    least = PURSE_UNITS // old.most_looks
+    steps = math.ceil(math.log(PURSE_UNITS / least) / math.log(_RATIO))
+    amounts = [max(least, math.floor(PURSE_UNITS / _RATIO**step)) for step in range(steps + 1)]
+    exact = [units // looks for units, looks in itertools.product(rounds.units, range(1, _EACH + 1))]
+    prices = make_price_list(
+        old.noise, old.order, old.budget, old.most_looks, spacing=old.spacing, amounts=[*amounts, *exact]
+    )
+    open_units = rounds.units[0]
+    threshold = smallest_open_threshold(prices, choice.delta_open, open_units=open_units)
+    return dataclasses.replace(choice, prices=prices, threshold=threshold, open_units=open_units)

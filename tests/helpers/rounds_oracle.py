@@ -1,0 +1,146 @@
+"""An oracle of looks in rounds: dicts, loops and plain integers, written from the design, not the product.
+
+It shares with the product the keyed functions of `StreamKeys` and the exact table of tails of the noise. Blocks,
+purses, who is drawn for, thresholds, levels and sizes are its own. In each round it visits every window and, in it,
+every item that was named in its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+import numpy as np
+
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.mechanisms.randomness import LookUniforms, StreamKeys
+from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
+from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user
+
+_ONE = 1 << 128
+_WORD = 1 << 64
+
+Place = tuple[int, str]  # a block or a window, and an item
+
+
+class RoundsOracle:
+    """drawn: for how many pairs each later round drew."""
+
+    def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._law = NoiseLaw(settings.looks.noise)
+        self._held: dict[str, set[Place]] = {}
+        for window, users in items_by_window_and_user(log, settings).items():
+            for user, items in users.items():
+                self._held.setdefault(user, set()).update((window, item) for item in items)
+        self._items = hash_all(keys.hash_items, {item for of_user in self._held.values() for _, item in of_user})
+        self._users = hash_all(keys.hash_users, set(self._held))
+        self.drawn: list[int] = []
+
+    def names(self) -> list[Named]:
+        """What is named in all windows, by window, then label."""
+        in_blocks = self._named_in_blocks()
+        horizon = self._settings.schedule.horizon
+        candidates = {(window, item) for window in range(horizon) for item in self._items}
+        candidates = {pair for pair in candidates if (self.block_of(pair[0]), pair[1]) in in_blocks}
+        found: list[Named] = []
+        for number in range(1, len(self._settings.rounds.units)):
+            self.drawn.append(len(candidates))
+            named = self._round(number, candidates)
+            candidates -= {(entry.window, entry.item) for entry in named}
+            found += named
+        return sorted(found, key=lambda entry: (entry.window, entry.item))
+
+    def block_of(self, window: int) -> int:
+        """That of its last second."""
+        schedule = self._settings.schedule
+        last = schedule.window_start_micros(window) // 1_000_000 + schedule.window_seconds - 1
+        return (last - schedule.start_seconds) // self._settings.rounds.block_seconds
+
+    def _named_in_blocks(self) -> set[Place]:
+        held = {user: {(self.block_of(w), item) for w, item in pairs} for user, pairs in self._held.items()}
+        weights = self._weights(held, self._settings.rounds.units[0])
+        noise = self._noise(weights, self._keys.block_uniforms())
+        return {
+            at for at, of_users in weights.items() if sum(of_users.values()) + noise[at] >= self._settings.threshold
+        }
+
+    def _round(self, number: int, candidates: set[Place]) -> list[Named]:
+        settings, spacing = self._settings, self._settings.looks.spacing
+        units = settings.rounds.units[number]
+        weights = self._weights({user: pairs & candidates for user, pairs in self._held.items()}, units)
+        cells = {at: weights.get(at, {}) for at in candidates}
+        noise = self._noise(cells, self._keys.round_uniforms(number))
+        threshold, likely = self._threshold(len(candidates)), self._likely_noise(units, len(candidates))
+        largest, of_all = self._largest(units), max(map(self._largest, settings.rounds.units[1:]))
+        found = []
+        for (window, item), of_users in cells.items():
+            noisy = sum(of_users.values()) + noise[window, item]
+            if noisy < threshold:
+                continue
+            boundary = max(b for b in range(threshold, noisy + 1, spacing))
+            level = 1 + (boundary * of_all // largest - threshold) // spacing
+            users = 0
+            while Fraction(boundary - likely, largest) > users:
+                users += 1
+            found.append(Named(window, item, level, users if users >= 5 else 0, False, not of_users))
+        return found
+
+    def _weights(self, held: dict[str, set[Place]], purse: int) -> dict[Place, dict[str, int]]:
+        """Each user spends so much evenly on what it holds."""
+        listed = list(zip(self._settings.looks.weights, self._settings.looks.units, strict=True))
+        found: dict[Place, dict[str, int]] = {}
+        for user, places in held.items():
+            looks = min(len(places), purse // listed[0][1])
+            if not looks:
+                continue
+            weight = max(weight for weight, units in listed if looks * units <= purse)
+            for place in sorted(places, key=lambda place: look_place(user, place, self._keys))[:looks]:
+                found.setdefault(place, {})[user] = weight
+        return found
+
+    def _noise(self, cells: dict[Place, dict[str, int]], uniforms: LookUniforms) -> dict[Place, int]:
+        found = {}
+        for (at, item), of_users in cells.items():
+            digest = 0
+            for user, weight in of_users.items():
+                users = np.array([self._users[user][0]], dtype=np.uint64)
+                digest += integer_of(self._keys.widen_holders(users, np.array([weight]))[0])
+            words = np.array([divmod(digest % _ONE, _WORD)], dtype=np.uint64)
+            drawn = uniforms(np.array([at]), np.array([self._items[item]], dtype=np.uint64), words)
+            found[at, item] = self._law.invert(integer_of(drawn[0]))
+        return found
+
+    def _threshold(self, drawn: int) -> int:
+        error = min(Fraction(1, 100), Fraction(self._settings.rounds.false_names) / max(1, drawn))
+        return _smallest(lambda threshold: self._law.tail(threshold) <= error * _ONE)
+
+    def _likely_noise(self, purse: int, drawn: int) -> int:
+        looks, largest = self._settings.looks, self._largest(purse)
+        payable = [
+            (w, Fraction(purse, units)) for w, units in zip(looks.weights, looks.units, strict=True) if w <= largest
+        ]
+        most = Fraction(looks.size_error) / (len(self._settings.rounds.units) - 1)
+
+        def is_enough(z: int) -> bool:
+            of_one = max(paid * self._law.tail(z + 1 + 4 * (largest - weight)) for weight, paid in payable)
+            of_nobody = drawn * self._law.tail(z + 1 + 4 * largest)
+            return self._settings.max_users * of_one + of_nobody <= most * _ONE
+
+        return _smallest(is_enough)
+
+    def _largest(self, purse: int) -> int:
+        looks = self._settings.looks
+        return max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= purse)
+
+
+def _smallest(is_enough: Callable[[int], bool]) -> int:
+    """The smallest positive number that is enough, where all larger ones are."""
+    low, high = 0, 1
+    while not is_enough(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high

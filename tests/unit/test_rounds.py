@@ -1,0 +1,401 @@
+"""Looks in rounds: the numbers of a plan, and each condition of the theorem (docs/guarantee.md, "Rounds").
+
+That all ways to run it publish what the slow reference says is in tests/conformance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import pathlib
+import random
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dp_transforms import Plan, WindowSchedule
+from dp_transforms.accounting.purse.look_prices import look_price
+from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import make_price_list
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.monitor.columns import Cells
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
+from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
+from dp_transforms.monitor.replay_weights import choose_replay
+from dp_transforms.plan.records import Rounds
+from dp_transforms.plan.rounds import terms_of_round
+from dp_transforms.stages.rounds import NameRound, WeighRound
+from dp_transforms.stages.stage import Span
+from tests.helpers.core_runs import START
+from tests.helpers.naming_oracle import reports_of
+from tests.helpers.naming_runs import naming_settings
+from tests.helpers.oracle import Event
+from tests.helpers.rounds_oracle import RoundsOracle
+from tests.helpers.small_runs import SECRET, batch_of
+from tests.helpers.trials import looks_trial
+
+REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
+WINDOWS = 12
+SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The plan
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
+    plan = calibrated()
+    assert plan.paid_rounds == Rounds(
+        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.5
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.paid_looks.most_looks == 30_000  # of all rounds
+    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
+    assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
+    days = Plan.calibrate(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
+    assert days.paid_rounds.block_seconds == 30 * 86_400
+
+
+def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
+    """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
+    plan = calibrated()
+    prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
+    delta_open = plan.delta_open / units
+    for weight, paid in zip(prices.weights, prices.units, strict=True):
+        if paid <= units:
+            assert plan.paid_looks.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
+    assert plan.threshold < smallest_open_threshold(prices, plan.delta_open)
+    with pytest.raises(ValueError, match=f"threshold must be >= {plan.threshold}"):
+        dataclasses.replace(plan, threshold=plan.threshold - 1)
+
+
+@pytest.mark.parametrize("row", REFERENCES["open_threshold_in_scales"], ids=lambda row: f"p = {row['p']}")
+def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
+    """Weights, and thresholds for a tenth of a purse and for so many pairs."""
+    terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
+    amounts = [PURSE_UNITS // 10, PURSE_UNITS // 100, PURSE_UNITS // 1000, 0]
+    prices = make_price_list(noise, terms["order"], terms["purse"], 30_000, amounts=amounts)
+    assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
+    assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
+    found = smallest_open_threshold(prices, row["delta_open"], open_units=PURSE_UNITS // 10)
+    assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
+    looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
+    rounds = calibrated().paid_rounds
+    for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
+        found = terms_of_round(looks, rounds, 1, int(drawn), 10**8).threshold
+        assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
+
+
+def test_a_purse_that_is_spent_twice_is_refused() -> None:
+    plan = calibrated()
+    units = list(plan.paid_rounds.units)
+    units[1] += 1
+    with pytest.raises(ValueError, match="the rounds must cost at most a purse together"):
+        dataclasses.replace(plan.paid_rounds, units=tuple(units))
+    small = (plan.paid_looks.units[0] - 1, *units[2:])
+    with pytest.raises(ValueError, match="each round must pay for a look"):
+        dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
+    with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
+        dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
+
+
+@pytest.mark.parametrize(
+    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"known_items": False}, {"mode": "hits"}]
+)
+def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="cannot be used with"):
+        calibrated(**choices)
+
+
+def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
+    one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
+    assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The theorem, in an exact small game: one user with two items, and the worst sums of the others
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not() -> None:
+    """Weights by the code that runs. Two rounds, the second at what the first one did not name."""
+    setting, game = REFERENCES["game"]["setting"], REFERENCES["game_of_sub_purses"]
+    noise, order = ExponentialPower(setting["shape"], setting["scale"]), setting["order"]
+    prices = {int(weight): price for weight, price in REFERENCES["game"]["price_of_weight"].items()}
+    assert all(look_price(noise, order, weight) == pytest.approx(price, rel=1e-4) for weight, price in prices.items())
+    payable = {weight: price for weight, price in prices.items() if price <= setting["purse"]}
+    trial = looks_trial(
+        schedule=SCHEDULE,
+        weights=tuple(payable),
+        units=tuple(math.ceil(price * PURSE_UNITS) for price in payable.values()),
+        noise=noise,
+        spacing=1000,
+        threshold=90,
+        known_threshold=60,
+    )
+
+    def weight(items: int, purse: float) -> int:
+        return int(choose_replay(np.array([items]), trial, int(purse * PURSE_UNITS)).weights[0])
+
+    first, both, one = weight(2, 0.25), weight(2, 0.75), weight(1, 0.75)
+    assert (first, both, one) == tuple(game[name] for name in list(game)[:3])
+    there, back = divergences(noise, order, first, both, one)
+    assert (there, back) == pytest.approx((game["renyi_exact"], game["renyi_exact_back"]), rel=1e-4)
+    assert max(there, back) <= 2 * prices[first] + max(2 * prices[both], prices[one]) <= setting["purse"]
+    twice = divergences(noise, order, weight(2, 1.0), weight(2, 1.0), weight(1, 1.0))[0]
+    assert twice == pytest.approx(REFERENCES["broken"]["round 2 spends the full purse again"]["renyi_exact"], rel=1e-4)
+    assert twice > setting["purse"]
+    lone = REFERENCES["broken"]["known cells drawn only while held"]
+    threshold = noise.smallest_margin(0.5 / 1000)
+    assert threshold == lone["known_threshold_for_1000_cells"]
+    assert noise.upper_tail(threshold - weight(1, 1.0)) == pytest.approx(lone["delta_of_one_look"], rel=1e-4)
+
+
+def divergences(noise: ExponentialPower, order: float, first: int, both: int, one: int) -> tuple[float, float]:
+    """Of what both rounds publish, with the user from without and back."""
+
+    def log_moments(weight: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of the outcomes, named or not, one row for each threshold."""
+        margins = np.arange(-8 * noise.scale, 8 * noise.scale)
+        with_user, without = (noise.log_upper_tail(margins - added) for added in (weight, 0))
+        not_with, not_without = (noise.log_upper_tail(1 - margins + added) for added in (weight, 0))
+        p, q = np.stack([with_user, not_with], axis=1), np.stack([without, not_without], axis=1)
+        return order * p + (1 - order) * q, order * q + (1 - order) * p
+
+    found = []
+    for direction in (0, 1):
+        of_both, of_one = (np.logaddexp.reduce(log_moments(w)[direction], axis=1).max() for w in (both, one))
+        named, left = log_moments(first)[direction].T
+        # Items named in round 1: both, one of the two, none. The worst thresholds are found over all pairs of them.
+        total = np.logaddexp(named[:, None] + named, left[:, None] + left + 2 * of_both)
+        total = np.logaddexp(total, np.logaddexp(named[:, None] + left, left[:, None] + named) + of_one)
+        found.append(float(total.max()) / (order - 1))
+    return found[0], found[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The conditions, by the stages that run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (5, 35, 1), (3, 120, 1), (4, 30, 3)])
+def test_the_stages_name_what_the_reference_says_however_items_are_cut(
+    seed: int, block_seconds: int, sliding: int
+) -> None:
+    trial, log = trial_with_rounds(block_seconds, sliding=sliding, threshold=25, false_names=40), busy_log(seed)
+    oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
+    expected = oracle.names()
+    assert len(expected) > 20
+    assert any(entry.nobody for entry in expected), "pairs that nobody holds are drawn for"
+    assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[2] > 0
+    for shards in (1, 3):
+        named = Run(log, trial, shards).rounds[-1].named
+        found = [report for _, report in named.window_reports(trial, "events")]
+        assert found == reports_of(expected, trial)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed: int) -> None:
+    """What a user adds is a function of its own pairs and of what was named; what its purse does not pay for does not
+    count."""
+    trial, log = trial_with_rounds(), busy_log(seed)
+    run, price = Run(log, trial), dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    assert run.unpaid > 0
+    for user in ["busy", *(f"user-{number}" for number in range(0, 40, 8))]:
+        alone = Run([event for event in log if event[0] == user], trial, told=run)
+        others = Run([event for event in log if event[0] != user], trial, told=run)
+        spent = [sum(price[weight] for weight in by_cell(of_round.sums).values()) for of_round in alone.rounds]
+        assert all(paid <= units for paid, units in zip(spent, trial.rounds.units, strict=True))
+        assert 0 < spent[0] <= sum(spent) <= PURSE_UNITS
+        for together, own, of_others in zip(run.rounds, alone.rounds, others.rounds, strict=True):
+            assert by_cell(together.sums) == Counter(by_cell(own.sums)) + Counter(by_cell(of_others.sums))
+
+
+def test_each_round_has_noise_of_its_own() -> None:
+    """Also with the same holders and weights, and where the number of a block is that of a window."""
+    keys = trial_with_rounds().stream_keys(SECRET)
+    cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
+    drawn = [keys.block_uniforms(), *(keys.round_uniforms(number) for number in range(4)), keys.look_uniforms()]
+    assert len({uniforms(*cells).tobytes() for uniforms in drawn}) == len(drawn)
+
+
+def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not() -> None:
+    """As often as the threshold says, anew in each round; and what becomes of others does not follow who holds one."""
+    trial = trial_with_rounds(false_names=1e6)  # then one of a hundred is named by noise alone
+    in_block = named_in_blocks(trial, [str(number) for number in range(2000)])
+    run, held = (Run(log, trial, told_blocks=in_block) for log in ([], [("somebody", "7", at(3))]))
+    assert len(run.rounds) == 4
+    for of_round in run.rounds[1:]:
+        assert len(of_round.found) == pytest.approx(of_round.drawn / 100, rel=0.4)
+    assert run.rounds[1].drawn == 2000 * 4
+    assert by_cell(held.rounds[1].sums).keys() <= set(cells_of(in_block, windows=range(4)))
+    others, with_somebody = (set(cells_of(of.rounds[1].found)) for of in (run, held))
+    assert len(others ^ with_somebody) <= 1
+
+
+def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_who_holds_them() -> None:
+    plan = calibrated()
+    thresholds = [plan.terms_of_round(1, drawn).threshold for drawn in (0, 10, 50, 51, 1000)]
+    assert thresholds[0] == thresholds[2] < thresholds[3] < thresholds[4]
+    trial = trial_with_rounds(false_names=2)
+    in_block = named_in_blocks(trial, [str(number) for number in range(2000)])
+    crowd = [(f"user-{number}", str(item), at(item % 4)) for number in range(9) for item in range(0, 400, 10)]
+    for log in ([], crowd):
+        whole, cut = (Run(log, trial, shards, told_blocks=in_block).rounds[1] for shards in (1, 4))
+        assert whole.drawn == cut.drawn == 8000
+        assert set(cells_of(whole.found)) == set(cells_of(cut.found))
+        sums = by_cell(whole.sums)
+        assert sum(cell not in sums for cell in cells_of(whole.found)) <= 8  # at most 2 are expected
+
+
+def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
+    """Else a lone holder would be tested at a low threshold."""
+    trial = trial_with_rounds()
+    keys = trial.stream_keys(SECRET)
+    name, weigh = NameRound(trial, keys, None), WeighRound(trial, keys, None)
+    log = [("somebody", item, at(window)) for window in range(8) for item in "abc"]
+    sums = weigh.advance(None, pairs_of(log, trial), span(0), Counter())
+    assert sums.windows.max() == 1  # blocks; as windows they are of the first block
+    by_label = {item: sums.select(sums.items == place) for place, item in enumerate(sums.table.labels.to_pylist())}
+    for labels, added, is_drawn in (
+        ("abc", sums, True),
+        ("abd", sums, False),
+        ("", sums, False),
+        *(("ab", by_label["c"].select(by_label["c"].windows == window), False) for window in (0, 1)),
+    ):
+        state = name.recall([named_in_blocks(trial, list(labels)).to_bytes()], [])
+        if is_drawn:
+            name.advance(state, added, span(1), Counter())
+            continue
+        with pytest.raises(ValueError, match="a pair that is not drawn for"):
+            name.advance(state, added, span(1), Counter())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans, logs and runs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def calibrated(**choices: object) -> Plan:
+    return Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=True, **choices)
+
+
+def trial_with_rounds(
+    block_seconds: int = 40, *, sliding: int = 1, threshold: int = 70, false_names: float = 0.5
+) -> TrialPlan:
+    """Windows of 10 seconds, and little noise."""
+    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
+    units = tuple(PURSE_UNITS * percent // 100 for percent in (20, 10, 20, 50))
+    return dataclasses.replace(trial, rounds=Rounds(block_seconds=block_seconds, units=units, false_names=false_names))
+
+
+def at(window: int) -> int:
+    return (START + 10 * window + 5) * 1_000_000
+
+
+def busy_log(seed: int) -> list[Event]:
+    """A user with more items than a purse pays for, items of many in several windows, and items of few."""
+    draws = random.Random(seed)
+    log = [("busy", f"odd-{item}", at(item % WINDOWS)) for item in range(90)]
+    for number, window in itertools.product(range(40), range(WINDOWS)):
+        if draws.random() < 0.6:
+            log.append((f"user-{number}", f"topic-{(window // 3 + (number % 4 == 0)) % 5}", at(window)))
+        if draws.random() < 0.2:
+            log.append((f"user-{number}", f"odd-{draws.randrange(30)}", at(window)))
+    return log
+
+
+def pairs_of(log: Collection[Event], trial: TrialPlan) -> ItemPairs:
+    keys = trial.stream_keys(SECRET)
+    parts = [pairs for _, pairs in item_pairs_of_events(batch_of(list(log)), trial.schedule, keys, 1)] if log else []
+    return ItemPairs.merge(parts)
+
+
+def span(number: int, shard: int = 0, shards: int = 1) -> Span:
+    return Span(0, WINDOWS, shard, shards, number)
+
+
+def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
+    """As if round 0 had named these in the first block."""
+    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
+    zeros = np.zeros(len(table), dtype=np.int64)
+    return NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)
+
+
+def cells_of(cells: Cells, windows: Collection[int] | None = None) -> Iterator[tuple[int, str]]:
+    """windows: instead of its own, each of these."""
+    labels = cells.table.labels.to_pylist()
+    for window, item in zip(cells.windows.tolist(), cells.items.tolist(), strict=True):
+        yield from ((each, labels[item]) for each in ([window] if windows is None else windows))
+
+
+def by_cell(sums: ItemSums) -> dict[tuple[int, str], int]:
+    return dict(zip(cells_of(sums), sums.sums.tolist(), strict=True))
+
+
+class OfRound(NamedTuple):
+    """sums: of all shards. drawn: for how many pairs. found: named in this round. named: in windows up to it."""
+
+    sums: ItemSums
+    drawn: int
+    found: NamedItems
+    named: NamedItems
+
+
+class Run:
+    """The stages of all rounds, in this process. told: the names are those of this run, whatever is added here.
+    told_blocks: what round 0 named."""
+
+    def __init__(
+        self,
+        log: Collection[Event],
+        trial: TrialPlan,
+        shards: int = 1,
+        *,
+        told: Run | None = None,
+        told_blocks: NamedItems | None = None,
+    ) -> None:
+        self.rounds: list[OfRound] = []
+        keys, pairs, counts = trial.stream_keys(SECRET), pairs_of(log, trial), Counter[str]()
+        weigh, name = WeighRound(trial, keys, None), NameRound(trial, keys, None)
+        for number in range(len(trial.rounds.units)):
+            state = None
+            before = NamedItems.none()
+            if number:
+                names = (self if told is None else told).rounds
+                before = names[number - 1].named if number > 1 else before
+                in_blocks = names[0].found if told_blocks is None else told_blocks
+                state = name.recall([in_blocks.to_bytes()], [before.to_bytes()])
+            sums = weigh.advance(state, pairs, span(number), counts)
+            of_shard = dict(sums.shard_by_item(shards))
+            drawn = 0 if state is None else state.candidates.drawn
+            if told is not None:
+                self.rounds.append(OfRound(sums, drawn, *told.rounds[number][2:]))
+                continue
+            parts = [
+                name.advance(state, of_shard.get(shard, ItemSums.none()), span(number, shard, shards), counts)
+                for shard in range(shards)
+            ]
+            named = NamedItems.merge(parts)
+            already = set(cells_of(before))
+            found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
+            self.rounds.append(OfRound(sums, drawn, found, named))
+        self.unpaid = counts[PAIRS_UNPAID]
+
+
+def _days(window_seconds: int) -> WindowSchedule:
+    return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
