@@ -79,11 +79,13 @@ KILLING = """
 import os, sys
 from dp_transforms.beam import write_files
 from dp_transforms.cli.main import main
-write = write_files.write_report_file
-def write_and_die(*arguments, **named):
-    write(*arguments, **named)
-    os.kill(os.getpid(), int(sys.argv.pop(1)))
-write_files.write_report_file = write_and_die
+made = write_files.report_writer
+def writer_that_dies(*arguments):
+    def write_and_die(handle):
+        made(*arguments)(handle)
+        os.kill(os.getpid(), int(sys.argv.pop(1)))
+    return write_and_die
+write_files.report_writer = writer_that_dies
 main(sys.argv[2:])
 """
 
