@@ -191,7 +191,8 @@ def unseen_table(plan: Plan) -> str:
     found = found_from(plan, LOOKS)
     if plan.looks is None:
         return ""
-    head = ["pairs (window, item) of each of its users in the whole run", "a new item", "an item named lately"]
+    known = "an item named lately" if plan.rounds is None else "an item named in its block of windows"
+    head = ["pairs (window, item) of each of its users in the whole run", "a new item", known]
     rows = [
         [f"{looks:,}", *(f"{row[looks]:,} users" for row in found.values())]
         for looks in LOOKS
