@@ -169,7 +169,7 @@ def _looks_plan(log: LogPairs) -> Plan:
 def _plan(log: LogPairs, mode: str) -> Plan:
     end = log.start_seconds + log.horizon * log.window_seconds
     schedule = WindowSchedule.fixed(log.start_seconds, end, log.window_seconds)
-    return Plan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, mode=mode, **MODES[mode])
+    return Plan.calibrate(epsilon=EPSILON, delta=DELTA, schedule=schedule, mode=mode.partition(",")[0], **MODES[mode])
 
 
 def _at_most(most: int) -> str:
