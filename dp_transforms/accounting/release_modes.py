@@ -1,10 +1,11 @@
-"""The modes as an accountant sees them: the noise of one count, what is charged, and what that proves.
+"""The modes in which users pay for hits, as an accountant sees them: the noise of one count, what is charged, and what
+that proves.
 
-    labels  BetweenThresholds, charged in the zone above the threshold   single noise, target charging
-    counts  sparse vector with individual charging                       single noise, target charging
-    kms21   ThresholdMonitorEvolving as printed in [KMS21]               wide noise and a capped one, its own proof
+    hits              BetweenThresholds, charged in the zone above the threshold   single noise, target charging
+    hits-with-counts  sparse vector with individual charging                       single noise, target charging
+    kms21             ThresholdMonitorEvolving as printed in [KMS21]     wide noise and a capped one, its own proof
 
-`RELEASE_MODES` has one object for each; what differs between them is here and nowhere else in the package. Also here:
+`RELEASE_MODES` has one object for each of them; what differs between them is here and nowhere else in the package. Also here:
 `NoiseParameters`, the noise of one count as plain numbers of a plan, and the thresholds that it allows; the least noise
 of target charging; and its running figure, how much of epsilon is spent after each hit (docs/guarantee.md, "Claim
 (running figure)").

@@ -31,6 +31,7 @@ What several share:
   run, and where a run is accounted for.
 - state_part, ledger_account: a part of a run, and what an account of runs hears of it; that of a ledger.
 - output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
+- page_files: titles and tokens that the operator keeps in files, for pages.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C and SIGTERM end a command at once.
 - operator_log: what the operator is told on stderr, as text or JSON.

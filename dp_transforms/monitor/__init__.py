@@ -29,6 +29,7 @@ item_sums         what the users of each item add to it in each window
 replay_weights    the weights of a replay, from all pairs of each user
 pace, purses      the weights of a stream, from each user's own pace, and what it has left
 named_items       what was named, and what is published of it
+named_counts      noisy counts of the largest named items
 look_draws        the keyed noise of sums
 round_candidates  in rounds: what a round draws for, a function of what was named before
 round_namer       in rounds: from sums to what each round names
