@@ -5,9 +5,9 @@ that proves.
     hits-with-counts  sparse vector with individual charging                       single noise, target charging
     kms21             ThresholdMonitorEvolving as printed in [KMS21]     wide noise and a capped one, its own proof
 
-`RELEASE_MODES` has one object for each of them; what differs between them is here and nowhere else in the package. Also here:
-`NoiseParameters`, the noise of one count as plain numbers of a plan, and the thresholds that it allows; the least noise
-of target charging; and its running figure, how much of epsilon is spent after each hit (docs/guarantee.md, "Claim
+`RELEASE_MODES` has one object for each of them; what differs between them is here and nowhere else in the package. Also
+here: `NoiseParameters`, the noise of one count as plain numbers of a plan, and the thresholds that it allows; the least
+noise of target charging; and its running figure, how much of epsilon is spent after each hit (docs/guarantee.md, "Claim
 (running figure)").
 """
 
@@ -167,7 +167,7 @@ def _chord(
 
 
 class TargetChargingMode:
-    """Modes ``labels`` and ``counts``: eps-DP queries. Those with a result in a target are charged.
+    """Modes ``hits`` and ``hits-with-counts``: eps-DP queries. Those with a result in a target are charged.
 
     default_hits: of hits_per_user. accountants: their names, the default first. widest: the widest noise that can be
     sampled. `Kms21Mode` has the same attributes and methods.

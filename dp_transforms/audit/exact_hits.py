@@ -193,7 +193,7 @@ def _audit_together(
 def _audit_running(mechanism: Mechanism, claim: HitsClaim, rounds: int) -> tuple[RunningFigure, ...]:
     """The figure that every report carries, for exclusions after fewer hits.
 
-    Adaptive streams are tried with the user removed: in `labels` the other direction is their mirror image.
+    Adaptive streams are tried with the user removed: in `hits` the other direction is their mirror image.
     """
     total = len(claim.epsilon_after_hits)
     chosen = sorted({1 + round((total - 1) * part / (_MOST_FIGURES - 1)) for part in range(_MOST_FIGURES)})

@@ -222,6 +222,8 @@ class LooksMechanism:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
+        if plan.rounds is not None:
+            raise ValueError("the audit does not know looks in rounds yet.")
         looks, hits = plan.paid_looks, plan.paid_hits
         levels = range(2 if hits else _LEVELS)
         hits_list = None

@@ -194,7 +194,8 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
 def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str) -> None:
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
     rows = summary.events + summary.rejected
-    unpaid = f" {summary.unpaid:,} pairs (window, item) beyond --most-looks of a user did not count,"
+    beyond = "looks of a round beyond the purse" if request.plan.rounds else "pairs (window, item) beyond --most-looks"
+    unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     read = (
         f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"

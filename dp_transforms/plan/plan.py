@@ -271,10 +271,15 @@ class Plan(Record):
         """Of a later round of looks, which draws for so many pairs."""
         return terms_of_round(self.paid_looks, self.paid_rounds, number, drawn, self.max_users)
 
+    def listed_in_round(self, number: int) -> int:
+        """The largest weight that a user can have in a round."""
+        looks, purse = self.paid_looks, self.paid_rounds.units[number]
+        return max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= purse)
+
     @functools.cached_property
     def largest_in_rounds(self) -> int:
         """The largest weight that a user can have in one of the later rounds."""
-        return max(self.terms_of_round(number, 0).largest_weight for number in range(1, len(self.paid_rounds.units)))
+        return max(map(self.listed_in_round, range(1, len(self.paid_rounds.units))))
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:

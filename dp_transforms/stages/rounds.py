@@ -31,6 +31,13 @@ class _RoundWork(StageWork):
 
     takes_turns = keeps_state = False
 
+    def _check_round(self, state: _InRound | None, span: Span) -> None:
+        """Raises ValueError for a later round that was not told what is named: it would spend its purse on blocks."""
+        if (state is None) != (span.round == 0):
+            raise ValueError(
+                f"round {span.round} of looks must be told what earlier rounds have named, and round 0 not."
+            )
+
     def recall(self, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]) -> _InRound:
         named = NamedItems.of_messages(in_windows)
         return _InRound(Candidates.of_names(self.plan, NamedItems.of_messages(in_blocks), named), named)
@@ -45,6 +52,7 @@ class WeighRound(_RoundWork):
     wakes_all = True
 
     def advance(self, state: _InRound | None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
+        self._check_round(state, span)
         if state is None:
             pairs = columns.in_windows(WindowBlocks.of(self.plan).of_windows(columns.windows))
         else:
@@ -65,6 +73,7 @@ class NameRound(_RoundWork):
         self._namer = RoundNamer(plan, keys)
 
     def advance(self, state: _InRound | None, columns: ItemSums, span: Span, counts: Counter[str]) -> NamedItems:
+        self._check_round(state, span)
         if state is None:
             return self._namer.name_in_blocks(columns)
         found = self._namer.name_in_windows(span.round, columns, state.candidates, span.shard, span.shards)

@@ -184,7 +184,13 @@ def plan_lines(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
-    largest = looks.weights[-1]
+    largest, first = looks.weights[-1], looks.weights[-1]
+    of_new, counted_pairs = "threshold", f"at most {looks.most_looks:,} of a user"
+    if plan.rounds is not None:
+        largest, first = plan.largest_in_rounds, plan.listed_in_round(0)
+        of_new = "threshold of blocks"
+        most = [units // looks.units[0] for units in plan.rounds.units]
+        counted_pairs = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"
     if plan.domain:
         known = "all"
     elif plan.known is not None:
@@ -197,14 +203,14 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
             "chosen",
             f"looks, for users with {looks.usual_looks[0]:,} to {looks.usual_looks[1]:,} pairs in the run",
         ),
-        ("pairs that count", f"at most {looks.most_looks:,} of a user"),
+        ("pairs that count", counted_pairs),
         ("prices", prices_in_words(plan)),
         (
             "noise",
             f"exp(-|x / {looks.scale / largest:.2f}|^{looks.shape:g}), in users with one pair; Renyi order"
             f" {looks.order:.4g}",
         ),
-        ("threshold", f"{plan.threshold / largest:.1f} users with one pair"),
+        (of_new, f"{plan.threshold / first:.1f} users with one pair"),
         ("known items", known),
         *_counts_lines(plan),
         (

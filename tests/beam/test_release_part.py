@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from dp_transforms import Plan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE, PAIRS_UNPAID
+from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
 from dp_transforms.runs.state_file import StateFile
+from dp_transforms.stages.release_stages import stages_of
 from tests.helpers.looks_plans import looks_plan_of, small_looks_plan
 from tests.helpers.memory_stream import MemoryStream
 from tests.helpers.parts import Parts
@@ -58,7 +61,7 @@ def test_events_outside_of_the_part_are_skipped_and_counted(tmp_path):
     assert [part.looks.tolist() for part in held] == [[14]] or sum(part.looks.sum() for part in held) <= 36
 
 
-def test_a_part_must_lie_in_the_plan_and_counts_cannot_be_paid_in_parts():
+def test_a_part_must_lie_in_the_plan_and_what_is_paid_at_the_end_cannot_be_paid_in_parts():
     plan = small_looks_plan(12)
     with pytest.raises(ValueError, match="not windows of the plan"):
         ReleasePart(plan, RunPart(3, 13), noise_key="noise.key", run_id="r")
@@ -67,6 +70,16 @@ def test_a_part_must_lie_in_the_plan_and_counts_cannot_be_paid_in_parts():
     counting = looks_plan_of(plan.schedule, counts_for=2)
     with pytest.raises(ValueError, match="Make the plan without it"):
         ReleasePart(counting, RunPart(0, 3), noise_key="noise.key", run_id="r")
+    rounds = Plan.calibrate(epsilon=2, delta=1e-6, schedule=plan.schedule, usual_looks=(1, 10), rounds=True)
+    for in_order in (
+        lambda: ReleasePart(rounds, RunPart(0, 3), noise_key="noise.key", run_id="r"),
+        lambda: MonitorStream(MemoryStream.of([[]]), rounds, clock=CLOCK, run_id="r", noise_key="k"),
+        lambda: stages_of(PlannedRun(plan=rounds, stream="events", run_id="r"), None),
+    ):
+        with pytest.raises(
+            ValueError, match="rounds cannot be used with a stream, nor with a run that is taken in parts"
+        ):
+            in_order()
 
 
 def test_a_worker_refuses_a_state_that_was_exchanged(tmp_path):

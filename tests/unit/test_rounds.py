@@ -224,6 +224,16 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed: i
             assert by_cell(together.sums) == Counter(by_cell(own.sums)) + Counter(by_cell(of_others.sums))
 
 
+def test_a_round_that_is_not_told_what_is_named_is_refused() -> None:
+    """It would spend the purse of its round on blocks."""
+    trial = trial_with_rounds()
+    for work, columns in ((WeighRound, ItemPairs.none()), (NameRound, ItemSums.none())):
+        stage = work(trial, trial.stream_keys(SECRET), None)  # type: ignore[arg-type]
+        stage.advance(None, columns, Span(0, trial.schedule.horizon), Counter())
+        with pytest.raises(ValueError, match="round 3 of looks must be told"):
+            stage.advance(None, columns, Span(0, trial.schedule.horizon, round=3), Counter())
+
+
 def test_each_round_has_noise_of_its_own() -> None:
     """Also with the same holders and weights, and where the number of a block is that of a window."""
     keys = trial_with_rounds().stream_keys(SECRET)

@@ -91,11 +91,15 @@ def may_be_done(plan: Plan | None) -> list[str]:
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
-    known = "was named lately before" if plan is None or plan.rounds is None else "has many in the windows around it"
+    known, of_noise = "was named lately before", "Noise alone seldom names one."
+    if plan is not None and plan.rounds is not None:
+        known = "has many in the windows around it"
+        false_names = plan.rounds.false_names * (len(plan.rounds.units) - 1)
+        of_noise = f"On average noise alone names at most {false_names:g} of them in a run."
     return [
         "Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.",
         "Say that an item of the report had many users in the window in which it is named, or some of them if it"
-        f" {known}. Noise alone seldom names one.",
+        f" {known}. {of_noise}",
         sizes,
     ]
 
