@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dp_transforms import Plan
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import HeavyHitter
 from tests.helpers import forked
@@ -128,6 +129,15 @@ def test_rounds_are_for_replays_of_a_whole_run(folder: pathlib.Path) -> None:
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
     assert "Looks are paid for in 4 rounds." in planned.stdout
+    plan = Plan.from_json((folder / "plan.json").read_text())
+    rounds, looks = plan.paid_rounds, plan.paid_looks
+    first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
+    words = " ".join(planned.stdout.split())
+    assert f"threshold of blocks {plan.threshold / first:.1f} users with one pair" in words
+    assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "pairs that count, by round"
+    assert "On average noise alone names at most 1.5 of them in a run." in " ".join(
+        shh("explain", "--plan", "plan.json", cwd=folder).stdout.split()
+    )
     given = ("--plan", "plan.json", "--noise-key-file", key_file(folder))
     replay = shh("replay", "log.parquet", *given, "--state", "s", "--output", "r.avro", cwd=folder)
     assert "--state cannot be used with a plan that has --rounds" in replay.stderr
