@@ -1,10 +1,10 @@
 """An oracle of the weights of a stream: dicts, loops and plain integers, written from the design and not the product.
 
 Design, section 6: a user's weight is the largest whose price is at most what is left in its purse, divided by the looks
-of this window and those expected later: at least 10 (in the last window none), and else the looks so far, times the
-windows left, by the windows since the user was first seen, which are at least those of a day. All divisions round down.
-It is at least the smallest weight; what cannot be paid is dropped by keyed hash. In rounds no look is expected but by
-what was seen, and a user counts as seen for an eighth of the windows left longer.
+of this window and those expected later: the looks so far, times the windows left, by the windows since the user was
+first seen, which are at least those of a day (of a sixteenth of the run, if that is shorter), and a sixteenth of the
+windows left. All divisions round down. It is at least the smallest weight; what cannot be paid is dropped by keyed
+hash.
 """
 
 from __future__ import annotations
@@ -42,11 +42,8 @@ class Wallet:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
-        seen_for = max(a_day, window - self.first_window + 1)
-        least = 10 if windows_left else 0
-        if settings.rounds is not None:
-            least, seen_for = 0, seen_for + windows_left // 8
-        expected = max(least, (self.paid_looks + looks) * windows_left // seen_for)
+        seen_for = max(min(a_day, max(1, schedule.horizon // 16)), window - self.first_window + 1)
+        expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // 16)
         share = self.left // (expected + looks)
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
