@@ -22,6 +22,9 @@ _WANTED = {
     ("globo_news, hourly", "looks, replay in rounds"): 11_800,
     ("globo_news, 10 users merged", "looks, replay in rounds"): 7_500,
     ("globo_news, 30 users merged", "looks, replay in rounds"): 5_100,
+    ("globo_news, hourly", "looks, nightly in rounds"): 9_800,
+    ("globo_news, 30 users merged", "looks, nightly in rounds"): 4_600,
+    ("simulated, 28 days", "looks, nightly in rounds"): 6_000,
     ("globo_news, hourly", "looks, stream order"): 6200,
     ("globo_news, 30 users merged", "looks, stream order"): 2450,
 }

@@ -26,6 +26,7 @@ MODES: dict[str, dict[str, Any]] = {
     "hits": {"hits_per_user": 3},
     "hits-with-counts": {"hits_per_user": 10},
 }
+_DAY_SECONDS = 86_400
 _CAPS = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256, 512)
 _CAPS_OF_WINDOW = (1, 2, 3, 5)
 _WIDER = (1.0005, 1.002, 1.005, 1.01, 1.02, 1.05)  # sigma over the least one
@@ -54,6 +55,17 @@ def _names_in_stream_order(log: LogPairs, _: np.random.Generator) -> Chosen:
 def _names_in_rounds(log: LogPairs, _: np.random.Generator) -> Chosen:
     plan = _plan(log, "looks, rounds")
     return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
+
+
+def _nightly(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
+    """A part of the run for each day, or window if it is longer."""
+
+    def choose(log: LogPairs, _: np.random.Generator) -> Chosen:
+        plan = _plan(log, mode)
+        parts = -(-log.horizon * log.window_seconds // max(_DAY_SECONDS, log.window_seconds))
+        return Chosen(f"{parts} parts", lambda: found_names.replay(log, plan, parts), is_slow=True)
+
+    return choose
 
 
 def _charging(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
@@ -146,6 +158,8 @@ def _pipeline_dp(log: LogPairs, random: np.random.Generator) -> Chosen:
 METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "looks, replay": _names_replay,
     "looks, replay in rounds": _names_in_rounds,
+    "looks, nightly": _nightly("looks"),
+    "looks, nightly in rounds": _nightly("looks, rounds"),
     "looks, stream order": _names_in_stream_order,
     "hits": _charging("hits"),
     "hits-with-counts": _charging("hits-with-counts"),
@@ -157,7 +171,7 @@ METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "Laplace histogram, cap for the run": _laplace_for_run,
     "PipelineDP select_partitions": _pipeline_dp,
 }
-OURS = ("looks, replay", "looks, replay in rounds", "looks, stream order", "hits", "hits-with-counts")
+OURS = tuple(name for name in METHODS if name.startswith(("looks", "hits")))
 
 
 def _looks_plan(log: LogPairs) -> Plan:

@@ -37,13 +37,23 @@ LOOKS_ALONE: dict[str, Any] = {
 }
 
 
-def replay(log: LogPairs, plan: Plan) -> FoundPairs:
-    """The command itself, in a process of its own."""
+def replay(log: LogPairs, plan: Plan, parts: int = 1) -> FoundPairs:
+    """The command itself, in a process of its own; or in parts of the run, one after the other."""
     with tempfile.TemporaryDirectory(prefix="shh_bench_") as folder:
-        report, stored = Path(folder) / "report.jsonl", Path(folder) / "plan.json"
+        stored, key = Path(folder) / "plan.json", Path(folder) / "noise.key"
         stored.write_text(plan.to_json(), encoding="utf-8")
-        run_measured(COMMAND, *log.replay_arguments(str(report), "--plan", str(stored)))
-        windows, items = _read_report(log, report)
+        found = []
+        for number in range(1, parts + 1):
+            report, more = Path(folder) / f"report-{number}.jsonl", ["--plan", str(stored)]
+            if parts > 1:
+                key.exists() or key.write_text(secrets.token_hex(32), encoding="utf-8")
+                key.chmod(0o600)
+                until = log.start_seconds + number * log.horizon // parts * log.window_seconds
+                shown = datetime.datetime.fromtimestamp(until, datetime.UTC).isoformat()
+                more += ["--state", str(Path(folder) / "state"), "--noise-key-file", str(key), "--until", shown]
+            run_measured(COMMAND, *log.replay_arguments(str(report), *more))
+            found.append(_read_report(log, report))
+        windows, items = map(np.concatenate, zip(*found, strict=True))
     reported, of_nobody = found_cells(log, windows, items)
     if plan.looks is not None:
         sums = log.sums(replay_weights(log, plan))

@@ -19,7 +19,7 @@ from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser
 from dp_transforms.audit.statistics import NamedPValue, binomial_p_value, multinomial_p_value
 
 NOBODY, USER = range(0), range(1)  # of the users of a copy; the first one is x'
-_LEAST_EXPECTED = 10
+_PATIENCE = 16
 _DAY_SECONDS = 86_400
 _LEVELS = 8  # with a bin of their own; the last one is for all beyond
 _PASS = 0.3  # probability with which noise alone reaches the lowest threshold of a scene
@@ -149,12 +149,11 @@ def paced_weights(
     docs/guarantee.md, "Weights". A window of which it pays for some only is not in a scene.
     """
     left, so_far, first, found = mechanism.purse, 0, min(looks, default=0), {}
-    day = -(-_DAY_SECONDS // slide_seconds)
+    day = min(-(-_DAY_SECONDS // slide_seconds), max(1, windows // _PATIENCE))
     for window, number in sorted(looks.items()):
         so_far += number
-        expected = 0
-        if window < windows - 1:
-            expected = max(_LEAST_EXPECTED, so_far * (windows - window - 1) // max(window - first + 1, day))
+        later = windows - window - 1
+        expected = so_far * later // (max(window - first + 1, day) + later // _PATIENCE)
         place = mechanism.looks_list.payable(left // (expected + number)) or 0
         payable = min(number, left // mechanism.looks_list.units[place])
         assert payable in (0, number)

@@ -58,14 +58,15 @@ class ReleasePart(beam.PTransform):
         self._part = part
         self._noise_key = noise_key
         self._domain = domain_of_plan(domain, plan)
-        self._stages = stages_of(self._run, self._domain)
+        self._stages = stages_of(self._run, self._domain, is_part=True)
         pays_looks = self._run.plan.looks is not None
         self._cuts = Cuts.of(plan.schedule, pays_looks=pays_looks, shards=shards, part=part)
 
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
-        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part)
+        by_item = self._run.plan.rounds is not None
+        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
         release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
         assign = AssignWindows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> release

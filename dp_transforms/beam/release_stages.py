@@ -55,8 +55,8 @@ class ReleaseAtOnce(beam.PTransform):
         counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            names = users | "Rounds" >> NameInRounds(stages, noise_key, cuts, self._pool)
-            return self._released(names)
+            named = users | "Rounds" >> NameInRounds(stages, noise_key, cuts, part, self._pool)
+            return self._released(named.in_windows, named.states)
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
         added = users | "Users" >> AtOnce(add, noise_key, self._pool, rereads=counts is not None)
         by_window = Sharding(cuts.windows.windows_per_slab, 1)
@@ -84,41 +84,58 @@ class ReleaseAtOnce(beam.PTransform):
         return Released(released[SENT], states)
 
 
+class NamedInRounds(NamedTuple):
+    """in_windows: packed `NamedItems` by slab, of all rounds. states: what users hand over to the next part."""
+
+    in_windows: beam.PCollection
+    states: tuple[beam.PCollection, ...]
+
+
 class NameInRounds(beam.PTransform):
-    """``((0, shard of users), all packed pairs)`` -> packed `NamedItems` of windows by slab, round after round.
+    """``((0, shard of users), all packed pairs)`` -> `NamedInRounds`, round after round. part: None for a whole run.
 
     The users of each round, and its items, get what the rounds before it named. So each round is over before the next
     one begins, and a step that is repeated sees the same names.
     """
 
-    def __init__(self, stages: ReleaseStages, noise_key: beam.Secret, cuts: Cuts, pool: str | None = None) -> None:
+    def __init__(
+        self,
+        stages: ReleaseStages,
+        noise_key: beam.Secret,
+        cuts: Cuts,
+        part: RunPart | None = None,
+        pool: str | None = None,
+    ) -> None:
         super().__init__()
         self._stages = stages
         self._noise_key = noise_key
         self._cuts = cuts
+        self._part = part
         self._pool = pool
 
-    def expand(self, users: beam.PCollection) -> beam.PCollection:
+    def expand(self, users: beam.PCollection) -> NamedInRounds:
         rounds = len(self._stages.users.run.plan.paid_rounds.units)
-        in_blocks = self._round(users, 0, (), rereads=True)
-        before = [in_blocks | "InBlocks" >> beam.Values()]
+        found, state = self._round(users, 0, (), rereads=True)
+        in_blocks, states = found | "InBlocks" >> beam.Values(), [state]
+        before: list[beam.PCollection] = [in_blocks]
         for number in range(1, rounds):
-            in_windows = self._round(users, number, before, rereads=number < rounds - 1)
-            before = [before[0], in_windows | f"InWindows{number}" >> beam.Values()]
-        return in_windows
+            found, state = self._round(users, number, before, rereads=number < rounds - 1)
+            before = [in_blocks, found | f"InWindows{number}" >> beam.Values()]
+            states.append(state)
+        return NamedInRounds(found, tuple(states))
 
     def _round(
         self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, rereads: bool
-    ) -> beam.PCollection:
-        """What is named in blocks, in round 0, or in windows up to this round."""
-        stages, cuts = self._stages, self._cuts
-        add = AtOnceStep(stages.users, cuts.users, cuts.users, stores=True, round=number)
+    ) -> tuple[beam.PCollection, beam.PCollection]:
+        """What is named in blocks, in round 0, or in windows up to this round; and what users hand over."""
+        stages, cuts, part = self._stages, self._cuts, self._part
+        add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True, round=number)
         to = Sharding(cuts.windows.windows_per_slab if number else cuts.users.windows_per_slab, 1)
-        name = AtOnceStep(stages.items, cuts.users, to, round=number)
+        name = AtOnceStep(stages.items, cuts.users, to, part, round=number)
         added = users | f"Users{number}" >> AtOnce(add, self._noise_key, self._pool, rereads=rereads, named=named)
         groups = added[SENT] | f"GroupItems{number}" >> beam.GroupByKey()
         found = groups | f"Items{number}" >> AtOnce(name, self._noise_key, self._pool, named=named)
-        return found[SENT]
+        return found[SENT], added[STATE]
 
 
 class ReleasedInOrder(NamedTuple):

@@ -157,9 +157,6 @@ def _request(options: ReplayOptions, account: LedgerAccount | None) -> ReplayReq
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
             " are known. Make a plan without it."
-            if plan.counts is not None
-            else "--state cannot be used with a plan that has --rounds, which go over the whole log again and again."
-            " Make a plan without them."
         )
     if account is not None and not (path is not None and os.path.lexists(path)):
         # A state is of a run that has paid, or is refused.

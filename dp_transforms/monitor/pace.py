@@ -16,7 +16,7 @@ from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
 
-LEAST_EXPECTED = 10  # looks that every user is expected to have later
+_PATIENCE = 16  # a user is expected to go on for at most so many times as long as it has been there
 MOST_LOOKS = 2**32 - 1  # that one purse pays for; times a number of windows they stay below 2^63
 _DAY_SECONDS = 86_400
 
@@ -42,7 +42,8 @@ class Pace:
             )
         self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
         self._horizon = plan.schedule.horizon
-        self._windows_of_a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
+        a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
+        self._least_seen = min(a_day, max(1, self._horizon // _PATIENCE))
 
     def joins_hits_list(self, looks: Whole, left: Whole, looks_before: Whole) -> npt.NDArray[np.bool_]:
         """Whether users of the looks list go over to the hits list in this window: those with enough looks so far,
@@ -64,18 +65,19 @@ class Pace:
     ) -> Chosen:
         """looks: of each user in this window, at least 1. left: units in its purse. looks_before: paid in the windows
         before. first_windows: where it paid its first look; this one if it has paid none. All int64[u].
-        pays_hits: who is on the hits list, bool[u]; None: nobody.
+        window: the last one of those that are paid together. pays_hits: who is on the hits list, bool[u]; None: nobody.
 
         A purse is spread over the looks of this window and those that are expected later: in each window as many as in
-        those so far, this one included, counted over at least a day; in the last window none. A user gets the largest
-        weight that costs no more than its share, and at least the smallest one of the list.
+        those so far, this one included, counted over at least a day, or one `_PATIENCE`-th of the run if that is
+        shorter; in the last window none. But nobody is expected to have more than `_PATIENCE` times as many as so far:
+        many users go soon, and what they leave buys nothing. A user gets the largest weight that costs no more than its
+        share, and at least the smallest one of the list.
         """
         windows_left = self._horizon - 1 - window
-        windows_so_far = np.maximum(window - first_windows + 1, self._windows_of_a_day)
+        windows_so_far = np.maximum(window - first_windows + 1, self._least_seen)
         # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
         looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
-        least = LEAST_EXPECTED if windows_left else 0
-        expected = np.maximum(least, looks_so_far * windows_left // windows_so_far)
+        expected = looks_so_far * windows_left // (windows_so_far + windows_left // _PATIENCE)
         # If there are more looks than units, the share is 0, however many more.
         shares = left // (np.minimum(expected, left) + looks)
         weights, units = _largest_or_smallest(self._looks_list, shares)

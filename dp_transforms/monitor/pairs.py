@@ -136,10 +136,15 @@ def pairs_of_events(
 
 
 def item_pairs_of_events(
-    batch: EventBatch, schedule: WindowSchedule, keys: IdKeys, shards: int
+    batch: EventBatch,
+    schedule: WindowSchedule,
+    keys: IdKeys,
+    shards: int,
+    first_open: npt.NDArray[np.int64] | None = None,
+    end: int | None = None,
 ) -> Iterator[tuple[int, ItemPairs]]:
-    """The distinct pairs of a batch in all windows, by shard of users: ``(shard, pairs)``."""
-    rows = rows_of_events(batch, schedule, keys)
+    """The distinct pairs of a batch in all these windows, by shard of users: ``(shard, pairs)``."""
+    rows = rows_of_events(batch, schedule, keys, first_open, end)
     if len(rows):
         yield from ItemPairs.by_group(rows, _shards_of(rows, shards))
 

@@ -24,7 +24,7 @@ from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.item_holders import terms_of, weights_of
 from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.packed_arrays import BYTES, WHOLE, WORDS, Packed, check_unpacked
-from dp_transforms.monitor.pairs import UserPairs, keep_by_hash
+from dp_transforms.monitor.pairs import Pairs, UserPairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
 
 Whole = npt.NDArray[np.int64]
@@ -74,8 +74,10 @@ class Purses:
     own users in each cell; the cells are put together only when they are rewritten.
     """
 
-    def __init__(self, plan: Plan, keys: StreamKeys, cells: Iterable[Packed] = ()) -> None:
-        """cells: what was stored so far, in any order. Raises ValueError for other bytes."""
+    def __init__(self, plan: Plan, keys: StreamKeys, cells: Iterable[Packed] = (), units: int = PURSE_UNITS) -> None:
+        """cells: what was stored so far, in any order. units: in a full purse, less in that of a round. Raises
+        ValueError for other bytes."""
+        self._full = units
         self._pace = Pace(plan)
         self._has_hits = plan.paid_hits is not None
         self._units_of_all_hits = 0 if plan.paid_hits is None else plan.paid_hits.units_of_all
@@ -85,11 +87,13 @@ class Purses:
         self._changed: list[PurseEntries] = []  # each has more than twice as many entries as the next one
 
     @classmethod
-    def of_entries(cls, plan: Plan, keys: StreamKeys, entries: PurseEntries, window: int) -> Purses:
+    def of_entries(
+        cls, plan: Plan, keys: StreamKeys, entries: PurseEntries, window: int, units: int = PURSE_UNITS
+    ) -> Purses:
         """The purses of some users before this window, of a state that was stored. Raises ValueError for entries that
         no run of this plan can have made: with more than a purse, or paid in this window or later."""
-        check_unpacked(bool((entries.left <= PURSE_UNITS).all() and (entries.first_windows < window).all()))
-        purses = cls(plan, keys)
+        check_unpacked(bool((entries.left <= units).all() and (entries.first_windows < window).all()))
+        purses = cls(plan, keys, units=units)
         check_unpacked(not len(entries) or (entries.pays_hits is not None) == purses._has_hits)
         purses._stored = [entries] if len(entries) else []
         return purses
@@ -102,11 +106,14 @@ class Purses:
         """
         return weights_of(self.spend_on_lists(pairs, window))
 
-    def spend_on_lists(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
+    def spend_on_lists(self, pairs: Pairs, window: int, end: int | None = None) -> npt.NDArray[np.int64]:
         """The same, but returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that
-        cannot be paid."""
-        if (pairs.windows != window).any():
-            raise ValueError(f"all pairs must lie in window {window}.")
+        cannot be paid. end: the windows ``window .. end - 1`` are paid together."""
+        end = window + 1 if end is None else end
+        if ((pairs.windows < window) | (pairs.windows >= end)).any():
+            raise ValueError(
+                f"all pairs must lie in window {window}" + (f" .. {end - 1}." if end > window + 1 else ".")
+            )
         looks = pairs.counts
         before = self._entries_of(pairs.users, window)
         if (before.first_windows > window).any():
@@ -116,7 +123,7 @@ class Purses:
         if before.pays_hits is not None:
             joins = (before.pays_hits == 0) & self._pace.joins_hits_list(looks, left, looks_before)
             left, pays_hits = left - joins * self._units_of_all_hits, joins | (before.pays_hits == 1)
-        chosen = self._pace.choose(looks, left, looks_before, first_windows, window, pays_hits)
+        chosen = self._pace.choose(looks, left, looks_before, first_windows, end - 1, pays_hits)
         paid = np.flatnonzero(chosen.payable)
         self._append(
             PurseEntries(
@@ -129,7 +136,7 @@ class Purses:
         )
         kept = keep_by_hash(pairs, chosen.payable, self._keys)
         terms = terms_of(chosen.weights, np.zeros(len(looks), dtype=np.bool_) if pays_hits is None else pays_hits)
-        return np.where(kept, np.repeat(terms, looks), 0)
+        return np.where(kept, terms[pairs.codes], 0)
 
     @property
     def entries(self) -> int:
@@ -164,7 +171,7 @@ class Purses:
         stored = (*self._stored, *self._changed)
         found = PurseEntries.merge([entries.select(places_of(entries.users, users)) for entries in stored])
         at = np.searchsorted(users, found.users)
-        left = np.full(len(users), PURSE_UNITS, dtype=np.int64)
+        left = np.full(len(users), self._full, dtype=np.int64)
         looks = np.zeros(len(users), dtype=np.uint32)
         first_windows = np.full(len(users), window, dtype=np.uint32)
         pays_hits = np.zeros(len(users), dtype=np.uint8) if self._has_hits else None

@@ -30,16 +30,15 @@ class ReplayChoice(NamedTuple):
     pays_hits: npt.NDArray[np.bool_]
 
 
-def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan, purse: int = PURSE_UNITS) -> ReplayChoice:
-    """pairs: how many pairs each user has in the whole run, at least 1, int64[u]. purse: less for a round of looks, and
-    the pairs are then those of the round.
+def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan) -> ReplayChoice:
+    """pairs: how many pairs each user has in the whole run, at least 1, int64[u].
 
     A user with n pairs has in each the largest weight of which a full purse, less what counts may cost it, pays n; on
     the hits list, what is left of it when all hits are paid. It takes the list that gives it more, and in a tie the
     looks list. Of more pairs than it pays for (`most_looks` without counts) so many count.
     """
     listed, hits = plan.paid_looks.listed, plan.paid_hits
-    purses = purse - (0 if plan.counts is None else plan.counts.units_of_pairs(pairs))
+    purses = PURSE_UNITS - (0 if plan.counts is None else plan.counts.units_of_pairs(pairs))
     looks = np.minimum(pairs, purses // listed.units[0])
     weights, _ = listed.largest(purses // looks)
     if hits is None:
@@ -48,12 +47,10 @@ def choose_replay(pairs: npt.NDArray[np.int64], plan: Plan, purse: int = PURSE_U
     return ReplayChoice(looks, np.maximum(weights, on_hits_list), on_hits_list > weights)
 
 
-def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys, purse: int = PURSE_UNITS) -> ItemSums:
+def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> ItemSums:
     """What these users add to their items, where users pay for looks alone. ``pairs`` must contain all pairs of its
-    users in the whole run, or in the round that the purse is for. Which pairs count is chosen by keyed hash."""
-    if not len(pairs):
-        return ItemSums.none()
-    looks, weights, _ = choose_replay(pairs.counts, plan, purse)
+    users in the whole run. Which pairs count is chosen by keyed hash."""
+    looks, weights, _ = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
     return ItemSums.of_weights(pairs, np.where(kept, weights[pairs.codes], 0), keys)
 

@@ -25,30 +25,34 @@ Whole = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class WindowBlocks:
-    """The windows of a schedule in blocks, each window in that in which it ends.
+    """The windows of a part of a run in blocks, each window in that in which it ends. A block is named by its first
+    window of the part, so that two parts have none in common.
 
-    seconds: of a block. slide: seconds from the end of a window to that of the next. horizon: number of windows.
+    seconds: of a block. slide: seconds from the end of a window to that of the next. first, end: of the part.
     """
 
     seconds: int
     slide: int
-    horizon: int
+    first: int
+    end: int
 
     @classmethod
-    def of(cls, plan: Plan) -> WindowBlocks:
-        return cls(plan.paid_rounds.block_seconds, plan.schedule.slide_seconds, plan.schedule.horizon)
+    def of(cls, plan: Plan, first: int, end: int) -> WindowBlocks:
+        return cls(plan.paid_rounds.block_seconds, plan.schedule.slide_seconds, first, end)
 
     def of_windows(self, windows: Whole) -> Whole:
+        return self._first_of(self._numbers_of(windows))
+
+    def ends(self, blocks: Whole) -> Whole:
+        """Where the windows of each block end."""
+        return self._first_of(self._numbers_of(blocks) + 1)
+
+    def _numbers_of(self, windows: Whole) -> Whole:
         """Window t ends (t + 1) slides after the declared start; its end belongs to the block before it."""
         return ((windows + 1) * self.slide - 1) // self.seconds
 
-    def first_windows(self, blocks: Whole) -> Whole:
-        """The first window of each block; of one after the last, where the windows end."""
-        return np.minimum(blocks * self.seconds // self.slide, self.horizon)
-
-    def sizes(self, blocks: Whole) -> Whole:
-        """How many windows each block has."""
-        return self.first_windows(blocks + 1) - self.first_windows(blocks)
+    def _first_of(self, numbers: Whole) -> Whole:
+        return np.clip(numbers * self.seconds // self.slide, self.first, self.end)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,18 +67,18 @@ class Candidates:
     named: Whole
 
     @classmethod
-    def of_names(cls, plan: Plan, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
+    def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
         """in_blocks: what round 0 named. in_windows: what later rounds named, all together."""
-        table, (_, of_windows) = ItemTable.merge([in_blocks.table, in_windows.table])
+        table, (_, places) = ItemTable.merge([in_blocks.table, in_windows.table])
         if len(table) != len(in_blocks.table):
             raise ValueError("a pair was named of an item that was not named in its block.")
-        named = np.sort(in_windows.windows * len(table) + of_windows[in_windows.items])
-        return cls(WindowBlocks.of(plan), table, in_blocks.windows, in_blocks.items, named)
+        named = np.sort(in_windows.windows * len(table) + places[in_windows.items])
+        return cls(of_windows, table, in_blocks.windows, in_blocks.items, named)
 
     @property
     def drawn(self) -> int:
         """How many pairs are drawn for."""
-        return int(self.of_windows.sizes(self.blocks).sum()) - len(self.named)
+        return int((self.of_windows.ends(self.blocks) - self.blocks).sum()) - len(self.named)
 
     def of_shard(self, shard: int, shards: int) -> Candidates:
         """Those of the items of one shard; `drawn` is then of it alone."""
@@ -106,14 +110,14 @@ class Candidates:
         """All that is drawn for, windows and items, in order; about so many at a time."""
         if not len(self.blocks):
             return
-        begins = np.searchsorted(self.blocks, np.arange(int(self.blocks[-1]) + 2))
-        windows = np.arange(int(self.of_windows.first_windows(self.blocks[-1:] + 1)[0]))
+        windows = np.arange(self.blocks[0], self.of_windows.ends(self.blocks[-1:])[0])
         blocks = self.of_windows.of_windows(windows)
-        counts = np.diff(begins)[blocks]
+        begins = np.searchsorted(self.blocks, blocks)
+        counts = np.searchsorted(self.blocks, blocks, side="right") - begins
         parts = np.cumsum(counts) // most
-        for part in np.split(windows, np.flatnonzero(np.diff(parts)) + 1):
-            rows, splits = concatenated_ranges(begins[blocks[part]], counts[part])
-            of_rows, items = np.repeat(part, np.diff(splits)), self.items[rows]
+        for part in np.split(np.arange(len(windows)), np.flatnonzero(np.diff(parts)) + 1):
+            rows, splits = concatenated_ranges(begins[part], counts[part])
+            of_rows, items = np.repeat(windows[part], np.diff(splits)), self.items[rows]
             kept = ~_is_in(of_rows * len(self.table) + items, self.named)
             yield of_rows[kept], items[kept]
 

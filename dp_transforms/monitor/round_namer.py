@@ -33,7 +33,7 @@ class RoundNamer:
         self._table = noise_bounds(plan.paid_looks.noise)
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
-        """Round 0. The windows of the sums, and of the names, are blocks. No size is stated."""
+        """Round 0. The windows of the sums, and of the names, are blocks: their first windows. No size is stated."""
         uniforms = self._keys.block_uniforms()(sums.windows, sums.hashes, sums.digests)
         named = np.flatnonzero(self._table.passes(uniforms, self._plan.threshold - sums.sums) & (sums.sums > 0))
         ones = np.ones(len(named), dtype=np.int64)
@@ -46,7 +46,8 @@ class RoundNamer:
 
         Raises ValueError for a sum of a pair that is not a candidate.
         """
-        terms = self._plan.terms_of_round(number, candidates.drawn)
+        of_windows = candidates.of_windows
+        terms = self._plan.terms_of_round(number, candidates.drawn, of_windows.end - of_windows.first)
         of_shard = candidates.of_shard(shard, shards)
         size = len(of_shard.table)
         of_sums = of_shard.places_of(sums)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from fractions import Fraction
 from typing import Any, Unpack, cast
 
 from dp_transforms.accounting.activity import guarantee_with_activity
@@ -187,8 +188,8 @@ class Plan(Record):
 
     @property
     def pays_at_the_end(self) -> bool:
-        """Whether users pay for something only when all windows are there, or answered: such a run has one part."""
-        return self.counts is not None or self.rounds is not None
+        """Whether users pay for something only when all windows are answered: such a run has one part."""
+        return self.counts is not None
 
     @property
     def known_threshold(self) -> int:
@@ -267,9 +268,10 @@ class Plan(Record):
             looks.prices, looks.size_error, self.max_users, most_unheld, hit_prices=self.hit_prices
         )
 
-    def terms_of_round(self, number: int, drawn: int) -> RoundTerms:
-        """Of a later round of looks, which draws for so many pairs."""
-        return terms_of_round(self.paid_looks, self.paid_rounds, number, drawn, self.max_users)
+    def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
+        """Of a later round of looks, which draws for so many pairs in so many windows."""
+        parts = Fraction(self.schedule.horizon, windows)
+        return terms_of_round(self.paid_looks, self.paid_rounds, number, drawn, self.max_users, parts=parts)
 
     def listed_in_round(self, number: int) -> int:
         """The largest weight that a user can have in a round."""

@@ -26,7 +26,7 @@ from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
-MOST_ROUNDS = 10
+MOST_ROUNDS = 4  # for each a state has a kind of purses
 
 
 @runtime_checkable

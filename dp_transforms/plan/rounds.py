@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,15 +42,19 @@ class RoundTerms(NamedTuple):
     largest_weight: int
 
 
-def terms_of_round(looks: Looks, rounds: Rounds, number: int, drawn: int, users: int) -> RoundTerms:
+def terms_of_round(
+    looks: Looks, rounds: Rounds, number: int, drawn: int, users: int, *, parts: Fraction = Fraction(1)
+) -> RoundTerms:
     """Of a later round, which draws for so many pairs: a function of what was named before, and of the plan.
 
-    drawn: held or not, in the whole run. users: of the run, at most.
+    drawn: held or not, in this part of the run. users: of the run, at most. parts: how often the windows of the part
+    fit into the run, at least 1. Each part has its share of `false_names` and of the false sizes.
     """
+    drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     paid = rounds.units[number]
     count = int(np.searchsorted(looks.units, paid, side="right"))
     weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
-    size_error = looks.size_error / (len(rounds.units) - 1)
+    size_error = looks.size_error / (len(rounds.units) - 1) / (1 if parts == 1 else 2)
     likely_noise = size_margin(looks.noise, weights, paid / units, size_error, users, drawn)
     return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, int(weights[-1]))
 

@@ -52,11 +52,11 @@ class RunPart:
         """How many windows the part has."""
         return self.end - self.first
 
-    def purses(self, users: npt.NDArray[np.uint64]) -> PurseEntries:
+    def purses(self, users: npt.NDArray[np.uint64], kind: Kind = Kind.PURSES) -> PurseEntries:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
         asked = _by_bucket(users)
         return PurseEntries.merge(
-            [held.select(places_of(held.users, asked[bucket])) for bucket, held in self._purses(asked)]
+            [held.select(places_of(held.users, asked[bucket])) for bucket, held in self._purses(asked, kind)]
         )
 
     def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
@@ -103,9 +103,9 @@ class RunPart:
             )
         return state
 
-    def _purses(self, buckets: Iterable[int]) -> Iterator[tuple[int, PurseEntries]]:
+    def _purses(self, buckets: Iterable[int], kind: Kind = Kind.PURSES) -> Iterator[tuple[int, PurseEntries]]:
         for bucket in buckets:
-            for cell in self._cells(Kind.PURSES, [bucket]):
+            for cell in self._cells(kind, [bucket]):
                 held = PurseEntries.from_bytes(cell)
                 check_unpacked(are_of_bucket(held.users, bucket))
                 yield bucket, held

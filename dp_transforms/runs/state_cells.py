@@ -23,6 +23,7 @@ from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.packed_arrays import WHOLE, Packed, check_unpacked, pack_arrays, unpack_arrays
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits
+from dp_transforms.plan.records import MOST_ROUNDS
 
 BUCKETS = 64
 MOST_CELL_BYTES = 10_000_000
@@ -32,20 +33,27 @@ _HEAD_BYTES = 2
 
 
 class Kind(enum.StrEnum):
-    """purses: `PurseEntries`. budgets: the `Hits` that users have paid. known: items that were named lately. passed:
-    items that passed the first stage of a look lately, where users pay for hits. hit_bound: of `MonitorState`, one
-    number."""
+    """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the `Hits`
+    that users have paid. known: items that were named lately. passed: items that passed the first stage of a look
+    lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
 
     PURSES = "purses"
+    PURSES_1 = "purses_1"
+    PURSES_2 = "purses_2"
+    PURSES_3 = "purses_3"
     BUDGETS = "budgets"
     KNOWN = "known"
     PASSED = "passed"
     HIT_BOUND = "hit_bound"
 
+    @classmethod
+    def purses_of_round(cls, number: int) -> Kind:
+        return (cls.PURSES, cls.PURSES_1, cls.PURSES_2, cls.PURSES_3)[number]
+
 
 _KINDS = tuple(Kind)
 _TABLES: dict[Kind, type[ByUser] | type[KnownItems]] = {
-    Kind.PURSES: PurseEntries,
+    **{Kind.purses_of_round(number): PurseEntries for number in range(MOST_ROUNDS)},
     Kind.BUDGETS: Hits,
     Kind.KNOWN: KnownItems,
     Kind.PASSED: KnownItems,

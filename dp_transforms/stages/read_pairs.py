@@ -62,8 +62,9 @@ class PackPairs:
             counts[EVENTS_OUTSIDE_DOMAIN] += int((is_inside & ~is_known).sum())
             batch = batch.where(is_known)
         shards = self.sharding.shards
+        first_open = np.full(len(batch), part.first) if part.first else None
         if self.by_item:
-            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards):
+            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end):
                 yield (0, shard), of_items.to_bytes()
             return
         for slab, shard, of_users in pairs_of_events(
@@ -72,7 +73,7 @@ class PackPairs:
             keys,
             windows_per_slab=self.sharding.windows_per_slab,
             shards=shards,
-            first_open=np.full(len(batch), part.first) if part.first else None,
+            first_open=first_open,
             end=part.end,
         ):
             yield (slab, shard), of_users.to_bytes()

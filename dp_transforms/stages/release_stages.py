@@ -41,8 +41,11 @@ class Cuts(NamedTuple):
         return cls(Sharding(schedule.horizon, shards or SHARDS_OF_RUN), by_window)
 
 
-def stages_of(run: PlannedRun, domain: DomainOfRun | None, *, is_replay: bool = False) -> ReleaseStages:
-    """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known."""
+def stages_of(
+    run: PlannedRun, domain: DomainOfRun | None, *, is_replay: bool = False, is_part: bool = False
+) -> ReleaseStages:
+    """domain: of a plan with a known domain. is_replay: of the whole run at once, so that later events are known.
+    is_part: of a part of a run at once. Else windows come one after the other."""
     works: tuple[type[StageWork], type[StageWork], type[StageWork]]
     if run.plan.looks is None:
         works = BoundUsers, FindCandidates, MonitorWindows
@@ -57,10 +60,10 @@ def stages_of(run: PlannedRun, domain: DomainOfRun | None, *, is_replay: bool = 
             "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
             " all names of the run are known. Make the plan without it."
         )
-    if run.plan.rounds is not None and not is_replay:
+    if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
-            "rounds cannot be used with a stream, nor with a run that is taken in parts: they go over the whole log"
-            " again and again. Make the plan without them."
+            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"
+            " without them."
         )
     users, items, windows = works
     return ReleaseStages(Stage(users, run), Stage(items, run, domain), Stage(windows, run))

@@ -1,65 +1,102 @@
-"""The first two stages where looks come in rounds: they are run once for each round, and get what was named before."""
+"""The first two stages where looks come in rounds: they are run once for each round, and get what was named before.
+
+Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.monitor.pairs import ItemPairs
-from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay
+from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.monitor.round_namer import RoundNamer
 from dp_transforms.plan.plan import Plan
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind
 from dp_transforms.stages.stage import Span, StageWork
 
 
-class _InRound(NamedTuple):
-    """What earlier rounds leave. candidates: what is drawn for. named: in windows so far."""
+@dataclasses.dataclass(frozen=True)
+class _InRound:
+    """What earlier rounds and parts leave. blocks: of the windows of the part. purses: of the users that are here,
+    stored as of this kind.
 
-    candidates: Candidates
+    candidates: what is drawn for, None in round 0. named: in windows so far.
+    """
+
+    blocks: WindowBlocks
+    purses: Purses
+    kind: Kind
+    candidates: Candidates | None
     named: NamedItems
 
 
 class _RoundWork(StageWork):
-    """The state is what earlier rounds leave; None in round 0."""
+    """What users and items share: both know what is drawn for."""
 
-    takes_turns = keeps_state = False
+    takes_turns = False
 
-    def _check_round(self, state: _InRound | None, span: Span) -> None:
-        """Raises ValueError for a later round that was not told what is named: it would spend its purse on blocks."""
-        if (state is None) != (span.round == 0):
-            raise ValueError(
-                f"round {span.round} of looks must be told what earlier rounds have named, and round 0 not."
-            )
+    def load(self, part: RunPart, columns: ItemPairs | ItemSums, span: Span) -> _InRound:
+        """Raises ValueError for a later round: it would spend its purse on blocks."""
+        if span.round:
+            raise ValueError(f"round {span.round} of looks must be told what earlier rounds have named.")
+        return self._state(part, columns, span, None, NamedItems.none())
 
-    def recall(self, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]) -> _InRound:
+    def recall(
+        self,
+        part: RunPart,
+        columns: ItemPairs | ItemSums,
+        span: Span,
+        in_blocks: Sequence[bytes],
+        in_windows: Sequence[bytes],
+    ) -> _InRound:
         named = NamedItems.of_messages(in_windows)
-        return _InRound(Candidates.of_names(self.plan, NamedItems.of_messages(in_blocks), named), named)
+        blocks = WindowBlocks.of(self.plan, span.first, span.end)
+        candidates = Candidates.of_names(blocks, NamedItems.of_messages(in_blocks), named)
+        return self._state(part, columns, span, candidates, named)
+
+    def _state(
+        self,
+        part: RunPart,
+        columns: ItemPairs | ItemSums,
+        span: Span,
+        candidates: Candidates | None,
+        named: NamedItems,
+    ) -> _InRound:
+        kind, units = Kind.purses_of_round(span.round), self.plan.paid_rounds.units[span.round]
+        held = part.purses(columns.users, kind) if isinstance(columns, ItemPairs) else PurseEntries.none()
+        purses = Purses.of_entries(self.plan, self.keys, held, span.first, units)
+        return _InRound(WindowBlocks.of(self.plan, span.first, span.end), purses, kind, candidates, named)
 
 
 class WeighRound(_RoundWork):
-    """`ItemPairs` of the whole run -> `ItemSums`: each user spends its purse of the round evenly, in round 0 on its
-    items in blocks of windows, later on those of its pairs that are drawn for. All items are drawn for by their shards,
-    also by one to which nobody adds anything."""
+    """`ItemPairs` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace, in round 0
+    on its items in blocks of windows, later on those of its pairs that are drawn for. All items are drawn for by their
+    shards, also by one to which nobody adds anything."""
 
     TAKES = ItemPairs
     wakes_all = True
 
-    def advance(self, state: _InRound | None, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
-        self._check_round(state, span)
-        if state is None:
-            pairs = columns.in_windows(WindowBlocks.of(self.plan).of_windows(columns.windows))
+    def advance(self, state: _InRound, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
+        if state.candidates is None:
+            pairs = columns.in_windows(state.blocks.of_windows(columns.windows))
         else:
             pairs = state.candidates.pairs_of(columns)
-        purse, in_round = self.plan.paid_rounds.units[span.round], pairs.counts
-        counts[PAIRS_UNPAID] += int((in_round - choose_replay(in_round, self.plan, purse).looks).sum())
-        return weigh_replay(pairs, self.plan, self.keys, purse)
+        terms = state.purses.spend_on_lists(pairs, span.first, span.end)
+        counts[PAIRS_UNPAID] += int((terms == 0).sum())
+        return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
+
+    def cells(self, state: _InRound) -> Iterator[tuple[Kind, bytes]]:
+        return ((state.kind, cell) for cell in state.purses.rewritten_cells())
 
 
 class NameRound(_RoundWork):
@@ -67,14 +104,14 @@ class NameRound(_RoundWork):
     (`monitor.round_namer`)."""
 
     TAKES = ItemSums
+    keeps_state = False
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
         super().__init__(plan, keys, domain)
         self._namer = RoundNamer(plan, keys)
 
-    def advance(self, state: _InRound | None, columns: ItemSums, span: Span, counts: Counter[str]) -> NamedItems:
-        self._check_round(state, span)
-        if state is None:
+    def advance(self, state: _InRound, columns: ItemSums, span: Span, counts: Counter[str]) -> NamedItems:
+        if state.candidates is None:
             return self._namer.name_in_blocks(columns)
         found = self._namer.name_in_windows(span.round, columns, state.candidates, span.shard, span.shards)
         before = [part for shard, part in state.named.shard_by_item(span.shards) if shard == span.shard]

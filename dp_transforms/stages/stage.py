@@ -118,9 +118,11 @@ class StageWork(abc.ABC):
         None: whoever may come."""
         return None
 
-    def recall(self, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]) -> Any:
-        """The state in a later round of looks. in_blocks, in_windows: what was named before, packed, in any order."""
-        return None
+    def recall(
+        self, part: RunPart, columns: Any, span: Span, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]
+    ) -> Any:
+        """`load` in a later round of looks. in_blocks, in_windows: what was named before, packed, in any order."""
+        raise NotImplementedError(f"{type(self).__name__} knows no rounds.")
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Any:
         """The state before the window ``first``, of what was stored."""
@@ -200,7 +202,7 @@ class AtOnceStep:
             first, end = slab * self.cut.windows_per_slab, (slab + 1) * self.cut.windows_per_slab
             span = Span(max(first, part.first), min(end, part.end), shard, shards, self.round)
             columns = work.columns([blob for blob in blobs if len(blob)])
-            state = work.recall(*named) if named else work.load(part, columns, span)
+            state = (work.recall if named else work.load)(part, columns, span, *named)
             advanced = work.advance(state, columns, span, counts)
             if self.to is None:
                 yield from advanced

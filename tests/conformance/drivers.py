@@ -88,12 +88,18 @@ class Case(NamedTuple):
     def arrivals(self) -> list[Arrival]:
         return arrivals_of(self.cut, self.mode.window_hours)
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Where its parts end but for the last one."""
+        return tuple(end for end in TAKEN.get(self.how, ()) if end < self.plan.schedule.horizon)
+
     def expected(self, *, in_order: bool = False) -> list[WindowReport]:
         """The same for all cuts that differ in order and pieces alone."""
-        case = repr((self.mode, self.cut.copies, self.cut.hours, in_order))
+        ends = self.ends if self.plan.rounds is not None else ()
+        case = repr((self.mode, self.cut.copies, self.cut.hours, in_order, ends))
         if case not in _expected:
             domain = DOMAIN if self.mode.domain else ()
-            _expected[case] = reference(events_of(self.cut), self.plan, domain, in_order=in_order)
+            _expected[case] = reference(events_of(self.cut), self.plan, domain, in_order=in_order, ends=ends)
         return list(_expected[case])
 
 
@@ -171,7 +177,7 @@ def _take(case: Case, parts: Parts, end: int) -> None:
 
 def in_parts(case: Case) -> Parts:
     parts, horizon = _parts(case), case.plan.schedule.horizon
-    for end in [*(end for end in TAKEN[case.how] if end < horizon), horizon]:
+    for end in (*case.ends, horizon):
         _take(case, parts, end)
     return parts
 

@@ -91,8 +91,8 @@ class Wallet:
         listed = hits_list if self.pays_hits else looks_list
         windows_left = settings.schedule.horizon - 1 - window
         a_day = -(-DAY_SECONDS // settings.schedule.slide_seconds)
-        seen_for = max(a_day, window - self.first_window + 1)
-        expected = max(10 if windows_left else 0, (self.paid_looks + looks) * windows_left // seen_for)
+        seen_for = max(min(a_day, max(1, settings.schedule.horizon // 16)), window - self.first_window + 1)
+        expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // 16)
         share = self.left // (expected + looks)
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
         payable = min(looks, self.left // units)

@@ -1,9 +1,10 @@
 """An oracle of the weights of a stream: dicts, loops and plain integers, written from the design and not the product.
 
 Design, section 6: a user's weight is the largest whose price is at most what is left in its purse, divided by the looks
-of this window and those expected later: at least 10 (in the last window none), and else the looks so far, times the
-windows left, by the windows since the user was first seen, which are at least those of a day. All divisions round down.
-It is at least the smallest weight; what cannot be paid is dropped by keyed hash.
+of this window and those expected later: the looks so far, times the windows left, by the windows since the user was
+first seen, which are at least those of a day (of a sixteenth of the run, if that is shorter), and a sixteenth of the
+windows left. All divisions round down. It is at least the smallest weight; what cannot be paid is dropped by keyed
+hash.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Wallet:
     paid_looks: int = 0
 
     def choose(self, looks: int, window: int, settings: TrialPlan) -> tuple[int, int]:
-        """The weight in this window, and how many looks are paid with it."""
+        """The weight in this window, or in all up to it that are paid together, and how many looks are paid."""
         weight, units, payable = self.afford(looks, window, settings)
         self.left -= payable * units
         self.paid_looks += payable
@@ -41,8 +42,8 @@ class Wallet:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
-        seen_for = max(a_day, window - self.first_window + 1)
-        expected = max(10 if windows_left else 0, (self.paid_looks + looks) * windows_left // seen_for)
+        seen_for = max(min(a_day, max(1, schedule.horizon // 16)), window - self.first_window + 1)
+        expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // 16)
         share = self.left // (expected + looks)
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])

@@ -7,7 +7,7 @@ keyed functions alone with the code.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from dp_transforms import Plan, WindowReport
 from tests.helpers.hits_oracle import oracle_hits, replay_holders, stream_holders
@@ -22,10 +22,16 @@ Held = Mapping[int, Mapping[str, Collection[str]]]  # window, user: items
 
 
 def reference(
-    log: Iterable[Event] | Held, plan: Plan, domain: Collection[str] = (), *, in_order: bool = False
+    log: Iterable[Event] | Held,
+    plan: Plan,
+    domain: Collection[str] = (),
+    *,
+    in_order: bool = False,
+    ends: Sequence[int] = (),
 ) -> list[WindowReport]:
     """domain: all items, where they are known. in_order: whether purses are spent window by window, by those who do not
-    know what comes; else each user's weight follows from all that it holds. Hits alone know no such difference."""
+    know what comes; else each user's weight follows from all that it holds. Hits alone know no such difference.
+    ends: where parts of the run end, on which looks in rounds depend."""
     settings = trial_of(plan, stream="events", run_id=RUN_ID)
     keys = settings.stream_keys(SECRET)
     known = _known(log, domain)
@@ -35,7 +41,7 @@ def reference(
         holders = (stream_holders if in_order else replay_holders)(known, settings, keys)
         return reports_of(oracle_hits(holders, settings, keys, domain).named, settings)
     if settings.rounds is not None:
-        return reports_of(RoundsOracle(known, settings, keys).names(), settings)
+        return reports_of(RoundsOracle(known, settings, keys).names(ends), settings)
     weights = (stream_weights if in_order else replay_weights)(known, settings, keys)
     named = oracle_names(weights, settings, keys, domain)
     reports = reports_of(named, settings)

@@ -7,7 +7,8 @@ every item that was named in its block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -16,6 +17,7 @@ from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import LookUniforms, StreamKeys
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, hash_all, integer_of, items_by_window_and_user
+from tests.helpers.pace_oracle import Wallet
 
 _ONE = 1 << 128
 _WORD = 1 << 64
@@ -24,7 +26,7 @@ Place = tuple[int, str]  # a block or a window, and an item
 
 
 class RoundsOracle:
-    """drawn: for how many pairs each later round drew."""
+    """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all."""
 
     def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings = settings
@@ -37,12 +39,20 @@ class RoundsOracle:
         self._items = hash_all(keys.hash_items, {item for of_user in self._held.values() for _, item in of_user})
         self._users = hash_all(keys.hash_users, set(self._held))
         self.drawn: list[int] = []
+        self.wallets: dict[tuple[int, str], Wallet] = {}
 
-    def names(self) -> list[Named]:
-        """What is named in all windows, by window, then label."""
+    def names(self, ends: Sequence[int] = ()) -> list[Named]:
+        """What is named in all windows, by window, then label. ends: where parts of the run end before its last one."""
+        found, first = [], 0
+        for end in (*ends, self._settings.schedule.horizon):
+            found += self._of_part(range(first, end))
+            first = end
+        return sorted(found, key=lambda entry: (entry.window, entry.item))
+
+    def _of_part(self, windows: range) -> list[Named]:
+        self._windows = windows
         in_blocks = self._named_in_blocks()
-        horizon = self._settings.schedule.horizon
-        candidates = {(window, item) for window in range(horizon) for item in self._items}
+        candidates = {(window, item) for window in windows for item in self._items}
         candidates = {pair for pair in candidates if (self.block_of(pair[0]), pair[1]) in in_blocks}
         found: list[Named] = []
         for number in range(1, len(self._settings.rounds.units)):
@@ -50,17 +60,23 @@ class RoundsOracle:
             named = self._round(number, candidates)
             candidates -= {(entry.window, entry.item) for entry in named}
             found += named
-        return sorted(found, key=lambda entry: (entry.window, entry.item))
+        return found
 
     def block_of(self, window: int) -> int:
-        """That of its last second."""
+        """Its first window of the part: of those with their last second in the same block."""
+        return next(other for other in self._windows if self._number_of(other) == self._number_of(window))
+
+    def _number_of(self, window: int) -> int:
         schedule = self._settings.schedule
         last = schedule.window_start_micros(window) // 1_000_000 + schedule.window_seconds - 1
         return (last - schedule.start_seconds) // self._settings.rounds.block_seconds
 
     def _named_in_blocks(self) -> set[Place]:
-        held = {user: {(self.block_of(w), item) for w, item in pairs} for user, pairs in self._held.items()}
-        weights = self._weights(held, self._settings.rounds.units[0])
+        held = {
+            user: {(self.block_of(window), item) for window, item in pairs if window in self._windows}
+            for user, pairs in self._held.items()
+        }
+        weights = self._weights(0, held)
         noise = self._noise(weights, self._keys.block_uniforms())
         return {
             at for at, of_users in weights.items() if sum(of_users.values()) + noise[at] >= self._settings.threshold
@@ -69,7 +85,7 @@ class RoundsOracle:
     def _round(self, number: int, candidates: set[Place]) -> list[Named]:
         settings, spacing = self._settings, self._settings.looks.spacing
         units = settings.rounds.units[number]
-        weights = self._weights({user: pairs & candidates for user, pairs in self._held.items()}, units)
+        weights = self._weights(number, {user: pairs & candidates for user, pairs in self._held.items()})
         cells = {at: weights.get(at, {}) for at in candidates}
         noise = self._noise(cells, self._keys.round_uniforms(number))
         threshold, likely = self._threshold(len(candidates)), self._likely_noise(units, len(candidates))
@@ -87,15 +103,18 @@ class RoundsOracle:
             found.append(Named(window, item, level, users if users >= 5 else 0, False, not of_users))
         return found
 
-    def _weights(self, held: dict[str, set[Place]], purse: int) -> dict[Place, dict[str, int]]:
-        """Each user spends so much evenly on what it holds."""
-        listed = list(zip(self._settings.looks.weights, self._settings.looks.units, strict=True))
+    def _weights(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
+        """Each user spends on what it holds, all at once."""
+        settings, windows = self._settings, self._windows
         found: dict[Place, dict[str, int]] = {}
         for user, places in held.items():
-            looks = min(len(places), purse // listed[0][1])
-            if not looks:
+            if not places:
                 continue
-            weight = max(weight for weight, units in listed if looks * units <= purse)
+            fresh = Wallet(settings.rounds.units[number], windows[0])
+            wallet = self.wallets.get((number, user), fresh)
+            weight, looks = wallet.choose(len(places), windows[-1], settings)
+            if looks:
+                self.wallets[number, user] = wallet
             for place in sorted(places, key=lambda place: look_place(user, place, self._keys))[:looks]:
                 found.setdefault(place, {})[user] = weight
         return found
@@ -113,7 +132,8 @@ class RoundsOracle:
         return found
 
     def _threshold(self, drawn: int) -> int:
-        error = min(Fraction(1, 100), Fraction(self._settings.rounds.false_names) / max(1, drawn))
+        in_run = Fraction(drawn * self._settings.schedule.horizon, len(self._windows))
+        error = min(Fraction(1, 100), Fraction(self._settings.rounds.false_names) / max(1, math.ceil(in_run)))
         return _smallest(lambda threshold: self._law.tail(threshold) <= error * _ONE)
 
     def _likely_noise(self, purse: int, drawn: int) -> int:
@@ -121,7 +141,9 @@ class RoundsOracle:
         payable = [
             (w, Fraction(purse, units)) for w, units in zip(looks.weights, looks.units, strict=True) if w <= largest
         ]
-        most = Fraction(looks.size_error) / (len(self._settings.rounds.units) - 1)
+        rounds, horizon, windows = self._settings.rounds.units, self._settings.schedule.horizon, len(self._windows)
+        most = Fraction(looks.size_error) / (len(rounds) - 1) / (1 if windows == horizon else 2)
+        drawn = math.ceil(Fraction(drawn * horizon, windows))
 
         def is_enough(z: int) -> bool:
             of_one = max(paid * self._law.tail(z + 1 + 4 * (largest - weight)) for weight, paid in payable)

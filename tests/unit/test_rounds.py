@@ -33,10 +33,16 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
+from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
-from dp_transforms.monitor.replay_weights import choose_replay
+from dp_transforms.monitor.purses import PurseEntries
+from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import terms_of_round
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
+from dp_transforms.runs.state_file import StateFile, write_state
+from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span
 from tests.helpers.core_runs import START
@@ -157,7 +163,8 @@ def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not() -> No
     )
 
     def weight(items: int, purse: float) -> int:
-        return int(choose_replay(np.array([items]), trial, int(purse * PURSE_UNITS)).weights[0])
+        left, none = np.array([int(purse * PURSE_UNITS)]), np.zeros(1, dtype=np.int64)
+        return int(Pace(trial).choose(np.array([items]), left, none, none, SCHEDULE.horizon - 1).weights[0])
 
     first, both, one = weight(2, 0.25), weight(2, 0.75), weight(1, 0.75)
     assert (first, both, one) == tuple(game[name] for name in list(game)[:3])
@@ -200,7 +207,7 @@ def divergences(noise: ExponentialPower, order: float, first: int, both: int, on
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (5, 35, 1), (3, 120, 1), (4, 30, 3)])
+@pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (3, 120, 1), (4, 30, 3)])
 def test_the_stages_name_what_the_reference_says_however_items_are_cut(
     seed: int, block_seconds: int, sliding: int
 ) -> None:
@@ -238,9 +245,9 @@ def test_a_round_that_is_not_told_what_is_named_is_refused() -> None:
     trial = trial_with_rounds()
     for work, columns in ((WeighRound, ItemPairs.none()), (NameRound, ItemSums.none())):
         stage = work(trial, trial.stream_keys(SECRET), None)  # type: ignore[arg-type]
-        stage.advance(None, columns, Span(0, trial.schedule.horizon), Counter())
+        stage.load(RunPart.whole(trial.schedule), columns, span(0))
         with pytest.raises(ValueError, match="round 3 of looks must be told"):
-            stage.advance(None, columns, Span(0, trial.schedule.horizon, round=3), Counter())
+            stage.load(RunPart.whole(trial.schedule), columns, span(3))
 
 
 def test_each_round_has_noise_of_its_own() -> None:
@@ -267,7 +274,8 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not() -
 
 def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_who_holds_them() -> None:
     plan = calibrated()
-    thresholds = [plan.terms_of_round(1, drawn).threshold for drawn in (0, 10, 50, 51, 1000)]
+    horizon = plan.schedule.horizon
+    thresholds = [plan.terms_of_round(1, drawn, horizon).threshold for drawn in (0, 10, 50, 51, 1000)]
     assert thresholds[0] == thresholds[2] < thresholds[3] < thresholds[4]
     trial = trial_with_rounds(false_names=2)
     in_block = named_in_blocks(trial, [str(number) for number in range(2000)])
@@ -286,8 +294,10 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
     keys = trial.stream_keys(SECRET)
     name, weigh = NameRound(trial, keys, None), WeighRound(trial, keys, None)
     log = [("somebody", item, at(window)) for window in range(8) for item in "abc"]
-    sums = weigh.advance(None, pairs_of(log, trial), span(0), Counter())
-    assert sums.windows.max() == 1  # blocks; as windows they are of the first block
+    whole, pairs = RunPart.whole(trial.schedule), pairs_of(log, trial)
+    sums = weigh.advance(weigh.load(whole, pairs, span(0)), pairs, span(0), Counter())
+    assert sums.windows.max() == 4  # the second block, named by its first window
+    sums = dataclasses.replace(sums, windows=sums.windows // 4)  # all of the first block
     by_label = {item: sums.select(sums.items == place) for place, item in enumerate(sums.table.labels.to_pylist())}
     for labels, added, is_drawn in (
         ("abc", sums, True),
@@ -295,12 +305,86 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
         ("", sums, False),
         *(("ab", by_label["c"].select(by_label["c"].windows == window), False) for window in (0, 1)),
     ):
-        state = name.recall([named_in_blocks(trial, list(labels)).to_bytes()], [])
+        state = name.recall(whole, added, span(1), [named_in_blocks(trial, list(labels)).to_bytes()], [])
         if is_drawn:
             name.advance(state, added, span(1), Counter())
             continue
         with pytest.raises(ValueError, match="a pair that is not drawn for"):
             name.advance(state, added, span(1), Counter())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts of a run
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", [(4,), (3, 5, 10)])
+def test_all_parts_together_spend_one_purse_of_each_round(tmp_path: pathlib.Path, ends: tuple[int, ...]) -> None:
+    """At the pace of the user, and all of it in the end."""
+    trial = trial_with_rounds(4 * 86_400)
+    days = WindowSchedule.fixed(START, START + WINDOWS * 86_400, 86_400)
+    trial = dataclasses.replace(trial, schedule=days)
+    log = [("user", item, (START + day * 86_400) * 1_000_000) for item in "abc" for day in range(WINDOWS)]
+    price = dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    spent = []
+    first, stored = 0, []
+    for end in (*ends, WINDOWS):
+        in_blocks = Run(log, trial, part=RunPart(first, end)).rounds[0].sums
+        ones = np.ones(len(in_blocks), dtype=np.int64)
+        named = NamedItems(in_blocks.windows, in_blocks.items, ones, ones, in_blocks.table)  # as if all had been named
+        run = Run(log, trial, part=state_of(tmp_path / str(first), stored, first, end), told_blocks=named)
+        spent.append([sum(price[weight] for weight in of_round.sums.sums.tolist()) for of_round in run.rounds])
+        stored += run.stored
+        first = end
+    assert min(spent[0][3], spent[1][3]) > 0
+    for units, of_parts in zip(trial.rounds.units, zip(*spent, strict=True), strict=True):
+        assert 0.7 * units < sum(of_parts) <= units
+
+
+def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path: pathlib.Path) -> None:
+    trial = trial_with_rounds()
+    entries = PurseEntries(
+        np.array([1], dtype=np.uint64),
+        np.array([trial.rounds.units[2]]),
+        np.array([1], dtype=np.uint32),
+        np.array([0], dtype=np.uint32),
+    )
+    for number, is_sound in enumerate((True, False, True, True)):
+        part = state_of(tmp_path / str(number), [(Kind.purses_of_round(number), entries.to_bytes())], 4, WINDOWS)
+        table, _ = ItemTable.of_labels(pa.array(["a"]), trial.stream_keys(SECRET).hash_items)
+        pairs = ItemPairs(entries.users, *np.array([[0], [5], [0]]), table)
+        weigh, names = WeighRound(trial, trial.stream_keys(SECRET), None), [[], []] if number else []
+        here = span(number, windows=range(4, WINDOWS))
+        load = functools.partial(weigh.recall if number else weigh.load, part, pairs, here, *names)
+        if is_sound:
+            load()
+            continue
+        with pytest.raises(ValueError, match="damaged"):
+            load()
+
+
+def test_a_block_that_two_parts_share_is_a_block_of_each() -> None:
+    """Named by its first window of the part: so the noise of one is not that of the other."""
+    trial = trial_with_rounds(35)
+    seen: set[int] = set()
+    for first, end in itertools.pairwise((0, 2, 5, 6, 12)):
+        blocks, windows = WindowBlocks.of(trial, first, end), np.arange(first, end)
+        found = blocks.of_windows(windows)
+        assert seen.isdisjoint(found.tolist())
+        seen.update(found.tolist())
+        assert (found <= windows).all()
+        assert (windows < blocks.ends(found)).all()
+        assert [first, *np.unique(blocks.ends(found))] == [*np.unique(found), end]
+
+
+def test_all_parts_together_have_the_false_names_of_one_run() -> None:
+    plan = calibrated()
+    horizon, noise = plan.schedule.horizon, plan.paid_looks.noise
+    for drawn in (1000, 10**6):
+        whole, night = plan.terms_of_round(1, drawn, horizon), plan.terms_of_round(1, drawn, 24)
+        assert night.threshold == plan.terms_of_round(1, 16 * drawn, horizon).threshold > whole.threshold
+        assert night.likely_noise > whole.likely_noise
+        assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -338,14 +422,18 @@ def busy_log(seed: int) -> list[Event]:
     return log
 
 
-def pairs_of(log: Collection[Event], trial: TrialPlan) -> ItemPairs:
-    keys = trial.stream_keys(SECRET)
-    parts = [pairs for _, pairs in item_pairs_of_events(batch_of(list(log)), trial.schedule, keys, 1)] if log else []
-    return ItemPairs.merge(parts)
+def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart | None = None) -> ItemPairs:
+    if not log:
+        return ItemPairs.none()
+    keys, batch, part = trial.stream_keys(SECRET), batch_of(list(log)), part or RunPart.whole(trial.schedule)
+    firsts = np.full(len(batch), part.first)
+    return ItemPairs.merge(
+        [pairs for _, pairs in item_pairs_of_events(batch, trial.schedule, keys, 1, firsts, part.end)]
+    )
 
 
-def span(number: int, shard: int = 0, shards: int = 1) -> Span:
-    return Span(0, WINDOWS, shard, shards, number)
+def span(number: int, shard: int = 0, shards: int = 1, *, windows: range = range(WINDOWS)) -> Span:
+    return Span(windows.start, windows.stop, shard, shards, number)
 
 
 def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
@@ -366,6 +454,19 @@ def by_cell(sums: ItemSums) -> dict[tuple[int, str], int]:
     return dict(zip(cells_of(sums), sums.sums.tolist(), strict=True))
 
 
+def state_of(path: pathlib.Path, cells: Collection[tuple[Kind, bytes]], first: int, end: int) -> RunPart:
+    """A part of a run, before which this was stored."""
+    by_place: dict[tuple[Kind, int], list[memoryview]] = {}
+    for kind, bucket, cell in map(unpack_cell, pack_by_bucket(cells)):
+        by_place.setdefault((kind, bucket), []).append(cell)
+    joined = [(*place, cell) for place, found in sorted(by_place.items()) for cell in join_cells(place[0], found)]
+    digits = "0" * 64
+    parts = (PartRecord(0, first, digits, "report"),) if first else ()
+    header = StateHeader("plan", digits, "events", "run", digits, user_field="user", item_field="item", parts=parts)
+    write_state(str(path), header, joined, bytes(32))
+    return RunPart(first, end, str(path), StateFile(str(path)).fingerprint)
+
+
 class OfRound(NamedTuple):
     """sums: of all shards. drawn: for how many pairs. found: named in this round. named: in windows up to it."""
 
@@ -377,7 +478,7 @@ class OfRound(NamedTuple):
 
 class Run:
     """The stages of all rounds, in this process. told: the names are those of this run, whatever is added here.
-    told_blocks: what round 0 named."""
+    told_blocks: what round 0 named. part: of the run. stored: what each round hands over."""
 
     def __init__(
         self,
@@ -387,28 +488,35 @@ class Run:
         *,
         told: Run | None = None,
         told_blocks: NamedItems | None = None,
+        part: RunPart | None = None,
     ) -> None:
         self.rounds: list[OfRound] = []
-        keys, pairs, counts = trial.stream_keys(SECRET), pairs_of(log, trial), Counter[str]()
+        self.stored: list[tuple[Kind, bytes]] = []
+        part = part or RunPart.whole(trial.schedule)
+        windows = range(part.first, part.end)
+        keys, pairs, counts = trial.stream_keys(SECRET), pairs_of(log, trial, part), Counter[str]()
         weigh, name = WeighRound(trial, keys, None), NameRound(trial, keys, None)
         for number in range(len(trial.rounds.units)):
-            state = None
-            before = NamedItems.none()
+            before, blobs = NamedItems.none(), []
             if number:
                 names = (self if told is None else told).rounds
                 before = names[number - 1].named if number > 1 else before
                 in_blocks = names[0].found if told_blocks is None else told_blocks
-                state = name.recall([in_blocks.to_bytes()], [before.to_bytes()])
-            sums = weigh.advance(state, pairs, span(number), counts)
+                blobs = [[in_blocks.to_bytes()], [before.to_bytes()]]
+            here = span(number, windows=windows)
+            state = (weigh.recall if number else weigh.load)(part, pairs, here, *blobs)
+            sums = weigh.advance(state, pairs, here, counts)
+            self.stored += weigh.cells(state)
             of_shard = dict(sums.shard_by_item(shards))
-            drawn = 0 if state is None else state.candidates.drawn
+            drawn = state.candidates.drawn if number else 0
             if told is not None:
                 self.rounds.append(OfRound(sums, drawn, *told.rounds[number][2:]))
                 continue
-            parts = [
-                name.advance(state, of_shard.get(shard, ItemSums.none()), span(number, shard, shards), counts)
-                for shard in range(shards)
-            ]
+            parts = []
+            for shard in range(shards):
+                here, added = span(number, shard, shards, windows=windows), of_shard.get(shard, ItemSums.none())
+                of_items = (name.recall if number else name.load)(part, added, here, *blobs)
+                parts.append(name.advance(of_items, added, here, counts))
             named = NamedItems.merge(parts)
             already = set(cells_of(before))
             found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
