@@ -42,7 +42,10 @@ class KnownDomain(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Domain(Record):
-    """A known domain, the public list of all items: how many there are, and the hex SHA-256 of the list."""
+    """A known domain, the public list of all items.
+
+    size: how many there are. fingerprint: the hex SHA-256 of the list.
+    """
 
     size: int
     fingerprint: str
@@ -93,8 +96,9 @@ class WideNoise(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hits(Record):
-    """Users are charged for hits: modes `hits`, `hits-with-counts` and `kms21`.
+    """Users are charged for hits.
 
+    mode: `hits`, `hits-with-counts` or `kms21`.
     per_user: charged results after which a user is excluded.
     max_items_per_user: distinct items of a user that count in one window (L).
     accountant: the proof that the noise comes from: ``game``, ``exact_tail`` or ``closed_form``; in kms21
