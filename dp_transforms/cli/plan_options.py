@@ -143,7 +143,7 @@ class PlanOptions:
     )
     rounds: bool = switch(
         ADVANCED,
-        "With looks, for a replay of a whole run: look in rounds, first at the items of each day, then at the windows "
+        "With looks, for a replay: look in rounds, first at the items of each day, then at the windows "
         "of those that were named. Finds more of what many users hold in several windows of a day; an item of one "
         "window alone needs more users. Where windows are days or longer, the whole run takes the place of a day.",
     )

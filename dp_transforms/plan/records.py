@@ -304,8 +304,8 @@ class Known(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
-    """The looks of a replay come in rounds: the first names items of blocks of windows, and each later one draws for
-    all pairs (window, item) of these that are not named yet.
+    """The looks of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
+    later one draws for all pairs (window, item) of these that are not named yet.
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.

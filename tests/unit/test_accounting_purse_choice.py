@@ -39,6 +39,12 @@ def test_shape_goes_with_activity() -> None:
     assert shapes[0] <= 2 < shapes[1] < shapes[2]
 
 
+def test_users_who_do_one_thing_are_found_nearly_as_soon_as_by_a_selection_of_partitions() -> None:
+    """PipelineDP's best one at one pair for each user, truncated geometric, names an item from 13 users on."""
+    choice = chosen(usual_looks=(1, 1), most_looks=1)
+    assert found_from(choice.prices, choice.threshold, 1) <= 15
+
+
 @pytest.mark.parametrize("usual", [(1, 2), (1, 100), (300, 3000)])
 def test_no_other_shape_finds_more(usual: tuple[int, int]) -> None:
     """By the certified prices and threshold, not by those of the search; 3 % for its coarse grid."""

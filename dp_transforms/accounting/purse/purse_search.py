@@ -28,7 +28,7 @@ from dp_transforms.accounting.purse.look_prices import MAX_ORDER, outcome_excess
 from dp_transforms.accounting.purse.price_list import order_budget
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 
-SHAPES = (1.0, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
+SHAPES = (1.0, 1.15, 1.5, 2.0, 2.25, 2.5, 2.75, 3.0, 3.5, 4.0)
 SHARES_OPEN = (0.02, 0.1, 0.3, 0.5, 0.75)  # of delta
 HIT_PRICES = (0.002, 0.004, 0.007, 0.012, 0.02, 0.035, 0.06, 0.1, 0.17, 0.28)  # of what all of delta buys, each hit
 HIT_SHARE = 0.1  # of looks; 3 % to 20 % on the two real logs of the benchmarks, the most where all users are active
