@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dp_transforms.cli.options import ADVANCED, BUDGET, MAKE_A_KEY, UTC_TIME, Rule, opt
 from dp_transforms.errors import UserError
-from dp_transforms.stores.local_files import open_regular
+from dp_transforms.stores.local_files import open_regular, remove_dead_drafts
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount
@@ -111,6 +112,7 @@ def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
         raise UserError(
             f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
         )
+    remove_dead_drafts(pathlib.Path(state))
     try:
         open_regular(state).close()
     except FileNotFoundError:
