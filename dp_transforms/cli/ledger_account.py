@@ -29,14 +29,12 @@ class LedgerAccount(RunAccount):
     @classmethod
     def of_options(cls, ledger: str, population: str, max_epsilon: str | None, max_delta: str | None) -> LedgerAccount:
         """Raises UserError."""
-        with user_errors(LedgerError):
-            return cls(Ledger.open(ledger), population, caps_of(max_epsilon, max_delta))
+        return cls(Ledger.open(ledger), population, caps_of(max_epsilon, max_delta))
 
     def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
-        with user_errors(LedgerError):
-            request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
-            self._ledger.check_fits(request, self._caps)
+        request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
+        self._ledger.check_fits(request, self._caps)
 
     def reserve(self, facts: PartFacts) -> None:
         """Raises UserError if the part must not run. Says what the run takes, and what is left."""
@@ -74,8 +72,7 @@ class LedgerAccount(RunAccount):
 
     def reserve_part(self, plan: Plan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
-        with user_errors(LedgerError):
-            self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
+        self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
         tell(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}")
         return self._verdict
 
@@ -84,8 +81,7 @@ class LedgerAccount(RunAccount):
             return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
 
     def start(self, facts: PartFacts | None = None) -> None:
-        with user_errors(LedgerError):
-            self._ledger.start(self._reserved)
+        self._ledger.start(self._reserved)
 
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
         """Raises UserError, which says that the report is published, if the ledger cannot be told."""
@@ -108,8 +104,7 @@ class LedgerAccount(RunAccount):
             raise UserError(f"{words} {remedy}") from None
 
     def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
-        with user_errors(LedgerError):
-            self._ledger.publishing(self._reserved, state_fingerprint)
+        self._ledger.publishing(self._reserved, state_fingerprint)
 
     @property
     def resumes(self) -> bool:

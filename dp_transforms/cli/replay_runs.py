@@ -28,7 +28,6 @@ from dp_transforms.cli.state_part import (
     part_is_done,
     part_is_taken,
     secret_of_run,
-    state_errors,
 )
 from dp_transforms.engines.local import is_local, pipeline_options
 from dp_transforms.errors import UserError
@@ -60,18 +59,17 @@ def run_whole(
         where = pipeline_options(where)
     if account is None:
         return _run(request, where, pool=pool)
-    with state_errors():
-        _check_range(request)
-        path = request.options.noise_key_file
-        log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
-        run_id = request.options.run_id
-        verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-        is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
-        with account.whole(is_private=is_private):
-            request = dataclasses.replace(request, run_id=verdict.run_id)
-            if pool is not None:
-                read_ahead(pool, request)
-            return _run(request, where, pool=pool)
+    _check_range(request)
+    path = request.options.noise_key_file
+    log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
+    run_id = request.options.run_id
+    verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
+    is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
+    with account.whole(is_private=is_private):
+        request = dataclasses.replace(request, run_id=verdict.run_id)
+        if pool is not None:
+            read_ahead(pool, request)
+        return _run(request, where, pool=pool)
 
 
 def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerAccount | None) -> ReplaySummary | None:
@@ -88,7 +86,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerA
             _check_range(request, is_part=True)
         return facts
 
-    with state_errors(), hold_state(request.state.path):
+    with hold_state(request.state.path):
         log = fingerprint_of_log(request, input_key(secret_of_run(request.state.noise_key_file)))
         facts = open_part(
             request.plan,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib.metadata
 import os
 import pathlib
@@ -35,7 +34,7 @@ from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader, VerdictKind
+from dp_transforms.runs.state_header import PartRecord, StateHeader, UncertainError, VerdictKind
 from dp_transforms.stores.local_files import publish
 
 _BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
@@ -153,7 +152,7 @@ class StatePart:
                 else:
                     forget = facts.how != VerdictKind.RESUMES and not account.resumes
                 if forget:
-                    with contextlib.suppress(UserError, StateError):  # then it resumes
+                    with contextlib.suppress(UserError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
                 account.fail(facts, forget=forget)
             raise
@@ -169,7 +168,7 @@ class StatePart:
     def _announce(self, draft: str | os.PathLike[str]) -> None:
         """Call it when all is drawn and before anything of it is published. draft: the new state.
 
-        Raises StateError if the noise key was exchanged, UserError if the account cannot be told.
+        Raises UserError if the noise key was exchanged, or the account cannot be told.
         """
         state = StateFile(draft)
         state.check_seal(self._sealing_key())
@@ -178,7 +177,7 @@ class StatePart:
         self._publishes = True
 
     def _sealing_key(self) -> bytes:
-        """Raises StateError if the file holds another key than that of the run."""
+        """Raises UserError if the file holds another key than that of the run."""
         with user_errors(ValueError):
             return sealing_key(self.facts.noise_key.get_secret_bytes())
 
@@ -208,7 +207,7 @@ def open_part(
 
     input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published; returns the
     facts, to which it may add where the log begins.
-    Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
+    Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be
     taken.
     """
     secret = secret_of_run(options.noise_key_file)
@@ -225,14 +224,13 @@ def open_part(
         facts = _facts(state, plan, end, input_fingerprint, options.output, noise_key)
         facts = check(facts)
         account.reserve(facts)
+    except UncertainError:
+        raise  # its run id is found again in the state
     except BaseException:
         if is_new:
             os.unlink(options.path)
         raise
     return facts
-
-
-state_errors = functools.partial(user_errors, StateError)
 
 
 def secret_of_run(noise_key_file: str) -> bytes:

@@ -30,7 +30,7 @@ from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
 from dp_transforms.cli.options import NothingFoundError, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.state_options import account_of_options
-from dp_transforms.cli.state_part import RunAccount, part_is_done, part_is_taken, state_errors
+from dp_transforms.cli.state_part import RunAccount, part_is_done, part_is_taken
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
@@ -83,7 +83,7 @@ def run_stream_part(
     """
     assert request.state is not None
     keeper = account or RunAccount()
-    with state_errors(), hold_state(request.state.path):
+    with hold_state(request.state.path):
         with errors_in_one_line(_NOTHING_STARTED):
             if account is not None and not os.path.lexists(request.state.path):
                 _check_that_something_counts(request, is_part=True)

@@ -90,7 +90,7 @@ class StreamPart(StatePart):
         """Whether the new state is there. ended: the end record of the part."""
         if ended.windows == self.facts.record.first:
             return True  # nothing was closed, so the state stays as it is
-        with contextlib.suppress(StateError, ValueError):
+        with contextlib.suppress(StateError):
             draft = StateFile(self.draft)
             draft.check_seal(self._sealing_key())
             return draft.header == self._header_after(ended)
@@ -137,7 +137,7 @@ class StreamPart(StatePart):
 
 
 def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
-    """Decides what this command is to its run, and reserves it. Raises UserError, StateError or StreamError."""
+    """Decides what this command is to its run, and reserves it. Raises UserError or StreamError."""
     assert request.state is not None
     source = request.source
     found: StreamContents = (None, [], None)

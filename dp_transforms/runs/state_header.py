@@ -7,6 +7,7 @@ import enum
 import json
 
 from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
+from dp_transforms.errors import UserError
 
 FORMAT_VERSION = 3
 MOST_HEADER_BYTES = 4 << 20
@@ -15,8 +16,12 @@ _MOST_TEXT = 4096
 _HEX_DIGITS = 64
 
 
-class StateError(ValueError):
-    """A state that cannot be used. One line that says why and gives the remedy; it contains no cell of the data."""
+class StateError(UserError, ValueError):
+    """A state that cannot be used."""
+
+
+class UncertainError(UserError):
+    """It is not known whether a part was reserved."""
 
 
 class VerdictKind(enum.StrEnum):

@@ -16,7 +16,7 @@ from dp_transforms.cli.state_part import PartFacts, RunAccount
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.state_header import UncertainError
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.killed_nights import DAY, NightFolder
 from tests.helpers.looks_plans import looks_plan_of
@@ -27,17 +27,19 @@ OTHER_KEY = bytes(range(100, 164))
 
 
 class Account(RunAccount):
-    """Notes all calls. refuses: the call that it refuses. key_file: where another key is once a part starts."""
+    """Notes all calls. refuses: the call that it refuses, by this error. key_file: where another key is once a part
+    starts."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.refuses = ""
+        self.error = UserError
         self.key_file: pathlib.Path | None = None
 
     def _note(self, name: str, facts: PartFacts, *more: str) -> None:
         self.calls.append((name, facts, *more))
         if name == self.refuses:
-            raise UserError(f"{name} is refused.")
+            raise self.error(f"{name} is refused.")
 
     def reserve(self, facts: PartFacts) -> None:
         self._note("reserve", facts)
@@ -84,7 +86,7 @@ class Accounted(NightFolder):
         return found
 
     def refused(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
-        with pytest.raises((UserError, StateError)) as error:
+        with pytest.raises(UserError) as error:
             self.take(end, log, is_bad=is_bad)
         return str(error.value)
 
@@ -116,6 +118,15 @@ def test_an_account_hears_of_each_part_in_order(nights: Accounted) -> None:
     (reserved, facts), (finished, _, fingerprint) = nights.account.calls
     assert (reserved, finished, facts.record) == ("reserve", "finish", second.record)
     assert fingerprint == nights.state.fingerprint
+
+
+def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(nights: Accounted) -> None:
+    nights.account.refuses, nights.account.error = "reserve", UncertainError
+    nights.refused(1)
+    run_id = nights.state.header.run_id
+    nights.account.refuses = ""
+    assert nights.take(1) == "new"
+    assert nights.state.header.run_id == run_id
 
 
 @pytest.mark.parametrize("refuses", ["reserve", "start"])

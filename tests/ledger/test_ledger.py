@@ -54,7 +54,7 @@ STORIES: list[tuple[str, int, dict[str, Any], VerdictKind | str]] = [
     ("", 1, OTHER, RESUMES),  # it drew nothing
     ("", 1, {"end_window": 3}, CONTINUES),
     ("", 1, {"draws_once": True}, RESUMES),
-    ("", 1, {"key_fingerprint": "d" * 64}, "used before with another noise key"),
+    ("", 1, {"key_fingerprint": "d" * 64}, RESUMES),
     ("start", 1, {}, RESUMES),
     ("start", 1, OTHER, "drawn from another input"),
     ("start", 1, {"draws_once": True}, r"may have been drawn.*--resume-from"),

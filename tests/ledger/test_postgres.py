@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +18,7 @@ from dp_transforms.runs.ledger import (
     Ledger,
     LedgerBusyError,
     LedgerError,
+    LedgerUncertainError,
     RunRefusedError,
     VerdictKind,
 )
@@ -23,6 +27,7 @@ from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_crowd import crowd, spend_all
 from tests.helpers.ledger_runs import CAPS, cost, part
+from tests.helpers.postgres_proxy import Proxy, proxy_of
 
 pytestmark = [
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
@@ -94,6 +99,35 @@ def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long_on_a_
         with pytest.raises(LedgerBusyError, match="Try again"):
             Ledger.open(url, wait_seconds=0.2).reserve(part(run_id="run 2"))
         assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    with tempfile.TemporaryDirectory() as folder, proxy_of(url, pathlib.Path(folder)) as proxy:
+        yield proxy
+
+
+def test_a_run_whose_reservation_was_answered_into_the_void_is_charged_once(url: str, proxy: Proxy) -> None:
+    """The server is asked again, so its process does not even notice."""
+    ledger = Ledger.open(proxy.url)
+    proxy.loses = 1
+    verdict = ledger.reserve(part(run_id="run"), CAPS)
+    proxy.loses = 1
+    ledger.start(verdict)
+    assert [entry["action"] for entry in Ledger.open(url).journal()] == ["reserve", "start"]
+
+
+def test_a_run_that_may_have_been_reserved_is_found_by_the_same_command(url: str, proxy: Proxy) -> None:
+    ledger = Ledger.open(proxy.url, wait_seconds=0.1)
+    proxy.loses, proxy.goes_away = 1, True
+    with pytest.raises(LedgerUncertainError, match=r"may have recorded this: reserve of run \w+\.") as error:
+        ledger.reserve(part(), CAPS)
+    assert "nothing was changed" not in str(error.value)
+    run_id = str(error.value).partition("--run-id ")[2].split()[0]
+    proxy.is_away = False
+    verdict = ledger.reserve(part(run_id=run_id, key_fingerprint="d" * 64))
+    assert verdict.kind == VerdictKind.RESUMES
+    assert ledger.balances()[0].total.epsilon == cost().epsilon
 
 
 def test_a_server_that_is_not_there_is_one_line_without_a_password() -> None:

@@ -6,7 +6,8 @@ journal with ``synchronous = EXTRA`` is the mode in which one file is the whole 
 that returned survives a loss of power. Not for network file systems, whose locks cannot be relied on: use PostgreSQL
 there.
 
-PostgreSQL: an advisory lock is held for the whole transaction. There is no copy of the journal: that a server was
+PostgreSQL: an advisory lock is held for the whole transaction. Where its answer to the commit is lost, the server is
+asked again: who gets the lock then sees whether the entry is there. There is no copy of the journal: that a server was
 restored from an older backup is found by the fingerprints of states, and by nothing else.
 """
 
@@ -31,6 +32,7 @@ from dp_transforms.runs.ledger.records import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
+    LedgerUncertainError,
     LedgerUnsettledError,
     Run,
 )
@@ -38,6 +40,7 @@ from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine
 from dp_transforms.stores.local_files import create_new
 
 _POLL_SECONDS = 0.02
+_SECONDS_BEFORE_ASKING_AGAIN = 0.2
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while somebody writes
 
 _tables = sa.MetaData()
@@ -123,21 +126,48 @@ class Database:
         allows must not be done then. The same call again settles it, although it has no entry.
         """
         with self._locked(), self._errors():
-            with self._writing() as connection:
-                book, known = self._checked_book(connection)
-                transaction = Transaction(book, actor)
-                yield transaction
-                entry = transaction.entry
-                if entry is None:
-                    if must_settle and known and not known.settled:
-                        self._settle(known.last, must_settle)
-                    return
-                _insert(connection, [entry])
-                if self.file:
-                    promise(self.file, entry)
+            entry = None
+            try:
+                with self._writing() as connection:
+                    book, known = self._checked_book(connection)
+                    transaction = Transaction(book, actor)
+                    yield transaction
+                    if transaction.entry is None:
+                        if must_settle and known and not known.settled:
+                            self._settle(known.last, must_settle)
+                        return
+                    _insert(connection, [transaction.entry])
+                    if self.file:
+                        promise(self.file, transaction.entry)
+                    entry = transaction.entry
+            except sa.exc.DBAPIError as error:
+                if entry is None or self.file or not self._has(entry, error):
+                    raise
             book.add(entry)
             self._seen = book
             self._settle(entry, must_settle)
+
+    def _has(self, entry: Entry, error: sa.exc.DBAPIError) -> bool:
+        """Whether a server has an entry, whose answer to its commit was lost. Raises LedgerUncertainError if it cannot
+        be asked: this transaction may not have ended, and its lock is waited for."""
+        deadline = time.monotonic() + self._wait_seconds
+        while True:
+            try:
+                with self._writing() as connection:
+                    return _texts(connection, entry.counter)[:1] == [entry.text]
+            except sa.exc.DBAPIError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_SECONDS_BEFORE_ASKING_AGAIN)
+        run_id, action = entry.fields["run_id"], entry.fields["action"]
+        remedy = (
+            f" Give the same command again when it does, with --run-id {run_id} unless it has --state: it finds what"
+            " was reserved, and nothing is charged twice."
+        )
+        raise LedgerUncertainError(
+            f"the ledger {self.name} has not answered ({reason_of(error)}), and may have recorded this: {action} of run"
+            f" {run_id}.{remedy if action == 'reserve' else ''}"
+        ) from None
 
     @contextlib.contextmanager
     def mend(self) -> Iterator[tuple[list[Any], CopyFile | None, list[Entry]]]:

@@ -112,7 +112,7 @@ class Ledger:
             run_id = request.run_id or secrets.token_hex(16)
             run = transaction.book.runs.get(run_id)
             if run is not None:
-                check_same_run(run, dataclasses.replace(request, key_fingerprint=run.key_fingerprint))
+                check_same_run(run, request, has_drawn=False)
                 balance = transaction.book.balance(population)
                 return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
             return new_run(transaction, population, run_id, request, has_part=False)
@@ -171,9 +171,6 @@ class Ledger:
                 status = Status.FAILED if part.has_started else Status.RESERVED
                 if forget and not part.was_publishing:
                     status = Status.RELEASED
-                    others = transaction.book.parts_of(run.run_id)
-                    if not any(other.may_be_published for other in others if other.part != part.part):
-                        transaction.put(dataclasses.replace(run, key_fingerprint=""))
                 transaction.put(dataclasses.replace(part, status=status, place="", process=""))
                 transaction.note(run, part.part, "fail")
 

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from dp_transforms.checks import check_names, check_whole, shown
+from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import (
     BudgetRule,
     LifetimeCost,
@@ -24,7 +25,7 @@ from dp_transforms.plan.lifetime_cost import (
 )
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.runs.state_header import VerdictKind
+from dp_transforms.runs.state_header import UncertainError, VerdictKind
 
 USER = "user"
 _SHOWN_DIGITS = 6
@@ -33,8 +34,12 @@ _PROC = pathlib.Path("/proc")
 _SEPARATOR = ":"
 
 
-class LedgerError(Exception):
+class LedgerError(UserError):
     """The ledger cannot be opened, read or written; nothing was changed."""
+
+
+class LedgerUncertainError(LedgerError, UncertainError):
+    """A server was asked to record something, and did not answer: it may have done so."""
 
 
 class BudgetExceededError(LedgerError):

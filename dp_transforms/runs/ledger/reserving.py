@@ -57,8 +57,8 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
 
     process: of who asks. is_gone: whether the process (place, process) of a part has ended.
     """
-    check_same_run(run, request)
     kept = [part for part in parts if part.status != Status.RELEASED]
+    check_same_run(run, request, has_drawn=any(part.may_be_published for part in kept))
     for part in kept:
         if part.status in (Status.RESERVED, Status.RUNNING) and part.process not in ("", process):
             _check_gone(part, is_gone)
@@ -94,8 +94,9 @@ def judge(run: Run, parts: Sequence[Part], request: PartRequest, process: str, i
     return Decision(VerdictKind.CONTINUES, None, settled, dropped)
 
 
-def check_same_run(run: Run, request: PartRequest) -> None:
-    """Raises RunRefusedError unless the request is about the run as it was reserved, and the run is open."""
+def check_same_run(run: Run, request: PartRequest, *, has_drawn: bool) -> None:
+    """Raises RunRefusedError unless the request is about the run as it was reserved, and the run is open. has_drawn:
+    whether its key has drawn anything that somebody may have read; else any other one is as good."""
     if run.status == Status.RELEASED:
         raise RunRefusedError(f"run {run.run_id} was released. Use another run id; it pays again.")
     if run.status == Status.ABANDONED:
@@ -104,9 +105,9 @@ def check_same_run(run: Run, request: PartRequest) -> None:
         ("population", run.population, request.population),
         ("stream", run.stream, request.stream),
         ("plan", run.plan_fingerprint, request.plan_fingerprint),
-        ("noise key", run.key_fingerprint, request.key_fingerprint),
+        ("noise key", run.key_fingerprint, request.key_fingerprint if has_drawn else run.key_fingerprint),
     ):
-        if stored and stored != asked:
+        if stored != asked:
             short = "" if name == "noise key" else f" ({stored[:16]} and not {asked[:16]})"
             raise RunRefusedError(
                 f"run id {run.run_id} was used before with another {name}{short}. Use the same one, or another run id,"
@@ -241,7 +242,7 @@ def known_run(
             transaction.note(run, part.part, "settle", "finished, as its state says")
         balance = transaction.book.balance(population)
         return Verdict(decision.kind, run.run_id, part.part, part.claim, balance, NOTHING)
-    if not run.key_fingerprint:
+    if run.key_fingerprint != request.key_fingerprint:
         transaction.put(dataclasses.replace(run, key_fingerprint=request.key_fingerprint))
     if part is None:
         number = _new_part(transaction, run.run_id, request)
