@@ -13,7 +13,7 @@ from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import NOTHING, RULES, from_epsilon_units
 from dp_transforms.runs.ledger import Caps, Ledger, PartRequest, StateMark
-from dp_transforms.runs.ledger.records import amount
+from dp_transforms.runs.records import amount
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
 

@@ -16,7 +16,7 @@ from dp_transforms.cli.options import LogError
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
-from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.records import StateError
 from dp_transforms.workers import PoolError
 
 _OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell

@@ -38,7 +38,7 @@ from dp_transforms.monitor.operator_counts import (
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
-from dp_transforms.runs.state_header import StateError, VerdictKind
+from dp_transforms.runs.records import StateError, VerdictKind
 from dp_transforms.stores.local_files import remove_dead_drafts
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool

@@ -33,8 +33,8 @@ from dp_transforms.engines.local import is_local, pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.state_header import VerdictKind
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
 

@@ -23,8 +23,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 from dp_transforms.beam.set_up_workers import KeyFile
-from dp_transforms.checks import shown
-from dp_transforms.cli.options import PublishedError, user_errors
+from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import output_draft, write_errors
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.errors import UserError
@@ -32,12 +31,13 @@ from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.judge import check_run_of_state, part_by_state
+from dp_transforms.runs.records import UncertainError, VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import PartRecord, StateHeader, UncertainError, VerdictKind
+from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.stores.local_files import publish
 
-_BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
 
 
@@ -219,10 +219,17 @@ def open_part(
         state = StateFile(options.path)
         _check_run(state, plan, options, stream, fingerprint)
         state.check_seal(key)
-        end = end_of_part(plan.schedule, options.until_seconds)
+        how, record = part_by_state(
+            state.header,
+            state.path,
+            plan.schedule,
+            end=end_of_part(plan.schedule, options.until_seconds),
+            input_fingerprint=input_fingerprint,
+            output=options.output,
+            version=_VERSION,
+        )
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
-        facts = _facts(state, plan, end, input_fingerprint, options.output, noise_key)
-        facts = check(facts)
+        facts = check(PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key))
         account.reserve(facts)
     except UncertainError:
         raise  # its run id is found again in the state
@@ -295,88 +302,17 @@ def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, ke
 
 
 def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str, key: str) -> None:
-    """Raises UserError unless the state is of this plan, stream, key and run id."""
-    header, path = state.header, state.path
-    remedy = _BEGIN_ANEW
-    if not header.parts and header.intent is None:
-        remedy = "No window of its run is published: remove the file to begin another run there."
-    fields = f"--user-field {shown(header.user_field)} and --item-field {shown(header.item_field)}"
-    begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
-    for is_other, words in (
-        (
-            header.plan_fingerprint != plan.fingerprint,
-            "of another plan. Give the plan with which its run began: all parts of a run have one plan, for the whole"
-            " range.",
-        ),
-        (
-            header.stream != stream,
-            f"of the stream {shown(header.stream)}, not {shown(stream)}. Give the same --stream.",
-        ),
-        (
-            header.key_fingerprint != key,
-            "of another noise key. Give the file with the key of its run: with another key no user is recognised.",
-        ),
-        (
-            (options.user_field, options.item_field) != (header.user_field, header.item_field),
-            f"of a run that was begun with {fields}, and all of its parts must be: from another field no user is"
-            " recognised. Give the same options.",
-        ),
-        (
-            (options.population or "") != header.population,
-            f"of a run that was begun {begun}, and all of its parts must be. Give the same options.",
-        ),
-        (
-            options.run_id not in (None, header.run_id),
-            f"of the run {shown(header.run_id)}, not {shown(options.run_id)}. Leave --run-id out.",
-        ),
-    ):
-        if is_other:
-            raise UserError(f"the state {path} is {words} {remedy}")
-    if header.closed_through > plan.schedule.horizon:
-        raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
-
-
-def _facts(state: StateFile, plan: Plan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
-    header, schedule = state.header, plan.schedule
-
-    def facts(how: VerdictKind, record: PartRecord) -> PartFacts:
-        return PartFacts(how, plan, record, header, state.path, state.fingerprint, noise_key)
-
-    done = header.finished(end, log)
-    if done is not None:
-        return facts(VerdictKind.DONE, done)
-    if end <= header.closed_through:
-        closed = _end_utc(schedule, header.closed_through)
-        if header.closed_through == schedule.horizon:
-            remedy = f"All windows of the plan are published. {_BEGIN_ANEW}"
-        else:
-            remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
-        raise PublishedError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
-    if header.intent is not None:
-        record = header.intent
-        if (record.end, record.input_fingerprint, record.output) != (end, log, output):
-            differs = "another input" if record.input_fingerprint != log else "another --until or --output"
-            raise UserError(
-                f"a part of the run in {state.path} was begun and not finished, and this command has {differs}. What it"
-                " drew may be published, so it must be finished first: by the same command from the same input, with"
-                f" --until {_end_utc(schedule, record.end)} --output {record.output}. {_BEGIN_ANEW}"
-            )
-        if header.begun_by != _VERSION:
-            raise UserError(
-                f"a part of the run in {state.path} was begun by shh {header.begun_by} and not finished, and this is"
-                f" shh {_VERSION}, which may draw otherwise. Finish it with the version that began it, and update then."
-                f" {_BEGIN_ANEW}"
-            )
-        return facts(VerdictKind.RESUMES, record)
-    record = PartRecord(header.closed_through, end, log, output)
-    return facts(VerdictKind.CONTINUES if header.parts else VerdictKind.NEW, record)
-
-
-def _end_utc(schedule: WindowSchedule, end: int) -> str:
-    """Of the windows before this one. The last one of a plan may end after its range."""
-    if end == schedule.horizon:
-        return _utc(schedule.end_seconds)
-    return format_utc(schedule.window_end_micros(end - 1))
+    """Raises RunRefusedError unless the state is of this plan, stream, key and run id."""
+    asked = {
+        "plan_fingerprint": plan.fingerprint,
+        "stream": stream,
+        "key_fingerprint": key,
+        "user_field": options.user_field,
+        "item_field": options.item_field,
+        "population": options.population or "",
+        "run_id": options.run_id or state.header.run_id,
+    }
+    check_run_of_state(state.header, state.path, plan.schedule.horizon, asked)
 
 
 def _utc(seconds: int) -> str:

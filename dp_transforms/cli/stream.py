@@ -43,8 +43,8 @@ from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
 from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.state_header import VerdictKind
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount

@@ -31,9 +31,10 @@ from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
+from dp_transforms.runs.records import StateError, VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_header import StateError, StateHeader, VerdictKind
+from dp_transforms.runs.state_header import StateHeader
 
 
 class StreamPart(StatePart):

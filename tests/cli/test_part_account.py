@@ -15,8 +15,8 @@ from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.cli.state_part import PartFacts, RunAccount
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.records import UncertainError
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import UncertainError
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.killed_nights import DAY, NightFolder
 from tests.helpers.looks_plans import looks_plan_of

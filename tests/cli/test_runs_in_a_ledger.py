@@ -110,11 +110,11 @@ def test_all_parts_of_a_run_are_in_the_ledger_or_none_is(folder: pathlib.Path) -
     words = ("--output", "1.avro", *PARTS, "--until", EVENING)
     alone = ("replay", "log.parquet", *RANGE, *BUDGET)
     assert shh(*alone, *words, cwd=folder).returncode == 0
-    assert "was begun without --ledger" in error_of(replay(folder, "2.avro", *PARTS, *CAPS))
+    assert "was begun with the --population (none)" in error_of(replay(folder, "2.avro", *PARTS, *CAPS))
     (folder / "run.state").unlink()
     assert replay(folder, "3.avro", *PARTS, "--until", EVENING, *CAPS).returncode == 0
     refused = error_of(shh(*alone, "--output", "4.avro", *PARTS, cwd=folder))
-    assert "was begun with --ledger and --population news" in refused
+    assert "was begun with the --population 'news'" in refused
     # A ledger that has lost the run, or knows it by its name alone, does not go on with its state.
     for name in ("ledger.db", "ledger.db.counter", "ledger.db.lock"):
         (folder / name).unlink(missing_ok=True)
@@ -124,7 +124,7 @@ def test_all_parts_of_a_run_are_in_the_ledger_or_none_is(folder: pathlib.Path) -
     assert shh(*plan, cwd=folder).returncode == 0
     reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", run_id, *CAPS)
     assert shh(*reserve, cwd=folder).returncode == 0
-    assert "does not know the parts" in error_of(replay(folder, "4.avro", *PARTS))
+    assert "parts ran without it" in error_of(replay(folder, "4.avro", *PARTS))
     assert not (folder / "4.avro").exists()
 
 

@@ -25,8 +25,8 @@ from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.runs.ledger import Caps, Ledger
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.state_header import StateError
 from tests.helpers import forked
 from tests.helpers.live_parts import WINDOWS, LiveParts
 from tests.helpers.live_streams import drained, started
@@ -227,11 +227,11 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(live: LiveParts) -> 
     (live.folder / "other.json").write_text(other.to_json())
     before = (live.folder / "run.state").read_bytes()
     for words, message in (
-        (["--stream", "other"], "of the stream 'events', not 'other'. Give the same --stream"),
+        (["--stream", "other"], "begun with the stream 'events'. Give the same --stream"),
         (["--noise-key-file", "other.key"], "another noise key"),
-        (["--plan", "other.json"], "of another plan"),
+        (["--plan", "other.json"], "another plan"),
         (["--run-id", "other"], "Leave --run-id out"),
-        (["--population", "all", "--ledger", "new.db"], "was begun without --ledger"),
+        (["--population", "all", "--ledger", "new.db"], "was begun with the --population (none)"),
     ):
         assert message in error_of(live.run("stream", "2", *words))
         assert (live.folder / "run.state").read_bytes() == before

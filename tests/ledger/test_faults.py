@@ -428,7 +428,7 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
 def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "now", lambda: datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC).isoformat())
+    monkeypatch.setattr(book, "now", lambda: datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC).isoformat())
     ledger = Ledger.open(path)
     done(ledger, part(run_id="run 3"))
     assert ledger.balances()[0].runs == 3

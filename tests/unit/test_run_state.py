@@ -18,6 +18,7 @@ from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.runs import state_cells
 from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import (
     BUCKETS,
@@ -30,7 +31,7 @@ from dp_transforms.runs.state_cells import (
     unpack_cell,
 )
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateError, StateHeader
+from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateHeader
 from dp_transforms.stores.local_files import create_new
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.small_runs import SECRET, settings_of, small_plan

@@ -9,14 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import write_state
-from dp_transforms.runs.state_header import (
-    MOST_HEADER_BYTES,
-    MOST_PARTS,
-    PartRecord,
-    StateError,
-    StateHeader,
-)
+from dp_transforms.runs.state_header import MOST_HEADER_BYTES, MOST_PARTS, PartRecord, StateHeader
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
 HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (PART,))

@@ -24,17 +24,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger.book import Book, Entry, Record, now
+from dp_transforms.runs.ledger.book import Book, Entry, Transaction
 from dp_transforms.runs.ledger.copy_file import CopyFile, copy_path, promise, read_copy, replace_copy, settle
-from dp_transforms.runs.ledger.records import (
-    Actor,
-    Balance,
+from dp_transforms.runs.ledger.processes import Actor
+from dp_transforms.runs.records import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
     LedgerUncertainError,
     LedgerUnsettledError,
-    Run,
 )
 from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
 from dp_transforms.stores.local_files import create_new
@@ -50,40 +48,6 @@ ENTRIES = sa.Table(
     sa.Column("counter", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("entry", sa.Text, nullable=False),
 )
-
-
-class Transaction:
-    """A transaction that may write one entry.
-
-    book: what the ledger holds, with what this transaction has put there. actor: who writes. counter, at: number and
-    time of the entry.
-    """
-
-    def __init__(self, book: Book, actor: Actor) -> None:
-        self.book = book
-        self.actor = actor
-        self.counter = book.counter + 1
-        self.at = now()
-        self.entry: Entry | None = None
-        self._put: list[Record] = []
-
-    def put(self, *records: Record) -> None:
-        """These records are so from now on."""
-        self.book.put(*records)
-        self._put += records
-
-    def note(self, run: Run, part: int, action: str, text: str = "") -> Balance:
-        """The entry, about a run. Returns what its population has spent with it."""
-        balance = self.book.balance(self.book.populations[run.population])
-        spent = {"spent_epsilon": balance.total.epsilon, "spent_delta": balance.total.delta}
-        self.enter(action, text, population=run.population, run_id=run.run_id, part=part, **spent)
-        return balance
-
-    def enter(self, action: str, note: str, **about: str | int) -> None:
-        """What this transaction does, for the journal. A transaction without it changes nothing."""
-        nobody = {"population": "", "run_id": "", "part": 0, "spent_epsilon": 0, "spent_delta": 0}
-        when = {"counter": self.counter, "at": self.at, "before": self.book.digest, **vars(self.actor)}
-        self.entry = Entry.of({**nobody, **about, **when, "action": action, "note": note}, self._put)
 
 
 class Database:

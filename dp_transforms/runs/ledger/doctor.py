@@ -13,21 +13,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from dp_transforms.plan.lifetime_cost import BudgetRule, Price
-from dp_transforms.runs.ledger.book import Book, Entry
-from dp_transforms.runs.ledger.database import Database, Transaction
-from dp_transforms.runs.ledger.records import (
-    Actor,
-    Balance,
-    LedgerDamagedError,
-    LedgerError,
-    Part,
-    Run,
-    StateMark,
-    Status,
-    amount,
-    is_gone,
-)
+from dp_transforms.runs.ledger.book import Book, Entry, Transaction
+from dp_transforms.runs.ledger.database import Database
+from dp_transforms.runs.ledger.processes import Actor, is_gone
 from dp_transforms.runs.ledger.reserving import ended
+from dp_transforms.runs.records import Balance, LedgerDamagedError, LedgerError, Part, Run, StateMark, Status, amount
 
 _CLOCK_SECONDS = 60.0  # entries that are earlier than the one before by more than this show a clock that was set back
 

@@ -11,11 +11,19 @@ from typing import Any
 
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.lifetime_cost import NOTHING, Price
-from dp_transforms.runs.ledger.book import Book
-from dp_transforms.runs.ledger.database import Database, Transaction
+from dp_transforms.runs.judge import check_open_run, part_by_ledger
+from dp_transforms.runs.ledger.book import Book, Transaction
+from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
-from dp_transforms.runs.ledger.records import (
-    Actor,
+from dp_transforms.runs.ledger.processes import Actor, is_gone
+from dp_transforms.runs.ledger.reserving import (
+    check_fits,
+    declared_population,
+    ended,
+    known_run,
+    new_run,
+)
+from dp_transforms.runs.records import (
     Balance,
     Caps,
     LedgerDamagedError,
@@ -26,18 +34,8 @@ from dp_transforms.runs.ledger.records import (
     StateMark,
     Status,
     Verdict,
-    is_gone,
+    VerdictKind,
 )
-from dp_transforms.runs.ledger.reserving import (
-    check_fits,
-    check_same_run,
-    declared_population,
-    ended,
-    judge,
-    known_run,
-    new_run,
-)
-from dp_transforms.runs.state_header import VerdictKind
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -98,7 +96,7 @@ class Ledger:
             if run is None:
                 return new_run(transaction, population, run_id, request)
             parts = transaction.book.parts_of(run_id)
-            decision = judge(run, parts, request, self._actor.process, is_gone)
+            decision = part_by_ledger(run, parts, request, self._actor.process, is_gone)
             return known_run(transaction, population, run, request, decision)
 
     def reserve_run(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
@@ -112,7 +110,7 @@ class Ledger:
             run_id = request.run_id or secrets.token_hex(16)
             run = transaction.book.runs.get(run_id)
             if run is not None:
-                check_same_run(run, request, has_drawn=False)
+                check_open_run(run, request, has_drawn=False)
                 balance = transaction.book.balance(population)
                 return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
             return new_run(transaction, population, run_id, request, has_part=False)

@@ -16,7 +16,8 @@ from typing import Any
 
 from dp_transforms.plan.lifetime_cost import from_epsilon_units
 from dp_transforms.runs.ledger import Balance, Ledger
-from dp_transforms.runs.ledger.records import Part, Run, Status, amount, is_gone
+from dp_transforms.runs.ledger.processes import is_gone
+from dp_transforms.runs.records import Part, Run, Status, amount
 from dp_transforms.views.ledger_tables import RunWithParts, status_of, windows_done
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
 from dp_transforms.views.report_table import shown_text
