@@ -164,7 +164,7 @@ def part_by_ledger(run: Run, parts: Sequence[Part], request: PartRequest, proces
         _check_again(last, request)
         if last.has_ended:
             return Decision(VerdictKind.DONE, last)
-    _check_place(run.run_id, last, request)
+    check_place(run.run_id, last, request.first_window, request.state_fingerprint)
     if last and not last.has_ended:
         check_same_part(_windows_of(last), False, last.end_window != request.end_window, ".")
         return Decision(VerdictKind.RESUMES, last, None, waiting)
@@ -192,28 +192,28 @@ def _check_again(last: Part, request: PartRequest) -> None:
         )
 
 
-def _check_place(run_id: str, last: Part | None, request: PartRequest) -> None:
-    """The part begins where the ledger has the run, with the state that it was left in there."""
-    window, state = 0, ""
+def check_place(run_id: str, last: Part | None, window: int, state: str) -> None:
+    """Raises RunRefusedError unless the ledger has the run at this window, as this state has it. last: its last part
+    that may be published. state: the fingerprint; "" without a state, and of one that no part has left."""
+    known = 0, ""
     if last:
-        ended = last.end_window, last.state_after
-        window, state = ended if last.has_ended else (last.first_window, last.state_before)
-    if request.first_window > window and last and not last.has_ended:
+        known = (last.end_window, last.state_after) if last.has_ended else (last.first_window, last.state_before)
+    if window > known[0] and last and not last.has_ended:
         raise RunRefusedError(
             f"{_windows_of(last)} were begun and not finished. Finish them first, by the same command and input as"
             " then."
         )
-    if request.first_window > window or (request.state_fingerprint and not last):
+    if window > known[0]:
         raise RunRefusedError(
-            f"this part of run {run_id} begins at window {request.first_window} with a state, and the ledger has it at"
-            f" window {window}: parts ran without it, or it was restored from a backup. Bring back its newest copy,"
-            " or begin a new run, with a new run id and state, which pays in full. See: shh ledger doctor --state FILE"
+            f"the state of run {run_id} is at window {window}, and the ledger has it at window {known[0]}: parts ran"
+            " without it, or it was restored from a backup. Bring back its newest copy, or begin a new run, with a new"
+            " run id and state, which pays in full."
         )
-    if (request.first_window, request.state_fingerprint) != (window, state):
-        if request.state_fingerprint:
-            raise RunRefusedError(_other_state(run_id, f"at window {window}"))
+    if (window, state) != known:
+        if state:
+            raise RunRefusedError(_other_state(run_id, f"at window {known[0]}"))
         raise RunRefusedError(
-            f"windows up to {window - 1} of run {run_id} were drawn before. Go on with the state of the last part, or"
+            f"windows up to {known[0] - 1} of run {run_id} were drawn before. Go on with the state of the last part, or"
             " use another run id, which pays in full."
         )
 

@@ -96,7 +96,7 @@ STORIES: list[tuple[str, int, dict[str, Any], VerdictKind | str]] = [
         "start finish:s1",
         1,
         {"first_window": 2, "end_window": 6, "state_fingerprint": "s1"},
-        "begins at window 2 with a state, and the ledger has it at window 1",
+        "is at window 2, and the ledger has it at window 1",
     ),
     ("start finish:s2", 2, {"first_window": 1, "end_window": 2, "state_fingerprint": "s1"}, "older copy"),
     ("start finish:s1", 2, {"first_window": 1, "end_window": 2, "state_fingerprint": "s1"}, r"older copy|drawn before"),
@@ -380,7 +380,7 @@ def test_the_doctor_compares_states_with_the_ledger(ledger: Ledger) -> None:
     marks = {
         "is sound": StateMark(run_id, PLAN, 2, "state 2"),
         "older copy": StateMark(run_id, PLAN, 1, "state 1"),
-        "ahead of the ledger": StateMark(run_id, PLAN, 3, "state 3"),
+        "it was restored from a backup": StateMark(run_id, PLAN, 3, "state 3"),
         "not in the ledger": StateMark("other", PLAN, 3, "state 3"),
         "another plan": StateMark(run_id, "c" * 64, 2, "state 2"),
     }
