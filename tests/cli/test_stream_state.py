@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -240,17 +241,17 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(live: LiveParts) -> 
     assert "it is damaged or cut" in error_of(live.run("stream", "2"))
 
 
-def test_workers_whose_key_is_exchanged_publish_nothing(live: LiveParts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_whose_key_is_exchanged_publish_nothing(live: LiveParts) -> None:
     class Account(LedgerAccount):
         def start(self, facts: object = None) -> None:
             key_file(live.folder, bytes(range(100, 164)))  # as a rotation does
 
-    monkeypatch.chdir(live.folder)
     _, *words = live.words("stream", "out", *live.until(3), "--population", "all", "--ledger", "ledger.db")
-    options = fill(StreamOptions, command.make_context("stream", words, obj=[]).params)
-    account = Account(Ledger.open("ledger.db"), "all", Caps("20", "1e-5"))
-    with pytest.raises(UserError, match="another key than that of the run"):
-        run_stream_part(stream_request(options), [], StreamStatus(), account)
+    with contextlib.chdir(live.folder):
+        options = fill(StreamOptions, command.make_context("stream", words, obj=[]).params)
+        account = Account(Ledger.open("ledger.db"), "all", Caps("20", "1e-5"))
+        with pytest.raises(UserError, match="another key than that of the run"):
+            run_stream_part(stream_request(options), [], StreamStatus(), account)
     assert not list((live.folder / "out").glob("2*.jsonl"))
     assert not live.state().rows
 

@@ -57,7 +57,7 @@ def living() -> Actor:
 
 
 def of(ledger: Ledger, actor: Actor) -> Ledger:
-    return Ledger(ledger._database, actor)
+    return Ledger.open(ledger.name, actor=actor)
 
 
 def done(ledger: Ledger, request: PartRequest, state: str = "") -> str:

@@ -94,7 +94,8 @@ def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> Non
 def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long_on_a_server(url: str) -> None:
     ledger = Ledger.open(url)
     ledger.reserve(part(run_id="run"), CAPS)
-    with ledger._database._writing():
+    with postgres_engine(sa.make_url(url), 60).begin() as other:
+        other.exec_driver_sql("LOCK TABLE shh_entries")
         began = time.monotonic()
         with pytest.raises(LedgerBusyError, match="Try again"):
             Ledger.open(url, wait_seconds=0.2).reserve(part(run_id="run 2"))
