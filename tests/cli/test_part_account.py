@@ -90,12 +90,6 @@ class Accounted(NightFolder):
             self.take(end, log, is_bad=is_bad)
         return str(error.value)
 
-    def write(self, key: bytes = SECRET, **changed: Any) -> None:
-        """The state anew, with these fields of its header, sealed with this key."""
-        cells = [(row.kind, row.bucket, bytes(self.state.cell(row))) for row in self.state.rows]
-        write_state(self.folder / "written", dataclasses.replace(self.state.header, **changed), cells, sealing_key(key))
-        replace_state(self.folder / "written", self.folder / "run.state")
-
 
 @pytest.fixture
 def nights(tmp_path: pathlib.Path) -> Accounted:
@@ -185,22 +179,12 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: A
     nights.take(2)
 
 
-def test_a_part_that_was_begun_by_another_version_is_finished_by_that(nights: Accounted) -> None:
-    """Another version may draw otherwise, and the report that was moved away would have a second answer beside it."""
-    nights.is_full = True
-    nights.refused(1)
-    nights.is_full = False
-    begun_by = nights.state.header.begun_by
-    nights.write(begun_by="99.0")
-    assert f"was begun by shh 99.0 and not finished, and this is shh {begun_by}" in nights.refused(1)
-    nights.write(begun_by=begun_by)
-    nights.take(1)
-
-
 def test_a_state_that_was_made_without_the_noise_key_is_refused(nights: Accounted) -> None:
     """With right checksums: as it was, but with full purses."""
     nights.take(1)
-    nights.write(OTHER_KEY)
+    cells = [(row.kind, row.bucket, bytes(nights.state.cell(row))) for row in nights.state.rows]
+    write_state(nights.folder / "written", nights.state.header, cells, sealing_key(OTHER_KEY))
+    replace_state(nights.folder / "written", nights.folder / "run.state")
     assert "is not sealed with the noise key of its run" in nights.refused(2)
 
 
