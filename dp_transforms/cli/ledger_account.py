@@ -118,7 +118,7 @@ class LedgerAccount(RunAccount):
         """Does not hide why the part failed: if the ledger cannot be told, that is said beside it."""
         try:
             self._ledger.fail(self._reserved, forget=forget)
-        except LedgerError as error:
+        except UserError as error:
             tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
 
     @contextlib.contextmanager
@@ -129,32 +129,23 @@ class LedgerAccount(RunAccount):
         has drawn for it, and its id is never used for another one: that would be two answers for one price. None: of a
         stream, which publishes while it runs. ends_here: else the engine runs on, and nobody tells when it has ended.
         """
+        has_started = False
         try:
             self.start()
-        except UserError:
-            self.fail(forget=not self.resumes)  # nothing was drawn
-            raise
-        try:
+            has_started = True
             yield
-        except LogError:
-            if is_private is None:
-                self.fail()  # what it has published so far stays
-                raise
-            self.fail(forget=is_private and not self.resumes)
-            if is_private:
-                words = (
-                    "and published nothing. To use it when the log is mended: the same command with --run-id"
-                    f" {self._reserved.run_id}, without --noise-key-file."
-                )
-            else:
-                words = (
-                    "and is not for another log: its report may have lain beside the output as a draft, which others"
-                    " may have read."
-                )
-            tell(f"The run stays charged, {words}")
-            raise
-        except BaseException:
-            self.fail()
+        except BaseException as error:
+            is_of_log = has_started and isinstance(error, LogError)
+            self.fail(forget=not self.resumes and (not has_started or (is_of_log and bool(is_private))))
+            if is_of_log and is_private is not None:
+                words = "is not for another log: its report may have lain beside the output as a draft, which others"
+                words += " may have read."
+                if is_private:
+                    words = (
+                        "published nothing. To use it when the log is mended: the same command with --run-id"
+                        f" {self._reserved.run_id}, without --noise-key-file."
+                    )
+                tell(f"The run stays charged, and {words}")
             raise
         if ends_here:
             self.finish()

@@ -9,7 +9,7 @@ import enum
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.checks import check_names, check_whole, shown
+from dp_transforms.checks import check_names, check_whole
 from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import (
     BudgetRule,
@@ -58,10 +58,6 @@ class BudgetExceededError(RunRefusedError):
 
 class LedgerBusyError(LedgerError):
     """Another process has the ledger, or this part, at this moment."""
-
-
-class LedgerUnsettledError(LedgerError):
-    """The entry is made, but a copy that is older by this entry would pass for the ledger."""
 
 
 class LedgerDamagedError(LedgerError):
@@ -124,7 +120,6 @@ class PartRequest:
     run_id: str | None = None
     state_fingerprint: str = ""
     draws_once: bool = False
-    unit: str = USER
 
     def __post_init__(self) -> None:
         check_names(population=self.population, stream=self.stream, run_id=self.run_id)
@@ -135,8 +130,6 @@ class PartRequest:
         check_whole("horizon", self.horizon, 1)
         check_whole("first_window", self.first_window, 0, self.horizon)
         check_whole("end_window", self.end_window, self.first_window, self.horizon)
-        if self.unit != USER:
-            raise ValueError(f"the unit of privacy must be {USER!r}, got {shown(self.unit)}.")
 
     @classmethod
     def of_plan(cls, plan: Plan, *, population: str, stream: str, **fields: Any) -> PartRequest:

@@ -95,9 +95,14 @@ def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account: LedgerA
     assert re.search(r"Do not run it again.*shh ledger abandon monday$", str(error.value))
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
 def test_a_run_whose_failure_cannot_be_recorded_says_so(
-    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_lost: bool
 ) -> None:
-    (tmp_path / "ledger.db.counter").unlink()
+    """Where the ledger cannot be used, or somebody has abandoned the run meanwhile."""
+    if is_lost:
+        (tmp_path / "ledger.db.counter").unlink()
+    else:
+        Ledger.open(tmp_path / "ledger.db").abandon("monday")
     account.fail()
     assert "could not be told that the run failed, and shows it as running" in capsys.readouterr().err

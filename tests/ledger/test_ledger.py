@@ -408,9 +408,7 @@ def test_a_process_is_gone_only_if_that_is_certain(monkeypatch: pytest.MonkeyPat
     assert is_gone(HERE.place, str(child))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"population": ""}, {"stream": "a\n"}, {"run_id": "x" * 501}, {"end_window": 31}, {"unit": "event"}]
-)
+@pytest.mark.parametrize("changes", [{"population": ""}, {"stream": "a\n"}, {"run_id": "x" * 501}, {"end_window": 31}])
 def test_a_request_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(changes))):
         part(**changes)

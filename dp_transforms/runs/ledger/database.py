@@ -32,7 +32,6 @@ from dp_transforms.runs.records import (
     LedgerDamagedError,
     LedgerError,
     LedgerUncertainError,
-    LedgerUnsettledError,
 )
 from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
 from dp_transforms.stores.local_files import create_new
@@ -73,8 +72,7 @@ class Database:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
             database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds)
             with database._errors():
-                # Before a lock file is made beside it.
-                database._check_file(file, read_copy(file), create, rebuild)
+                database._check_file(create, rebuild)  # before a lock file is made beside it
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
@@ -86,7 +84,7 @@ class Database:
     def write(self, actor: Actor, *, must_settle: bool = False) -> Iterator[Transaction]:
         """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing.
 
-        must_settle: raise LedgerUnsettledError unless afterwards no older copy can pass for this ledger. What the entry
+        must_settle: raise LedgerError unless afterwards no older copy can pass for this ledger. What the entry
         allows must not be done then. The same call again settles it, although it has no entry.
         """
         with self._locked(), self._errors():
@@ -205,7 +203,7 @@ class Database:
                 settle(self.file, entry)
         except OSError as error:
             if must:
-                raise LedgerUnsettledError(
+                raise LedgerError(
                     f"the counter file of the ledger {self.name} cannot be written ({error.strerror}), so an older copy"
                     " could pass for the ledger. Nothing was drawn. Check its folder and the space that is left, and"
                     " give the same command again."
@@ -235,13 +233,12 @@ class Database:
 
     def _prepare(self, actor: Actor, create: bool, rebuild: bool) -> None:
         """Makes the table and its first entry, unless another process has done so."""
-        found = self.copy()
-        if self.file and not self._check_file(self.file, found, create, rebuild):
+        if self.file and not self._check_file(create, rebuild):
             create_new(self.file, 0o600).close()
         with self._writing() as connection:
             if sa.inspect(connection).has_table(ENTRIES.name):
                 return
-            was_deleted = self._was_deleted(found, create, rebuild)
+            was_deleted = self._was_deleted(create, rebuild)
             _tables.create_all(connection)
             if was_deleted:
                 return  # its copy stays as it is: without its entries the ledger is an older copy
@@ -251,8 +248,9 @@ class Database:
                 replace_copy(self.file, [first])
         self._settle(first)
 
-    def _was_deleted(self, found: CopyFile | None, create: bool, rebuild: bool) -> bool:
+    def _was_deleted(self, create: bool, rebuild: bool) -> bool:
         """Of a ledger that is not there. Raises LedgerError unless it may be made."""
+        found = self.copy()
         if found and (found.settled or found.last.counter):  # else it is of a process that died while it made one
             if not rebuild:
                 raise LedgerDamagedError(
@@ -264,12 +262,12 @@ class Database:
             raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
         return False
 
-    def _check_file(self, file: pathlib.Path, found: CopyFile | None, create: bool, rebuild: bool) -> bool:
+    def _check_file(self, create: bool, rebuild: bool) -> bool:
         """Whether the file is there. Raises LedgerError for one that is no safe place, and for a deleted one."""
         try:
-            mode = os.lstat(file)
+            mode = os.lstat(self.name)
         except FileNotFoundError:
-            self._was_deleted(found, create, rebuild)
+            self._was_deleted(create, rebuild)
             return False
         if not stat.S_ISREG(mode.st_mode):
             raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")

@@ -118,7 +118,7 @@ class Ledger:
     def start(self, verdict: Verdict) -> None:
         """From here on the part counts as drawn. Call it before the first noise.
 
-        Raises LedgerUnsettledError unless its record can no longer be forgotten: a copy without it, restored, would let
+        Raises LedgerError unless its record can no longer be forgotten: a copy without it, restored, would let
         `release` give back what was drawn.
         """
         with self._claimed(verdict, must_settle=True) as (transaction, run, part):

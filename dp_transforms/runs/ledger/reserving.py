@@ -17,6 +17,7 @@ from dp_transforms.plan.lifetime_cost import (
 from dp_transforms.runs.judge import Decision
 from dp_transforms.runs.ledger.book import Book, Transaction
 from dp_transforms.runs.records import (
+    USER,
     Balance,
     BudgetExceededError,
     Caps,
@@ -156,7 +157,7 @@ def _population_of(book: Book, request: PartRequest, caps: Caps | None, at: str)
             rule = BudgetRule.declare(caps.max_epsilon, caps.max_delta, request.cost, caps.rule)
         except ValueError as error:
             raise RunRefusedError(str(error)) from None
-        return Population(request.population, request.unit, rule, at)
+        return Population(request.population, USER, rule, at)
     rule = population.rule
     if caps is not None:
         try:
