@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
 
 from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import write_state
@@ -42,10 +40,11 @@ def test_a_header_that_no_run_can_have_is_refused(changes):
         StateHeader.from_json(json.dumps(fields))
 
 
-@settings(max_examples=30)
-@given(st.one_of(st.text(), st.dictionaries(st.text(), st.integers()).map(json.dumps)))
+@pytest.mark.parametrize(
+    "text", ["", "x", "{}", "[]", "null", "7", '{"format_version": true}', "[" * 100_000, "9" * 5_000]
+)
 def test_a_header_of_any_other_text_is_refused(text):
-    with pytest.raises(StateError):
+    with pytest.raises(StateError, match=r"damaged|format version no number"):
         StateHeader.from_json(text)
 
 
