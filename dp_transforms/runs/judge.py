@@ -142,13 +142,17 @@ class Decision:
     dropped: tuple[Part, ...] = ()
 
 
-def part_by_ledger(run: Run, parts: Sequence[Part], request: PartRequest, process: str, is_gone: IsGone) -> Decision:
-    """What the part of this request is to a run that has paid. Raises RunRefusedError or LedgerBusyError.
+def part_by_ledger(
+    run_id: str, run: Run | None, parts: Sequence[Part], request: PartRequest, process: str, is_gone: IsGone
+) -> Decision:
+    """What the part of this request is to its run. Raises RunRefusedError or LedgerBusyError.
 
-    process: of who asks. is_gone: whether the process (place, process) of a part has ended.
+    run: None if the ledger does not know it. process: of who asks. is_gone: whether the process (place, process) of a
+    part has ended.
     """
     kept = [part for part in parts if part.status != Status.RELEASED]
-    check_open_run(run, request, has_drawn=any(part.may_be_published for part in kept))
+    if run:
+        check_open_run(run, request, has_drawn=any(part.may_be_published for part in kept))
     for part in kept:
         if part.status in (Status.RESERVED, Status.RUNNING) and part.process not in ("", process):
             _check_gone(part, is_gone)
@@ -158,20 +162,22 @@ def part_by_ledger(run: Run, parts: Sequence[Part], request: PartRequest, proces
     if last and not last.has_ended and request.state_fingerprint and last.ended_at(request.first_window):
         # The state was written, and then the process died before it told the ledger. It had said which state it is.
         if last.state_after != request.state_fingerprint:
-            raise RunRefusedError(_other_state(run.run_id, f"that its part from window {last.first_window} on leaves"))
+            raise RunRefusedError(_other_state(run_id, f"that its part from window {last.first_window} on leaves"))
         settled = last = dataclasses.replace(last, status=Status.FINISHED, end_window=request.first_window)
     elif last and last.range == (request.first_window, request.end_window):
         _check_again(last, request)
         if last.has_ended:
             return Decision(VerdictKind.DONE, last)
-    check_place(run.run_id, last, request.first_window, request.state_fingerprint)
+    check_place(run_id, last, request.first_window, request.state_fingerprint)
     if last and not last.has_ended:
         check_same_part(_windows_of(last), False, last.end_window != request.end_window, ".")
         return Decision(VerdictKind.RESUMES, last, None, waiting)
     if request.first_window == request.end_window:
         if last is None:
-            raise RunRefusedError(f"the part of run {run.run_id} has no windows. Name a later --until.")
+            raise RunRefusedError(f"the part of run {run_id} has no windows. Name a later --until.")
         return Decision(VerdictKind.DONE, last, settled)
+    if not run:
+        return Decision(VerdictKind.NEW)
     same = next((part for part in waiting if part.range == (request.first_window, request.end_window)), None)
     dropped = tuple(part for part in waiting if part is not same)
     return Decision(VerdictKind.RESUMES if same else VerdictKind.CONTINUES, same, settled, dropped)

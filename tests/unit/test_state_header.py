@@ -40,12 +40,10 @@ def test_a_header_that_no_run_can_have_is_refused(changes):
         StateHeader.from_json(json.dumps(fields))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "x", "{}", "[]", "null", "7", '{"format_version": true}', "[" * 100_000, "9" * 5_000]
-)
-def test_a_header_of_any_other_text_is_refused(text):
-    with pytest.raises(StateError, match=r"damaged|format version no number"):
-        StateHeader.from_json(text)
+def test_a_header_of_any_other_text_is_refused():
+    for text in ("", "x", "{}", "[]", "null", "7", '{"format_version": true}', "[" * 100_000, "9" * 5_000):
+        with pytest.raises(StateError, match=r"damaged|format version no number"):
+            StateHeader.from_json(text)
 
 
 def test_headers_follow_the_parts_of_a_run():

@@ -17,11 +17,11 @@ from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
 from dp_transforms.runs.ledger.processes import Actor, is_gone
 from dp_transforms.runs.ledger.reserving import (
+    charge_run,
     check_fits,
     declared_population,
     ended,
-    known_run,
-    new_run,
+    give_part,
 )
 from dp_transforms.runs.records import (
     Balance,
@@ -92,12 +92,15 @@ class Ledger:
         with self._database.write(self._actor) as transaction:
             population = declared_population(transaction, request, caps)
             run_id = request.run_id or secrets.token_hex(16)
-            run = transaction.book.runs.get(run_id)
-            if run is None:
-                return new_run(transaction, population, run_id, request)
-            parts = transaction.book.parts_of(run_id)
-            decision = part_by_ledger(run, parts, request, self._actor.process, is_gone)
-            return known_run(transaction, population, run, request, decision)
+            book = transaction.book
+            run, parts = book.runs.get(run_id), book.parts_of(run_id)
+            decision = part_by_ledger(run_id, run, parts, request, self._actor.process, is_gone)
+            if run is not None:
+                return give_part(transaction, run, request, decision)
+            same_input = book.run_of_input(population.name, request.stream, request.input_fingerprint)
+            run, takes = charge_run(transaction, population, run_id, request)
+            verdict = give_part(transaction, run, request, decision)
+            return dataclasses.replace(verdict, takes=takes, same_input=same_input)
 
     def reserve_run(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
         """Charges a run without a part: an operator sets its budget aside. The run id is then used by its parts.
@@ -113,7 +116,9 @@ class Ledger:
                 check_open_run(run, request, has_drawn=False)
                 balance = transaction.book.balance(population)
                 return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
-            return new_run(transaction, population, run_id, request, has_part=False)
+            run, takes = charge_run(transaction, population, run_id, dataclasses.replace(request, key_fingerprint=""))
+            balance = transaction.note(run, 0, "reserve")
+            return Verdict(VerdictKind.NEW, run_id, 0, transaction.counter, balance, takes)
 
     def start(self, verdict: Verdict) -> None:
         """From here on the part counts as drawn. Call it before the first noise.

@@ -33,24 +33,11 @@ from dp_transforms.runs.records import (
 )
 
 
-def new_run(
-    transaction: Transaction, population: Population, run_id: str, request: PartRequest, has_part: bool = True
-) -> Verdict:
-    """Charges a run that the ledger does not know, and reserves its first part. has_part: False for a run alone.
-
-    Raises RunRefusedError for a run that began elsewhere, BudgetExceededError if it does not fit.
-    """
-    if has_part and (request.first_window or request.state_fingerprint):
-        raise RunRefusedError(
-            f"run {run_id}, which the state belongs to, is not in the ledger. If it was begun without a ledger, go"
-            " on without one, or begin a new run, which pays in full. If the ledger was restored from a backup, see:"
-            " shh ledger doctor"
-        )
-    if has_part and request.end_window == request.first_window:
-        raise RunRefusedError("the part has no windows. Name a later --until.")
-    book, inputs = transaction.book, request.input_fingerprint
-    price, takes = _prices(book, population, request, "Nothing was drawn.")
-    same_input = book.run_of_input(population.name, request.stream, inputs) if has_part else ""
+def charge_run(
+    transaction: Transaction, population: Population, run_id: str, request: PartRequest
+) -> tuple[Run, Price]:
+    """A run that the ledger does not know is charged. Returns also what it takes. Raises BudgetExceededError."""
+    price, takes = _prices(transaction.book, population, request, "Nothing was drawn.")
     run = Run(
         run_id=run_id,
         population=population.name,
@@ -64,62 +51,52 @@ def new_run(
         plan_delta=request.cost.delta,
         price=price,
         kept=population.rule.kept_by_release(request.cost, price),
-        key_fingerprint=request.key_fingerprint if has_part else "",
+        key_fingerprint=request.key_fingerprint,
         status=Status.RESERVED,
         **vars(transaction.actor),
         reserved_at=transaction.at,
     )
     transaction.put(run)
-    part = _new_part(transaction, run_id, request) if has_part else 0
-    balance = transaction.note(run, part, "reserve")
-    return Verdict(VerdictKind.NEW, run_id, part, transaction.counter, balance, takes, same_input)
+    return run, takes
 
 
-def known_run(
-    transaction: Transaction, population: Population, run: Run, request: PartRequest, decision: Decision
-) -> Verdict:
-    """Does what was decided about a part of a run that has paid."""
-    part = decision.part
+def give_part(transaction: Transaction, run: Run, request: PartRequest, decision: Decision) -> Verdict:
+    """Does what was decided about a part of a run that is charged."""
+    part, kind = decision.part, decision.kind
+    population = transaction.book.populations[run.population]
     if decision.settled:
         transaction.put(dataclasses.replace(decision.settled, finished_at=transaction.at))
     transaction.put(*(dataclasses.replace(dropped, status=Status.RELEASED) for dropped in decision.dropped))
-    if decision.kind == VerdictKind.DONE:
+    if kind == VerdictKind.DONE:
         assert part is not None
         if decision.settled or decision.dropped:
             transaction.note(run, part.part, "settle", "finished, as its state says")
-        balance = transaction.book.balance(population)
-        return Verdict(decision.kind, run.run_id, part.part, part.claim, balance, NOTHING)
+        return Verdict(kind, run.run_id, part.part, part.claim, transaction.book.balance(population), NOTHING)
     if run.key_fingerprint != request.key_fingerprint:
         transaction.put(dataclasses.replace(run, key_fingerprint=request.key_fingerprint))
-    if part is None:
-        number = _new_part(transaction, run.run_id, request)
-    else:
-        number = part.part
-        inputs = {"input_fingerprint": request.input_fingerprint, "state_before": request.state_fingerprint}
-        taken: dict[str, Any] = {**inputs, "claim": transaction.counter, **vars(transaction.actor)}
-        transaction.put(dataclasses.replace(part, **taken))
-    balance = transaction.note(run, number, str(decision.kind))
-    was_publishing = part is not None and part.was_publishing
-    claim = transaction.counter
-    return Verdict(decision.kind, run.run_id, number, claim, balance, NOTHING, was_publishing=was_publishing)
-
-
-def _new_part(transaction: Transaction, run_id: str, request: PartRequest) -> int:
-    part = Part(
-        part=len(transaction.book.parts) + 1,
-        run_id=run_id,
-        first_window=request.first_window,
-        end_window=request.end_window,
-        input_fingerprint=request.input_fingerprint,
-        state_before=request.state_fingerprint,
-        state_after="",
-        status=Status.RESERVED,
-        claim=transaction.counter,
+    taken: dict[str, Any] = {
+        "input_fingerprint": request.input_fingerprint,
+        "state_before": request.state_fingerprint,
+        "claim": transaction.counter,
         **vars(transaction.actor),
-        reserved_at=transaction.at,
-    )
+    }
+    if part is None:
+        part = Part(
+            part=len(transaction.book.parts) + 1,
+            run_id=run.run_id,
+            first_window=request.first_window,
+            end_window=request.end_window,
+            state_after="",
+            status=Status.RESERVED,
+            reserved_at=transaction.at,
+            **taken,
+        )
+    else:
+        part = dataclasses.replace(part, **taken)
     transaction.put(part)
-    return part.part
+    balance = transaction.note(run, part.part, "reserve" if kind == VerdictKind.NEW else str(kind))
+    claim, was_publishing = transaction.counter, part.was_publishing
+    return Verdict(kind, run.run_id, part.part, claim, balance, NOTHING, was_publishing=was_publishing)
 
 
 def ended(run: Run, parts: Sequence[Part], status: Status) -> Iterator[Run | Part]:
