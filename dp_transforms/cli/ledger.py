@@ -10,9 +10,10 @@ import click
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import NOTHING, RULES, from_epsilon_units
-from dp_transforms.runs.ledger import Caps, Ledger, PartRequest, StateMark
+from dp_transforms.runs.ledger import Ledger, PartRequest, StateMark
 from dp_transforms.runs.records import amount
 from dp_transforms.runs.state_file import StateFile
 from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
@@ -164,15 +165,6 @@ def _mark_of(path: str) -> StateMark:
     state = StateFile(path)
     header = state.header
     return StateMark(header.run_id, header.plan_fingerprint, header.closed_through, state.fingerprint)
-
-
-def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = None) -> Caps | None:
-    """The caps that were given; None without any. Raises UserError for half of them."""
-    if max_epsilon is None and max_delta is None and rule is None:
-        return None
-    if max_epsilon is None or max_delta is None:
-        raise UserError("--max-epsilon and --max-delta are set together, once, when a population is new.")
-    return Caps(max_epsilon, max_delta, rule)
 
 
 def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -> Ledger:

@@ -237,7 +237,7 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
     )
     released = batches | "ReleasePart" >> transform
     _ = released.state | "WriteState" >> WriteState(
-        state, part.begun, part.run_part, part.forget_after, shown_name, noise_key
+        state, part.begun, part.run_part, request.plan.known_for, shown_name, noise_key
     )
     return released.reports
 

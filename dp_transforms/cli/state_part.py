@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import output_draft, write_errors
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
@@ -69,39 +70,6 @@ class PartFacts:
         return self.plan.schedule.window_end_micros(self.record.end - 1)
 
 
-class RunAccount:
-    """Keeps no account. A ledger is one that does: each method may raise UserError, and then nothing more happens.
-
-    Each call may come again for the same part, after a kill.
-    """
-
-    def reserve(self, facts: PartFacts) -> None:
-        """Before the intent is written and the log is opened by the pipeline."""
-
-    def start(self, facts: PartFacts) -> None:
-        """From here on the part counts as drawn."""
-
-    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report is published next, and then the new state. state_fingerprint: of the new state."""
-
-    def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report and the new state are in place. state_fingerprint: of the new state."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether an earlier process has begun the part that was reserved."""
-        return False
-
-    @property
-    def was_publishing(self) -> bool:
-        """Whether an earlier process has said `publishing` of the part that was reserved."""
-        return False
-
-    def fail(self, facts: PartFacts, *, forget: bool) -> None:
-        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
-        alone is why: so it may be taken from another log."""
-
-
 class StatePart:
     """A part that may be taken. Use it while the state is held (`hold_state`).
 
@@ -125,11 +93,6 @@ class StatePart:
         """The header of the state while the part runs. Of a part that resumes it stands there already."""
         facts = self.facts
         return facts.header if facts.how == VerdictKind.RESUMES else facts.header.with_intent(facts.record, _VERSION)
-
-    @property
-    def forget_after(self) -> int:
-        """For how many windows an item is known."""
-        return self.facts.plan.known_for
 
     @contextlib.contextmanager
     def account_of(self, account: RunAccount) -> Iterator[None]:

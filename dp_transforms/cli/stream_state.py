@@ -22,7 +22,8 @@ import json
 import os
 import pathlib
 
-from dp_transforms.cli.state_part import PartFacts, RunAccount, StatePart, open_part
+from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.state_part import PartFacts, StatePart, open_part
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError
 from dp_transforms.logs.streams.folder_files import TakenFiles

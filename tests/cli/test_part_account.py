@@ -11,8 +11,9 @@ import pytest
 
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.replay_runs import run_part
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.state_part import PartFacts, RunAccount
+from dp_transforms.cli.state_part import PartFacts
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.records import UncertainError
@@ -31,6 +32,7 @@ class Account(RunAccount):
     starts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[Any, ...]] = []
         self.refuses = ""
         self.error = UserError
@@ -211,7 +213,7 @@ def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part: Any, tmp_p
     account = Account()
     account.key_file = tmp_path / "noise.key"
     with pytest.raises(UserError, match="another key than that of the run"):
-        run_part(request_of_part, [], account)  # type: ignore[arg-type]
+        run_part(request_of_part, [], account)
     assert not (tmp_path / "report.jsonl").exists()
     assert not StateFile(tmp_path / "run.state").rows
 
@@ -223,5 +225,5 @@ def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(
     first, other, _ = sorted((tmp_path / "log").iterdir())
     first.write_bytes(other.read_bytes())
     with pytest.raises(UserError, match="was changed while it was looked at"):
-        run_part(request_of_part, [], None)
+        run_part(request_of_part, [], RunAccount())
     assert not (tmp_path / "run.state").exists()

@@ -15,8 +15,8 @@ import types
 import pytest
 
 from dp_transforms import EventFields, KafkaTopic, LogFolder, StreamClock
-from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.options import fill
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.stream import command, run_stream_part
 from dp_transforms.cli.stream_options import StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
@@ -224,7 +224,7 @@ def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LivePart
 
 
 def test_workers_whose_key_is_exchanged_publish_nothing(live: LiveParts) -> None:
-    class Account(LedgerAccount):
+    class Account(RunAccount):
         def start(self, facts: object = None) -> None:
             key_file(live.folder, bytes(range(100, 164)))  # as a rotation does
 

@@ -13,13 +13,11 @@ import pytest
 import sqlalchemy as sa
 
 from dp_transforms.runs.ledger import (
-    BudgetExceededError,
     Caps,
     Ledger,
     LedgerBusyError,
     LedgerError,
     LedgerUncertainError,
-    RunRefusedError,
     VerdictKind,
 )
 from dp_transforms.stores.databases import postgres_engine
@@ -40,26 +38,6 @@ def test_what_is_reserved_is_on_the_disk_whatever_the_default_is(url: str) -> No
         connection.exec_driver_sql(f"ALTER DATABASE {urlsplit(url).path.lstrip('/')} SET synchronous_commit = off")
     with connect.begin() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
-
-
-def test_a_run_is_reserved_continued_and_resumed_as_in_a_file(url: str) -> None:
-    ledger = Ledger.open(url)
-    verdict = ledger.reserve(part(run_id="run"), CAPS)
-    assert verdict.line == "this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
-    ledger.start(verdict)
-    ledger.finish(verdict, "state 1")
-    following = part(1, 2, run_id="run", state_fingerprint="state 1", input_fingerprint="input 2")
-    second = Ledger.open(url).reserve(following)
-    assert second.kind == VerdictKind.CONTINUES
-    with pytest.raises(RunRefusedError, match="another input"):
-        ledger.reserve(part(run_id="run", input_fingerprint="input 3", state_fingerprint=""))
-    for number in range(7):
-        ledger.reserve(part(run_id=f"run {number}", stream=f"stream {number}"))
-    with pytest.raises(BudgetExceededError):
-        ledger.reserve(part(run_id="run 8", stream="stream 8"))
-    ledger.release("run 3")
-    assert ledger.balances()[0].total.epsilon == 7 * cost().epsilon
-    assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
 def test_eight_processes_never_overspend_on_a_server_of_another_default(url: str) -> None:
