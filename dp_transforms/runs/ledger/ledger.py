@@ -44,7 +44,8 @@ class Ledger:
     """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
 
     Guarantee: that of the package. Raises `LedgerError` and `RunRefusedError`, whose text is one line with the remedy;
-    nothing has changed then, but by `start`, and perhaps where a server has not answered (`LedgerUncertainError`). Each method may be repeated: after a crash the same call finds what was done.
+    nothing has changed then, but by `start`, and perhaps where a server has not answered (`LedgerUncertainError`). Each
+    method may be repeated: after a crash the same call finds what was done.
     """
 
     def __init__(self, database: Database, actor: Actor) -> None:
