@@ -88,23 +88,19 @@ class Database:
         allows must not be done then. The same call again settles it, although it has no entry.
         """
         with self._locked(), self._errors():
-            entry = None
-            try:
-                with self._writing() as connection:
-                    book, known = self._checked_book(connection)
-                    transaction = Transaction(book, actor)
-                    yield transaction
-                    if transaction.entry is None:
-                        if must_settle and known and not known.settled:
-                            self._settle(known.last, must_settle)
-                        return
-                    _insert(connection, [transaction.entry])
-                    if self.file:
-                        promise(self.file, transaction.entry)
-                    entry = transaction.entry
-            except sa.exc.DBAPIError as error:
-                if entry is None or self.file or not self._has(entry, error):
-                    raise
+            with self._writing() as (connection, made):
+                book, known = self._checked_book(connection)
+                transaction = Transaction(book, actor)
+                yield transaction
+                entry = transaction.entry
+                if entry is None:
+                    if must_settle and known and not known.settled:
+                        self._settle(known.last, must_settle)
+                    return
+                _insert(connection, [entry])
+                if self.file:
+                    promise(self.file, entry)
+                made.append(entry)
             book.add(entry)
             self._seen = book
             self._settle(entry, must_settle)
@@ -115,13 +111,13 @@ class Database:
         deadline = time.monotonic() + self._wait_seconds
         while True:
             try:
-                with self._writing() as connection:
+                with self._writing() as (connection, _):
                     return _texts(connection, entry.counter)[:1] == [entry.text]
             except sa.exc.DBAPIError:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(_SECONDS_BEFORE_ASKING_AGAIN)
-        run_id, action = entry.fields["run_id"], entry.fields["action"]
+        run_id, action = entry.fields["run_id"] or "(none)", entry.fields["action"]
         remedy = (
             f" Give the same command again when it does, with --run-id {run_id} unless it has --state: it finds what"
             " was reserved, and nothing is charged twice."
@@ -137,7 +133,7 @@ class Database:
         the list at the end of the block is the ledger from then on; nothing changes if it is empty."""
         with self._locked(), self._errors():
             entries: list[Entry] = []
-            with self._writing() as connection:
+            with self._writing() as (connection, made):
                 self._seen = None
                 yield _texts(connection), self.copy(), entries
                 if not entries:
@@ -146,6 +142,7 @@ class Database:
                 _insert(connection, entries)
                 if self.file:
                     replace_copy(self.file, entries)
+                made += entries
             self._settle(entries[-1])
 
     @contextlib.contextmanager
@@ -210,11 +207,17 @@ class Database:
                 ) from None
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self.engine.connect() as connection, connection.begin():
-            if self.file is None:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-            yield connection
+    def _writing(self) -> Iterator[tuple[sa.Connection, list[Entry]]]:
+        """A transaction, and a list: of the entries that it has made when it ends."""
+        made: list[Entry] = []
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                if self.file is None:
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+                yield connection, made
+        except sa.exc.DBAPIError as error:
+            if self.file or not made or not self._has(made[-1], error):
+                raise
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -235,7 +238,7 @@ class Database:
         """Makes the table and its first entry, unless another process has done so."""
         if self.file and not self._check_file(create, rebuild):
             create_new(self.file, 0o600).close()
-        with self._writing() as connection:
+        with self._writing() as (connection, made):
             if sa.inspect(connection).has_table(ENTRIES.name):
                 return
             was_deleted = self._was_deleted(create, rebuild)
@@ -246,6 +249,7 @@ class Database:
             _insert(connection, [first])
             if self.file:
                 replace_copy(self.file, [first])
+            made.append(first)
         self._settle(first)
 
     def _was_deleted(self, create: bool, rebuild: bool) -> bool:
