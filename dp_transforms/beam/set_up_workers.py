@@ -32,7 +32,7 @@ from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.fingerprints import MAKE_ONE, key_fingerprint, read_key_file
-from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.records import StateError
 from dp_transforms.stores.remote_files import SCHEMES
 
 try:

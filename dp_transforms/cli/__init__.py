@@ -29,7 +29,7 @@ What several share:
 - options: what the options of a command are made of, one frozen record, and the rules between them. shared_options,
   plan_options, state_options: records of several commands: fields of a log and views; what defines a plan; a part of a
   run, and where a run is accounted for.
-- state_part, ledger_account: a part of a run, and what an account of runs hears of it; that of a ledger.
+- state_part, run_account: a part of a run, and what a ledger hears of it.
 - output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
 - page_files: titles and tokens that the operator keeps in files, for pages.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -11,12 +10,12 @@ import click
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.run_account import caps_of
 from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import NOTHING, RULES, from_epsilon_units
-from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, StateMark
-from dp_transforms.runs.ledger.records import amount
+from dp_transforms.runs.ledger import Ledger, PartRequest, StateMark
+from dp_transforms.runs.records import amount
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_header import StateError
 from dp_transforms.views.ledger_tables import chart_of, json_of, print_balances, print_runs
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -49,11 +48,10 @@ def command(
     if chart is not None and not chart.lower().endswith(".svg"):
         raise click.UsageError("--chart must end in .svg, the only format that it draws.")
     check_output(chart, "--chart")
-    with _opened(place) as ledger:
-        balances, runs = ledger.balances(population), ledger.runs(population)
-        journal = ledger.journal() if chart is not None else []
+    ledger = _opened(place)
+    balances, runs = ledger.balances(population), ledger.runs(population)
     if chart is not None:
-        write_output(chart, chart_of(balances, journal))
+        write_output(chart, chart_of(balances, ledger.journal()))
     if as_json:
         click.echo(json_of(balances, runs))
         return
@@ -95,8 +93,7 @@ def reserve(
         request = PartRequest.of_plan(
             plan, population=population, stream=stream, run_id=run_id, input_fingerprint="", key_fingerprint=""
         )
-    with _opened(place, create=True) as ledger:
-        verdict = ledger.reserve_run(request, caps)
+    verdict = _opened(place, create=True).reserve_run(request, caps)
     click.echo(f"Run {verdict.run_id}: {verdict.line}")
 
 
@@ -107,8 +104,7 @@ def release(place: str | None, run_id: str) -> None:
     """Give back what RUN_ID was charged. Only of a run that has no start record, and so drew nothing. What the
     histogram took that its plan was made from stays spent.
     """
-    with _opened(place) as ledger:
-        kept = ledger.release(run_id)
+    kept = _opened(place).release(run_id)
     if kept == NOTHING:
         click.echo(f"Run {run_id} is released: it drew nothing, and is not charged any more.")
         return
@@ -123,8 +119,7 @@ def release(place: str | None, run_id: str) -> None:
 @click.argument("run_id")
 def abandon(place: str | None, run_id: str) -> None:
     """Say that RUN_ID will never go on. What it cost stays spent."""
-    with _opened(place) as ledger:
-        ledger.abandon(run_id)
+    _opened(place).abandon(run_id)
     click.echo(f"Run {run_id} is abandoned. What it cost stays spent.")
 
 
@@ -133,8 +128,7 @@ def abandon(place: str | None, run_id: str) -> None:
 @click.argument("run_id")
 def fail(place: str | None, run_id: str) -> None:
     """Say that the processes of RUN_ID are certainly dead, on another machine. It may then be resumed."""
-    with _opened(place) as ledger:
-        count = ledger.fail_run(run_id)
+    count = _opened(place).fail_run(run_id)
     click.echo(f"Run {run_id}: {count} of its parts may be resumed now, by the same command and input.")
 
 
@@ -156,11 +150,10 @@ def fail(place: str | None, run_id: str) -> None:
 def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
     """Say what is wrong with a ledger, and which runs need a hand. Ends with exit code 1 if there is a fault."""
     marks = [_mark_of(path) for path in states]
-    with _opened(place, rebuild=repair) as ledger:
-        if repair:
-            for line in ledger.repair():
-                click.echo(line)
-        findings = ledger.doctor(marks)
+    ledger = _opened(place, rebuild=repair)
+    for line in ledger.repair() if repair else ():
+        click.echo(line)
+    findings = ledger.doctor(marks)
     for finding in findings:
         click.echo(f"{'FAULT' if finding.is_fault else 'note'}: {finding.text}")
     if any(finding.is_fault for finding in findings):
@@ -169,26 +162,14 @@ def doctor(place: str | None, repair: bool, states: tuple[str, ...]) -> None:
 
 
 def _mark_of(path: str) -> StateMark:
-    with user_errors(StateError):
-        state = StateFile(path)
+    state = StateFile(path)
     header = state.header
     return StateMark(header.run_id, header.plan_fingerprint, header.closed_through, state.fingerprint)
 
 
-def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = None) -> Caps | None:
-    """The caps that were given; None without any. Raises UserError for half of them."""
-    if max_epsilon is None and max_delta is None and rule is None:
-        return None
-    if max_epsilon is None or max_delta is None:
-        raise UserError("--max-epsilon and --max-delta are set together, once, when a population is new.")
-    return Caps(max_epsilon, max_delta, rule)
-
-
-@contextlib.contextmanager
-def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -> Iterator[Ledger]:
-    """The ledger of the command or of its subcommand. Its errors become one line."""
+def _opened(place: str | None, *, create: bool = False, rebuild: bool = False) -> Ledger:
+    """The ledger of the command or of its subcommand."""
     place = place or click.get_current_context().meta.get("shh.ledger")
     if place is None:
         raise click.UsageError("--ledger is missing: a file, or postgresql://host/database.")
-    with user_errors(LedgerError):
-        yield Ledger.open(place, create=create, rebuild=rebuild)
+    return Ledger.open(place, create=create, rebuild=rebuild)

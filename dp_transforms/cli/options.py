@@ -305,12 +305,6 @@ def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> No
         ctx.exit()
 
 
-class PublishedError(UserError):
-    """The windows are published already, from another log: they stay as they are, and nothing is left to do."""
-
-    exit_code = 3
-
-
 class NothingFoundError(UserError):
     """There is nothing of what was asked for: nothing was written, and a replay has spent nothing."""
 

@@ -51,8 +51,8 @@ def check_output(output: Path | None, option: str = "--output", *, force: bool |
     if _is_url(output, option):
         _check_url(os.fspath(output), option, force)
         return
+    remove_dead_drafts(pathlib.Path(output))  # of a run that was killed
     if os.path.lexists(output) and not (force and is_replaceable(output)):
-        remove_dead_drafts(pathlib.Path(output))  # of a run that was killed after it had published
         raise _exists(f"{option} {os.fspath(output)}", has_force=force is False)
     if not pathlib.Path(output).absolute().parent.is_dir():
         raise UserError(

@@ -16,7 +16,7 @@ from dp_transforms.cli.options import LogError
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
-from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.records import StateError
 from dp_transforms.workers import PoolError
 
 _OURS = "EventFileError|ReportFileError|StreamError|StateError|PoolError"  # their messages contain no cell
@@ -30,12 +30,12 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
     """Turns an error of a pipeline into a UserError. outcome: what became of the run, for the end of the line."""
     try:
         yield
-    except UserError:
-        raise
     except EventFileError as error:  # of this process
         raise LogError(_WHILE_RUNNING.sub("", str(error))) from None
     except (ReportFileError, StreamError, StateError, PoolError) as error:
         raise UserError(_WHILE_RUNNING.sub("", str(error))) from None
+    except UserError:
+        raise
     except (ValueError, RuntimeError) as error:
         text = str(error)
         # A signal that comes while a worker runs in this process is wrapped as well.

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -31,7 +31,8 @@ from dp_transforms.cli.replay_request import (
     ReplaySummary,
     choose_replay_engine,
 )
-from dp_transforms.cli.state_options import StateOptions, account_of_options, check_state_file
+from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.cli.table_output import check_table_of_replay, output_table, show_command, shown_output
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
@@ -42,9 +43,6 @@ from dp_transforms.reports import ReportHeader, read_report_file, report_format
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
 from dp_transforms.views.report_table import is_ascii_only, legend, windows_table
-
-if TYPE_CHECKING:
-    from dp_transforms.cli.ledger_account import LedgerAccount
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12
@@ -99,7 +97,7 @@ def _replay(
                     " what they have drawn may be read by others before it is published. Leave the runner out, or"
                     " --state."
                 )
-        account = account_of_options(options.account)
+        account = RunAccount.of_options(options.account)
         request = _request(options, account)
         if pool is None and cluster is None and not beam_words and request.state is None:
             pool = pool_for_request(request)
@@ -131,7 +129,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
     raise SystemExit(UNREADABLE)
 
 
-def _request(options: ReplayOptions, account: LedgerAccount | None) -> ReplayRequest:
+def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, run_id, path = str(options.output), options.run_id or fresh_run_id(), options.part.state
     table = output_table(output, options.output_table)
@@ -158,7 +156,7 @@ def _request(options: ReplayOptions, account: LedgerAccount | None) -> ReplayReq
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
             " are known. Make a plan without it."
         )
-    if account is not None and not (path is not None and os.path.lexists(path)):
+    if path is None or not os.path.lexists(path):
         # A state is of a run that has paid, or is refused.
         account.check_fits(plan, options.stream, options.run_id)
     chunks = find_log_chunks(options.logs, fields)

@@ -38,7 +38,7 @@ from dp_transforms.monitor.operator_counts import (
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
-from dp_transforms.runs.state_header import StateError, VerdictKind
+from dp_transforms.runs.records import StateError, VerdictKind
 from dp_transforms.stores.local_files import remove_dead_drafts
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
@@ -237,7 +237,7 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
     )
     released = batches | "ReleasePart" >> transform
     _ = released.state | "WriteState" >> WriteState(
-        state, part.begun, part.run_part, part.forget_after, shown_name, noise_key
+        state, part.begun, part.run_part, request.plan.known_for, shown_name, noise_key
     )
     return released.reports
 

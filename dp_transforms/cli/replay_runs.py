@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
@@ -21,26 +20,22 @@ from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import ReplayPart, check_bad_fraction, nothing_found, run_replay
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_part import (
     PartFacts,
-    RunAccount,
     open_part,
     part_is_done,
     part_is_taken,
     secret_of_run,
-    state_errors,
 )
 from dp_transforms.engines.local import is_local, pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.state_header import VerdictKind
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
-
-if TYPE_CHECKING:
-    from dp_transforms.cli.ledger_account import LedgerAccount
 
 _SECONDS_BETWEEN_UPDATES = 0.2
 _SECONDS_BETWEEN_LINES = 5.0
@@ -49,7 +44,7 @@ _SECONDS_BETWEEN_LINES = 5.0
 def run_whole(
     request: ReplayRequest,
     where: ClusterReplay | Sequence[str],
-    account: LedgerAccount | None,
+    account: RunAccount,
     pool: ProcessPool | None,
 ) -> ReplaySummary | None:
     """All of a run at once, without a state. None if the job was left running.
@@ -58,54 +53,52 @@ def run_whole(
     """
     if not isinstance(where, ClusterReplay):
         where = pipeline_options(where)
-    if account is None:
+    if not account.is_kept:
         return _run(request, where, pool=pool)
-    with state_errors():
-        _check_range(request)
-        path = request.options.noise_key_file
-        log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
-        run_id = request.options.run_id
-        verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-        is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
-        with account.whole(is_private=is_private):
-            request = dataclasses.replace(request, run_id=verdict.run_id)
-            if pool is not None:
-                read_ahead(pool, request)
-            return _run(request, where, pool=pool)
+    _check_range(request)
+    path = request.options.noise_key_file
+    log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
+    run_id = request.options.run_id
+    verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
+    is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
+    with account.whole(is_private=is_private):
+        request = dataclasses.replace(request, run_id=verdict.run_id)
+        if pool is not None:
+            read_ahead(pool, request)
+        return _run(request, where, pool=pool)
 
 
-def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerAccount | None) -> ReplaySummary | None:
+def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAccount) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
     assert request.state is not None
-    run_account = account or RunAccount()
 
     def check(facts: PartFacts) -> PartFacts:
         """Raises UserError if the files of a new part exist, or cannot be written."""
         if facts.how in (VerdictKind.NEW, VerdictKind.CONTINUES):
             check_output(request.output)
             check_output(request.options.dead_letter or None, "--dead-letter")
-        if account is not None and facts.how == VerdictKind.NEW:
+        if account.is_kept and facts.how == VerdictKind.NEW:
             _check_range(request, is_part=True)
         return facts
 
-    with state_errors(), hold_state(request.state.path):
+    with hold_state(request.state.path):
         log = fingerprint_of_log(request, input_key(secret_of_run(request.state.noise_key_file)))
         facts = open_part(
             request.plan,
             request.state,
             stream=request.stream,
             input_fingerprint=log.text,
-            account=run_account,
+            account=account,
             check=check,
         )
         part = ReplayPart(facts, log)
         if part.facts.how == VerdictKind.DONE:
             part.tidy()
-            run_account.finish(part.facts, part.facts.state_fingerprint)
+            account.finish(part.facts, part.facts.state_fingerprint)
             tell(part_is_done(part.facts))
             return None
         request = dataclasses.replace(request, run_id=part.facts.header.run_id)
-        with part.account_of(run_account):
+        with part.account_of(account):
             summary = _run(request, pipeline_options(beam_words), part)
     tell(part_is_taken(part.facts))
     return summary

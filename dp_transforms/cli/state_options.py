@@ -1,19 +1,16 @@
 """The options by which a command takes one part of a run, ``--state`` and ``--until``, and what goes with them; and
-those that say where a run is accounted for. What knows the ledger is loaded only where these are given."""
+those that say where a run is accounted for."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from dp_transforms.cli.options import ADVANCED, BUDGET, MAKE_A_KEY, UTC_TIME, Rule, opt
 from dp_transforms.errors import UserError
-from dp_transforms.stores.local_files import open_regular
-
-if TYPE_CHECKING:
-    from dp_transforms.cli.ledger_account import LedgerAccount
+from dp_transforms.stores.local_files import open_regular, remove_dead_drafts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +108,7 @@ def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
         raise UserError(
             f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
         )
+    remove_dead_drafts(pathlib.Path(state))
     try:
         open_regular(state).close()
     except FileNotFoundError:
@@ -120,15 +118,3 @@ def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
     for option, path in others.items():
         if path is not None and os.path.realpath(path) == os.path.realpath(state):
             raise UserError(f"--state and {option} name the same file. Name two different ones.")
-
-
-def account_of_options(options: AccountOptions) -> LedgerAccount | None:
-    """The account of a run; None without ``--ledger``, and then no database library is loaded.
-
-    Raises UserError for a ledger that cannot be opened.
-    """
-    if options.ledger is None or options.population is None:
-        return None
-    from dp_transforms.cli.ledger_account import LedgerAccount
-
-    return LedgerAccount.of_options(options.ledger, options.population, options.max_epsilon, options.max_delta)

@@ -17,28 +17,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib.metadata
 import os
 import pathlib
 from collections.abc import Callable, Iterator
 
 from dp_transforms.beam.set_up_workers import KeyFile
-from dp_transforms.checks import shown
-from dp_transforms.cli.options import PublishedError, user_errors
+from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import output_draft, write_errors
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_options import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint, sealing_key
+from dp_transforms.runs.judge import check_run_of_state, part_by_state
+from dp_transforms.runs.records import UncertainError, VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader, VerdictKind
+from dp_transforms.runs.state_header import PartRecord, StateHeader
 from dp_transforms.stores.local_files import publish
 
-_BEGIN_ANEW = "To begin a new run, which costs its full price, name a new state file."
 _VERSION = importlib.metadata.version("shifting-heavy-hitters")
 
 
@@ -70,39 +70,6 @@ class PartFacts:
         return self.plan.schedule.window_end_micros(self.record.end - 1)
 
 
-class RunAccount:
-    """Keeps no account. A ledger is one that does: each method may raise UserError, and then nothing more happens.
-
-    Each call may come again for the same part, after a kill.
-    """
-
-    def reserve(self, facts: PartFacts) -> None:
-        """Before the intent is written and the log is opened by the pipeline."""
-
-    def start(self, facts: PartFacts) -> None:
-        """From here on the part counts as drawn."""
-
-    def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report is published next, and then the new state. state_fingerprint: of the new state."""
-
-    def finish(self, facts: PartFacts, state_fingerprint: str) -> None:
-        """The report and the new state are in place. state_fingerprint: of the new state."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether an earlier process has begun the part that was reserved."""
-        return False
-
-    @property
-    def was_publishing(self) -> bool:
-        """Whether an earlier process has said `publishing` of the part that was reserved."""
-        return False
-
-    def fail(self, facts: PartFacts, *, forget: bool) -> None:
-        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
-        alone is why: so it may be taken from another log."""
-
-
 class StatePart:
     """A part that may be taken. Use it while the state is held (`hold_state`).
 
@@ -127,11 +94,6 @@ class StatePart:
         facts = self.facts
         return facts.header if facts.how == VerdictKind.RESUMES else facts.header.with_intent(facts.record, _VERSION)
 
-    @property
-    def forget_after(self) -> int:
-        """For how many windows an item is known."""
-        return self.facts.plan.known_for
-
     @contextlib.contextmanager
     def account_of(self, account: RunAccount) -> Iterator[None]:
         """Writes the intent, and runs the block, in which the pipeline draws and the part is published."""
@@ -153,7 +115,7 @@ class StatePart:
                 else:
                     forget = facts.how != VerdictKind.RESUMES and not account.resumes
                 if forget:
-                    with contextlib.suppress(UserError, StateError):  # then it resumes
+                    with contextlib.suppress(UserError):  # then it resumes
                         self._write_header(facts.header.with_intent(None))
                 account.fail(facts, forget=forget)
             raise
@@ -169,7 +131,7 @@ class StatePart:
     def _announce(self, draft: str | os.PathLike[str]) -> None:
         """Call it when all is drawn and before anything of it is published. draft: the new state.
 
-        Raises StateError if the noise key was exchanged, UserError if the account cannot be told.
+        Raises UserError if the noise key was exchanged, or the account cannot be told.
         """
         state = StateFile(draft)
         state.check_seal(self._sealing_key())
@@ -178,7 +140,7 @@ class StatePart:
         self._publishes = True
 
     def _sealing_key(self) -> bytes:
-        """Raises StateError if the file holds another key than that of the run."""
+        """Raises UserError if the file holds another key than that of the run."""
         with user_errors(ValueError):
             return sealing_key(self.facts.noise_key.get_secret_bytes())
 
@@ -208,7 +170,7 @@ def open_part(
 
     input_fingerprint: hex SHA-256 of what is read. check: raises UserError if the part cannot be published; returns the
     facts, to which it may add where the log begins.
-    Raises StateError or UserError, with the remedy, for a state that does not fit, and for a part that must not be
+    Raises UserError, with the remedy, for a state that does not fit, and for a part that must not be
     taken.
     """
     secret = secret_of_run(options.noise_key_file)
@@ -220,19 +182,25 @@ def open_part(
         state = StateFile(options.path)
         _check_run(state, plan, options, stream, fingerprint)
         state.check_seal(key)
-        end = end_of_part(plan.schedule, options.until_seconds)
+        how, record = part_by_state(
+            state.header,
+            state.path,
+            plan.schedule,
+            end=end_of_part(plan.schedule, options.until_seconds),
+            input_fingerprint=input_fingerprint,
+            output=options.output,
+            version=_VERSION,
+        )
         noise_key = KeyFile(os.path.abspath(options.noise_key_file), fingerprint)
-        facts = _facts(state, plan, end, input_fingerprint, options.output, noise_key)
-        facts = check(facts)
+        facts = check(PartFacts(how, plan, record, state.header, state.path, state.fingerprint, noise_key))
         account.reserve(facts)
+    except UncertainError:
+        raise  # its run id is found again in the state
     except BaseException:
         if is_new:
             os.unlink(options.path)
         raise
     return facts
-
-
-state_errors = functools.partial(user_errors, StateError)
 
 
 def secret_of_run(noise_key_file: str) -> bytes:
@@ -297,88 +265,17 @@ def _create(plan: Plan, options: StateOptions, stream: str, fingerprint: str, ke
 
 
 def _check_run(state: StateFile, plan: Plan, options: StateOptions, stream: str, key: str) -> None:
-    """Raises UserError unless the state is of this plan, stream, key and run id."""
-    header, path = state.header, state.path
-    remedy = _BEGIN_ANEW
-    if not header.parts and header.intent is None:
-        remedy = "No window of its run is published: remove the file to begin another run there."
-    fields = f"--user-field {shown(header.user_field)} and --item-field {shown(header.item_field)}"
-    begun = f"with --ledger and --population {header.population}" if header.population else "without --ledger"
-    for is_other, words in (
-        (
-            header.plan_fingerprint != plan.fingerprint,
-            "of another plan. Give the plan with which its run began: all parts of a run have one plan, for the whole"
-            " range.",
-        ),
-        (
-            header.stream != stream,
-            f"of the stream {shown(header.stream)}, not {shown(stream)}. Give the same --stream.",
-        ),
-        (
-            header.key_fingerprint != key,
-            "of another noise key. Give the file with the key of its run: with another key no user is recognised.",
-        ),
-        (
-            (options.user_field, options.item_field) != (header.user_field, header.item_field),
-            f"of a run that was begun with {fields}, and all of its parts must be: from another field no user is"
-            " recognised. Give the same options.",
-        ),
-        (
-            (options.population or "") != header.population,
-            f"of a run that was begun {begun}, and all of its parts must be. Give the same options.",
-        ),
-        (
-            options.run_id not in (None, header.run_id),
-            f"of the run {shown(header.run_id)}, not {shown(options.run_id)}. Leave --run-id out.",
-        ),
-    ):
-        if is_other:
-            raise UserError(f"the state {path} is {words} {remedy}")
-    if header.closed_through > plan.schedule.horizon:
-        raise UserError(f"the state {path} is closed beyond the end of its plan: it is damaged. {_BEGIN_ANEW}")
-
-
-def _facts(state: StateFile, plan: Plan, end: int, log: str, output: str, noise_key: KeyFile) -> PartFacts:
-    header, schedule = state.header, plan.schedule
-
-    def facts(how: VerdictKind, record: PartRecord) -> PartFacts:
-        return PartFacts(how, plan, record, header, state.path, state.fingerprint, noise_key)
-
-    done = header.finished(end, log)
-    if done is not None:
-        return facts(VerdictKind.DONE, done)
-    if end <= header.closed_through:
-        closed = _end_utc(schedule, header.closed_through)
-        if header.closed_through == schedule.horizon:
-            remedy = f"All windows of the plan are published. {_BEGIN_ANEW}"
-        else:
-            remedy = f"The next part begins there: give a later --until. {_BEGIN_ANEW}"
-        raise PublishedError(f"the windows up to {closed} are published already (state {state.path}). {remedy}")
-    if header.intent is not None:
-        record = header.intent
-        if (record.end, record.input_fingerprint, record.output) != (end, log, output):
-            differs = "another input" if record.input_fingerprint != log else "another --until or --output"
-            raise UserError(
-                f"a part of the run in {state.path} was begun and not finished, and this command has {differs}. What it"
-                " drew may be published, so it must be finished first: by the same command from the same input, with"
-                f" --until {_end_utc(schedule, record.end)} --output {record.output}. {_BEGIN_ANEW}"
-            )
-        if header.begun_by != _VERSION:
-            raise UserError(
-                f"a part of the run in {state.path} was begun by shh {header.begun_by} and not finished, and this is"
-                f" shh {_VERSION}, which may draw otherwise. Finish it with the version that began it, and update then."
-                f" {_BEGIN_ANEW}"
-            )
-        return facts(VerdictKind.RESUMES, record)
-    record = PartRecord(header.closed_through, end, log, output)
-    return facts(VerdictKind.CONTINUES if header.parts else VerdictKind.NEW, record)
-
-
-def _end_utc(schedule: WindowSchedule, end: int) -> str:
-    """Of the windows before this one. The last one of a plan may end after its range."""
-    if end == schedule.horizon:
-        return _utc(schedule.end_seconds)
-    return format_utc(schedule.window_end_micros(end - 1))
+    """Raises RunRefusedError unless the state is of this plan, stream, key and run id."""
+    asked = {
+        "plan_fingerprint": plan.fingerprint,
+        "stream": stream,
+        "key_fingerprint": key,
+        "user_field": options.user_field,
+        "item_field": options.item_field,
+        "population": options.population or "",
+        "run_id": options.run_id or state.header.run_id,
+    }
+    check_run_of_state(state.header, state.path, plan.schedule.horizon, asked)
 
 
 def _utc(seconds: int) -> str:

@@ -13,7 +13,6 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import apache_beam as beam
 import click
@@ -29,8 +28,8 @@ from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
 from dp_transforms.cli.options import NothingFoundError, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
-from dp_transforms.cli.state_options import account_of_options
-from dp_transforms.cli.state_part import RunAccount, part_is_done, part_is_taken, state_errors
+from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.state_part import part_is_done, part_is_taken
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
@@ -43,11 +42,8 @@ from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
 from dp_transforms.logs.streams.partition_progress import PartitionProgress
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.runs.fingerprints import key_fingerprint
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.state_header import VerdictKind
-
-if TYPE_CHECKING:
-    from dp_transforms.cli.ledger_account import LedgerAccount
 
 _NOTHING_STARTED = "nothing was started"
 
@@ -66,7 +62,7 @@ def command(options: StreamOptions) -> None:
     """
     beam_words = click.get_current_context().obj or []
     request = stream_request(options)
-    account = account_of_options(options.account)
+    account = RunAccount.of_options(options.account)
     with Unwinding():  # engines are stopped in order
         if request.state is None:
             run_stream(request, beam_words, StreamStatus(), account)
@@ -75,21 +71,20 @@ def command(options: StreamOptions) -> None:
 
 
 def run_stream_part(
-    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: LedgerAccount | None
+    request: StreamRequest, beam_words: Sequence[str], status: StreamStatus, account: RunAccount
 ) -> None:
     """One part of a run with a state. Returns when it has handed its state over, or was done before.
 
     Raises UserError and SystemExit like `run_stream`.
     """
     assert request.state is not None
-    keeper = account or RunAccount()
-    with state_errors(), hold_state(request.state.path):
+    with hold_state(request.state.path):
         with errors_in_one_line(_NOTHING_STARTED):
-            if account is not None and not os.path.lexists(request.state.path):
+            if account.is_kept and not os.path.lexists(request.state.path):
                 _check_that_something_counts(request, is_part=True)
-            part = part_of_stream(request, keeper)
+            part = part_of_stream(request, account)
         if part.facts.how == VerdictKind.DONE:
-            keeper.finish(part.facts, part.facts.state_fingerprint)
+            account.finish(part.facts, part.facts.state_fingerprint)
             status.tell(part_is_done(part.facts))
             return
         part.prepare()
@@ -98,7 +93,7 @@ def run_stream_part(
             request.sink.open(request.header).close()  # whose header shows later that the output is still there
         request = dataclasses.replace(request, source=source)
         if part.is_published:  # by a process that was killed then
-            with part.account_of(keeper):
+            with part.account_of(account):
                 part.publish(part.found_end)
         else:
             run_stream(request, beam_words, status, account, part)
@@ -109,10 +104,10 @@ def run_stream(
     request: StreamRequest,
     beam_words: Sequence[str],
     status: StreamStatus,
-    account: LedgerAccount | None = None,
+    account: RunAccount,
     part: StreamPart | None = None,
 ) -> None:
-    """Returns when the run has ended, was drained, or was left running with --detach. account: None without a ledger.
+    """Returns when the run has ended, was drained, or was left running with --detach.
     part: of a run with a state.
 
     Raises UserError, one line without any cell, and SystemExit if the operator ended it at once.
@@ -134,7 +129,7 @@ def run_stream(
             build_pipeline(pipeline, request, part)
         # Before anything is charged: a cluster that does not answer gets no job.
         start = None if flink is None or request.engine.is_local else FlinkStart(flink, job_name(request))
-        with _accounted(request, account) if part is None else part.account_of(account or RunAccount()):
+        with _accounted(request, account) if part is None else part.account_of(account):
             if request.options.job.cluster.detach:
                 assert start is not None
                 with errors_in_one_line(_NOTHING_STARTED):
@@ -174,7 +169,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
             part.draft,
             part.begun,
             part.run_part,
-            part.forget_after,
+            request.plan.known_for,
             part.facts.state_path,
             part.facts.noise_key,
             stream.state_senders,
@@ -242,13 +237,13 @@ def _check_clock(request: StreamRequest, status: StreamStatus) -> None:
 
 
 @contextlib.contextmanager
-def _accounted(request: StreamRequest, account: LedgerAccount | None) -> Iterator[None]:
+def _accounted(request: StreamRequest, account: RunAccount) -> Iterator[None]:
     """Runs the block, in which the engine runs the stream, or starts it with --detach.
 
     Raises UserError if the run does not fit into what is left, and for a run id that was used before, unless the run is
     resumed from what its engine stored: then its restarts draw the same noise for the same records.
     """
-    if account is None:
+    if not account.is_kept:
         yield
         return
     account.reserve_part(

@@ -22,7 +22,8 @@ import json
 import os
 import pathlib
 
-from dp_transforms.cli.state_part import PartFacts, RunAccount, StatePart, open_part
+from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.state_part import PartFacts, StatePart, open_part
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.errors import UserError
 from dp_transforms.logs.streams.folder_files import TakenFiles
@@ -31,9 +32,10 @@ from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
+from dp_transforms.runs.records import StateError, VerdictKind
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_header import StateError, StateHeader, VerdictKind
+from dp_transforms.runs.state_header import StateHeader
 
 
 class StreamPart(StatePart):
@@ -90,7 +92,7 @@ class StreamPart(StatePart):
         """Whether the new state is there. ended: the end record of the part."""
         if ended.windows == self.facts.record.first:
             return True  # nothing was closed, so the state stays as it is
-        with contextlib.suppress(StateError, ValueError):
+        with contextlib.suppress(StateError):
             draft = StateFile(self.draft)
             draft.check_seal(self._sealing_key())
             return draft.header == self._header_after(ended)
@@ -137,7 +139,7 @@ class StreamPart(StatePart):
 
 
 def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
-    """Decides what this command is to its run, and reserves it. Raises UserError, StateError or StreamError."""
+    """Decides what this command is to its run, and reserves it. Raises UserError or StreamError."""
     assert request.state is not None
     source = request.source
     found: StreamContents = (None, [], None)

@@ -5,7 +5,9 @@ A run covers the whole declared range of a plan. It may be taken in parts, one a
 ``first .. end - 1``, where ``first`` is the end of the part before. What windows pass on to later ones travels in a
 state file: what each user has left, what is known, how far the run is closed, and which run it is.
 
-    state_header   StateHeader, PartRecord: which run, how far, what was meant to be published next; StateError
+    records        what a ledger is asked, stores and answers; what a part is to its run, and why it is refused
+    state_header   StateHeader, PartRecord: which run, how far, what was meant to be published next
+    judge          may this part run? By the state, and by the ledger
     state_cells    Kind: what users and items carry on; split by bucket, joined, so that parts and shards do not matter
     state_file     StateFile: the container, checked; write_state: a new one, in one step; hold_state: one at a time
     fingerprints   the noise key in its file; fingerprints of it and of the files of a log; the key that seals states

@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.packed_arrays import check_unpacked
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_cells import (
     BUCKETS,
     Kind,
@@ -23,7 +26,9 @@ from dp_transforms.runs.state_cells import (
     hit_bound_of_cell,
 )
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.runs.state_header import StateError, at_path
+from dp_transforms.runs.state_header import at_path
+
+_Entries = TypeVar("_Entries", bound=ByUser)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,26 +59,20 @@ class RunPart:
 
     def purses(self, users: npt.NDArray[np.uint64], kind: Kind = Kind.PURSES) -> PurseEntries:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
-        asked = _by_bucket(users)
-        return PurseEntries.merge(
-            [held.select(places_of(held.users, asked[bucket])) for bucket, held in self._purses(asked, kind)]
-        )
+        return self._of_users(PurseEntries, kind, users)
 
     def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
         """All purses of a shard of users."""
-        found = self._purses(buckets_of_shard(shard, shards))
+        found = self._entries(PurseEntries, Kind.PURSES, buckets_of_shard(shard, shards))
         return PurseEntries.merge([held.select(held.users % np.uint64(shards) == shard) for _, held in found])
 
     def all_hits(self) -> list[bytes]:
         """The hits of all users, as blobs of `UserBudgets`."""
-        return [bytes(cell) for _, cell, _ in self._hits(range(BUCKETS))]
+        return [cell for _, hits in self._entries(Hits, Kind.BUDGETS, range(BUCKETS)) for cell in hits.to_cells()]
 
     def hits(self, users: npt.NDArray[np.uint64]) -> Hits:
         """Those of these users that have paid hits, ascending, and how many each has paid."""
-        asked, found = _by_bucket(users), []
-        for bucket, _, hits in self._hits(asked):
-            found.append(hits.select(places_of(hits.users, asked[bucket])))
-        return Hits.merge(found)
+        return self._of_users(Hits, Kind.BUDGETS, users)
 
     @property
     def hit_bound(self) -> int:
@@ -103,19 +102,18 @@ class RunPart:
             )
         return state
 
-    def _purses(self, buckets: Iterable[int], kind: Kind = Kind.PURSES) -> Iterator[tuple[int, PurseEntries]]:
+    def _of_users(self, table: type[_Entries], kind: Kind, users: npt.NDArray[np.uint64]) -> _Entries:
+        buckets = users % np.uint64(BUCKETS)
+        found = self._entries(table, kind, np.unique(buckets).tolist())
+        return table.merge([held.select(places_of(held.users, users[buckets == bucket])) for bucket, held in found])
+
+    def _entries(self, table: type[_Entries], kind: Kind, buckets: Iterable[int]) -> Iterator[tuple[int, _Entries]]:
+        """By bucket, each cell of this kind."""
         for bucket in buckets:
             for cell in self._cells(kind, [bucket]):
-                held = PurseEntries.from_bytes(cell)
+                held = table.from_bytes(cell)
                 check_unpacked(are_of_bucket(held.users, bucket))
                 yield bucket, held
-
-    def _hits(self, buckets: Iterable[int]) -> Iterator[tuple[int, memoryview, Hits]]:
-        for bucket in buckets:
-            for cell in self._cells(Kind.BUDGETS, [bucket]):
-                hits = Hits.from_bytes(cell)
-                check_unpacked(are_of_bucket(hits.users, bucket))
-                yield bucket, cell, hits
 
     def _cells(self, kind: Kind, buckets: list[int]) -> list[memoryview]:
         state = _opened(self)
@@ -126,8 +124,3 @@ class RunPart:
 def _opened(part: RunPart) -> StateFile | None:
     """The state that this process read last, so that each of its cells is checked once and not for each shard."""
     return part.state()
-
-
-def _by_bucket(users: npt.NDArray[np.uint64]) -> dict[int, npt.NDArray[np.uint64]]:
-    buckets = users % np.uint64(BUCKETS)
-    return {int(bucket): users[buckets == bucket] for bucket in np.unique(buckets)}

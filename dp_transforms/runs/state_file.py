@@ -2,7 +2,8 @@
 
 The header is JSON in the metadata of the schema. Each row has the kind of its cell, its bucket, and the SHA-256 of the
 cell; the last row, of kind ``end``, has the SHA-256 of the header and of all rows before it. So a file that was cut,
-damaged or put together from others is found, and a worker that needs a few cells reads and checks these alone. The cell
+damaged or put together from others is found, and a worker that needs a few cells reads and checks these alone. It is
+read and not mapped: a file that is cut while it is open is an error then, and not the end of the process. The cell
 of the last row is the *seal*, HMAC-SHA256 of that digest by a key of the run (`fingerprints.sealing_key`): who can
 write to the file and does not have the noise key cannot make another state. Every process that begins a part checks it,
 and tells its workers the fingerprint of the state.
@@ -17,7 +18,6 @@ import contextlib
 import fcntl
 import hashlib
 import hmac
-import mmap
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -26,8 +26,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dp_transforms.checks import on_one_line
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_cells import BUCKETS, MOST_CELL_BYTES, Cell, Kind
-from dp_transforms.runs.state_header import StateError, StateHeader, at_path
+from dp_transforms.runs.state_header import StateHeader, at_path
 from dp_transforms.stores.local_files import mode_for_others, new_on_disk, open_regular, sync_folder
 
 _HEADER_KEY = b"shh.state"
@@ -63,7 +64,7 @@ class Row(NamedTuple):
 
 
 class StateFile:
-    """A state, open for reading. Use it as a context, or leave it to the garbage collector; views keep it open.
+    """A state, open for reading until nothing refers to it.
 
     path: its own path. header: a `StateHeader`. rows: all cells, by kind and bucket. fingerprint: hex SHA-256 of the
     header without the intent, and of all cells: the same for a state before and after its intent is written.
@@ -73,26 +74,26 @@ class StateFile:
         """Raises StateError for a file that is missing, open to others, damaged, or of another version."""
         self.path = os.fspath(path)
         try:
-            self._reader = _open(self.path)
+            self._reader, heads = _open(self.path)
             text = (self._reader.schema.metadata or {}).get(_HEADER_KEY)
             if text is None or list(self._reader.schema.remove_metadata()) != _FIELDS:
                 raise StateError(_DAMAGED)
             self.header = StateHeader.from_json(text)
             self._chain = b""
             self._seal = b""
-            self.rows = self._read_rows(text)
+            self.rows = self._read_rows(text, heads)
         except StateError as error:
             raise at_path(self.path, error) from None
         self.fingerprint = _fingerprint(self.header, self.rows)
-        self._checked: set[int] = set()
 
     def cell(self, row: Row) -> memoryview:
-        """A view of the file. Raises StateError if the cell is not the one that was written."""
-        content = self._content(row.position)
-        if row.position not in self._checked:
+        """Raises StateError if the cell is not the one that was written."""
+        try:
+            content = self._content(row.position)
             if hashlib.sha256(content).digest() != row.digest:
-                raise at_path(self.path, StateError(_DAMAGED))
-            self._checked.add(row.position)
+                raise StateError(_DAMAGED)
+        except StateError as error:
+            raise at_path(self.path, error) from None
         return content
 
     def check_seal(self, key: bytes) -> None:
@@ -109,32 +110,27 @@ class StateFile:
     def cells_of(self, kind: Kind, buckets: Iterable[int] | None = None) -> Iterator[memoryview]:
         return (self.cell(row) for row in self.rows_of(kind, buckets))
 
-    def _column(self, position: int, name: str) -> pa.Array:
-        return _batch(self._reader, position).column(name)
-
     def _content(self, position: int) -> memoryview:
-        content = memoryview(self._column(position, "cell").buffers()[2] or b"")
-        return content[: self._length(position)]
+        _, offsets, content = _batch(self._reader, position).column("cell").buffers()
+        length = int.from_bytes(memoryview(offsets)[8:16], "little")
+        if length > MOST_CELL_BYTES:
+            raise StateError(_DAMAGED)
+        return memoryview(content or b"")[:length]
 
-    def _length(self, position: int) -> int:
-        offsets = self._column(position, "cell").buffers()[1]
-        return int.from_bytes(memoryview(offsets)[8:16], "little")
-
-    def _read_rows(self, header: bytes) -> list[Row]:
-        """All rows but the last one, which must fit to them. Their cells are not read."""
-        count = self._reader.num_record_batches
+    def _read_rows(self, header: bytes, heads: pa.RecordBatchFileReader) -> list[Row]:
+        """All rows but the last one, which must fit to them. heads: reads them without their cells."""
+        count = heads.num_record_batches
         if not 0 < count <= _MOST_ROWS:
             raise StateError(_DAMAGED)
         chain, rows = _Chain(header), list[Row]()
         for position in range(count):
-            batch = _batch(self._reader, position)
-            kind, bucket, digest = (batch.column(name)[0].as_py() for name in ("kind", "bucket", "sha256"))
+            kind, bucket, digest = (column[0].as_py() for column in _batch(heads, position).columns)
             if kind == _END:
                 self._chain, self._seal = chain.digest(), bytes(self._content(position))
                 if position != count - 1 or digest != self._chain or len(self._seal) != _DIGEST_BYTES:
                     raise StateError(_DAMAGED)
                 return rows
-            if kind not in _KINDS or not 0 <= bucket < BUCKETS or self._length(position) > MOST_CELL_BYTES:
+            if kind not in _KINDS or not 0 <= bucket < BUCKETS:
                 raise StateError(_DAMAGED)
             rows.append(Row(Kind(kind), bucket, digest, position))
             chain.add(kind, bucket, digest)
@@ -227,22 +223,23 @@ def _row_batch(schema: pa.Schema, *row: object) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def _open(path: str) -> pa.RecordBatchFileReader:
+def _open(path: str) -> tuple[pa.RecordBatchFileReader, pa.RecordBatchFileReader]:
+    """What reads whole rows, and what reads all of them but the cell."""
     try:
-        with open_regular(path) as file:
-            if mode := mode_for_others(file):
-                raise StateError(
-                    f"it can be used by others (mode {mode}), and it is as private as the log. Close it with: chmod 600"
-                    f" {on_one_line(path)}"
-                )
-            if not os.fstat(file.fileno()).st_size:
-                raise StateError(_DAMAGED)
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        file = open_regular(path)
     except OSError as error:
         raise StateError(f"it cannot be read: {error.strerror}. Check the path.") from None
+    if mode := mode_for_others(file):
+        file.close()
+        raise StateError(
+            f"it can be used by others (mode {mode}), and it is as private as the log. Close it with: chmod 600"
+            f" {on_one_line(path)}"
+        )
+    without_cell = pa.ipc.IpcReadOptions(included_fields=list(range(len(_FIELDS) - 1)))
+    source = pa.PythonFile(file, mode="r")
     try:
-        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(content)))
-    except (pa.ArrowException, OSError):  # whose words may hold some of the bytes
+        return pa.ipc.open_file(source), pa.ipc.open_file(source, options=without_cell)
+    except (pa.ArrowException, OSError, MemoryError):  # whose words may hold some of the bytes
         raise StateError(_DAMAGED) from None
 
 
@@ -253,6 +250,6 @@ def _batch(reader: pa.RecordBatchFileReader, position: int) -> pa.RecordBatch:
             batch.validate(full=True)
             if not any(column.offset for column in batch.columns):
                 return batch
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, MemoryError):  # MemoryError: for more bytes than any cell has
         pass
     raise StateError(_DAMAGED)

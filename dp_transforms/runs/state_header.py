@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 
 from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
+from dp_transforms.runs.records import StateError
 
 FORMAT_VERSION = 3
 MOST_HEADER_BYTES = 4 << 20
 MOST_PARTS = 500
 _MOST_TEXT = 4096
 _HEX_DIGITS = 64
-
-
-class StateError(ValueError):
-    """A state that cannot be used. One line that says why and gives the remedy; it contains no cell of the data."""
-
-
-class VerdictKind(enum.StrEnum):
-    """What a part that wants to run is to its run, by its state and by a ledger; else it is refused."""
-
-    NEW = "new"  # the first one of a run, which pays for all of it
-    CONTINUES = "continues"  # a further one of a run that has paid
-    RESUMES = "resumes"  # the same one again, which was begun and not finished, with the same input
-    DONE = "done"  # it was finished with the same input: there is nothing to do
 
 
 @dataclasses.dataclass(frozen=True)

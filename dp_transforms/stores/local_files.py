@@ -29,6 +29,7 @@ from typing import BinaryIO
 Path = str | os.PathLike[str]
 NOT_REGULAR = "it is a pipe, a socket or a device, not a regular file"
 _LOCK = "lock"
+_CLAIM = "claim"  # in a draft: it has given its output an empty file, and replaces it
 _STALE_SECONDS = 3600  # age of a draft without a lock that is dead: the lock is made right after the folder
 _MOST_TRIES = 10
 _OPEN_DRAFTS: set[str] = set()
@@ -173,14 +174,30 @@ def sync_folder(path: Path) -> None:
 
 
 def _claim_and_replace(finished: Path, output: Path) -> None:
-    """Without links: the process that creates the name first may replace the empty file by the finished one."""
+    """Without links: the process that creates the name first may replace the empty file by the finished one. If it is
+    killed in between, its draft says that the empty file goes with it."""
     mode = stat.S_IMODE(os.stat(finished, follow_symlinks=False).st_mode)
-    create_new(output, mode).close()
+    with _claimed(pathlib.Path(finished).parent):
+        create_new(output, mode).close()
+        try:
+            os.replace(finished, output)
+        except BaseException:
+            os.unlink(output)
+            raise
+
+
+@contextlib.contextmanager
+def _claimed(folder: pathlib.Path) -> Iterator[None]:
+    """While the block runs, this folder says so if it is a draft."""
+    if folder.suffix != ".partial":
+        yield
+        return
+    claim = folder / _CLAIM
+    create_new(claim, 0o600).close()
     try:
-        os.replace(finished, output)
-    except BaseException:
-        os.unlink(output)
-        raise
+        yield
+    finally:
+        os.unlink(claim)
 
 
 def _make_draft(output: pathlib.Path) -> tuple[pathlib.Path, int | None]:
@@ -218,16 +235,17 @@ def _new_lock(path: pathlib.Path) -> int | None:
 
 
 def remove_dead_drafts(output: pathlib.Path) -> None:
-    """Removes the drafts that killed processes left beside this output, and none of a live process."""
+    """Removes the drafts that killed processes left beside this output, and none of a live process; and the empty file
+    with which one of them had claimed the name."""
     name = re.compile(rf"\.{re.escape(output.name)}\.[0-9a-f]{{16}}\.partial")
     with contextlib.suppress(OSError), os.scandir(output.parent) as entries:
         for entry in entries:
             if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 with contextlib.suppress(OSError):
-                    _remove_if_dead(entry)
+                    _remove_if_dead(entry, output)
 
 
-def _remove_if_dead(entry: os.DirEntry[str]) -> None:
+def _remove_if_dead(entry: os.DirEntry[str], output: pathlib.Path) -> None:
     found = entry.stat(follow_symlinks=False)
     if found.st_uid != os.geteuid():
         return
@@ -239,6 +257,8 @@ def _remove_if_dead(entry: os.DirEntry[str]) -> None:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.lexists(os.path.join(entry.path, _CLAIM)) and is_replaceable(output) and not output.stat().st_size:
+            os.unlink(output)
         _remove_folder(entry.path)
     finally:
         os.close(lock)

@@ -16,7 +16,7 @@ from rich.text import Text
 from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import from_delta_units, from_epsilon_units
 from dp_transforms.runs.ledger import Balance
-from dp_transforms.runs.ledger.records import Part, Run, Status, amount
+from dp_transforms.runs.records import Part, Run, Status, amount
 from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.report_table import is_ascii_only, label_text
 

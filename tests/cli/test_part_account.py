@@ -11,12 +11,13 @@ import pytest
 
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.replay_runs import run_part
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.state_part import PartFacts, RunAccount
+from dp_transforms.cli.state_part import PartFacts
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.records import UncertainError
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import StateError
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.killed_nights import DAY, NightFolder
 from tests.helpers.looks_plans import looks_plan_of
@@ -27,17 +28,20 @@ OTHER_KEY = bytes(range(100, 164))
 
 
 class Account(RunAccount):
-    """Notes all calls. refuses: the call that it refuses. key_file: where another key is once a part starts."""
+    """Notes all calls. refuses: the call that it refuses, by this error. key_file: where another key is once a part
+    starts."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[Any, ...]] = []
         self.refuses = ""
+        self.error = UserError
         self.key_file: pathlib.Path | None = None
 
     def _note(self, name: str, facts: PartFacts, *more: str) -> None:
         self.calls.append((name, facts, *more))
         if name == self.refuses:
-            raise UserError(f"{name} is refused.")
+            raise self.error(f"{name} is refused.")
 
     def reserve(self, facts: PartFacts) -> None:
         self._note("reserve", facts)
@@ -84,15 +88,9 @@ class Accounted(NightFolder):
         return found
 
     def refused(self, end: int, log: str = "a", *, is_bad: bool = False) -> str:
-        with pytest.raises((UserError, StateError)) as error:
+        with pytest.raises(UserError) as error:
             self.take(end, log, is_bad=is_bad)
         return str(error.value)
-
-    def write(self, key: bytes = SECRET, **changed: Any) -> None:
-        """The state anew, with these fields of its header, sealed with this key."""
-        cells = [(row.kind, row.bucket, bytes(self.state.cell(row))) for row in self.state.rows]
-        write_state(self.folder / "written", dataclasses.replace(self.state.header, **changed), cells, sealing_key(key))
-        replace_state(self.folder / "written", self.folder / "run.state")
 
 
 @pytest.fixture
@@ -116,6 +114,15 @@ def test_an_account_hears_of_each_part_in_order(nights: Accounted) -> None:
     (reserved, facts), (finished, _, fingerprint) = nights.account.calls
     assert (reserved, finished, facts.record) == ("reserve", "finish", second.record)
     assert fingerprint == nights.state.fingerprint
+
+
+def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(nights: Accounted) -> None:
+    nights.account.refuses, nights.account.error = "reserve", UncertainError
+    nights.refused(1)
+    run_id = nights.state.header.run_id
+    nights.account.refuses = ""
+    assert nights.take(1) == "new"
+    assert nights.state.header.run_id == run_id
 
 
 @pytest.mark.parametrize("refuses", ["reserve", "start"])
@@ -174,22 +181,12 @@ def test_a_part_that_resumes_does_not_take_another_file_for_its_report(nights: A
     nights.take(2)
 
 
-def test_a_part_that_was_begun_by_another_version_is_finished_by_that(nights: Accounted) -> None:
-    """Another version may draw otherwise, and the report that was moved away would have a second answer beside it."""
-    nights.is_full = True
-    nights.refused(1)
-    nights.is_full = False
-    begun_by = nights.state.header.begun_by
-    nights.write(begun_by="99.0")
-    assert f"was begun by shh 99.0 and not finished, and this is shh {begun_by}" in nights.refused(1)
-    nights.write(begun_by=begun_by)
-    nights.take(1)
-
-
 def test_a_state_that_was_made_without_the_noise_key_is_refused(nights: Accounted) -> None:
     """With right checksums: as it was, but with full purses."""
     nights.take(1)
-    nights.write(OTHER_KEY)
+    cells = [(row.kind, row.bucket, bytes(nights.state.cell(row))) for row in nights.state.rows]
+    write_state(nights.folder / "written", nights.state.header, cells, sealing_key(OTHER_KEY))
+    replace_state(nights.folder / "written", nights.folder / "run.state")
     assert "is not sealed with the noise key of its run" in nights.refused(2)
 
 
@@ -216,7 +213,7 @@ def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part: Any, tmp_p
     account = Account()
     account.key_file = tmp_path / "noise.key"
     with pytest.raises(UserError, match="another key than that of the run"):
-        run_part(request_of_part, [], account)  # type: ignore[arg-type]
+        run_part(request_of_part, [], account)
     assert not (tmp_path / "report.jsonl").exists()
     assert not StateFile(tmp_path / "run.state").rows
 
@@ -228,5 +225,5 @@ def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(
     first, other, _ = sorted((tmp_path / "log").iterdir())
     first.write_bytes(other.read_bytes())
     with pytest.raises(UserError, match="was changed while it was looked at"):
-        run_part(request_of_part, [], None)
+        run_part(request_of_part, [], RunAccount())
     assert not (tmp_path / "run.state").exists()

@@ -21,7 +21,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
-from dp_transforms.runs.state_header import StateError
+from dp_transforms.runs.records import StateError
 from dp_transforms.stores import remote_files
 from dp_transforms.workers import ProcessPool
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece

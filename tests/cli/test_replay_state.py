@@ -186,20 +186,11 @@ def test_the_state_is_private_and_holds_no_user(nights: Nights) -> None:
 
 def test_what_does_not_fit_is_refused_with_the_remedy(nights: Nights, tmp_path: pathlib.Path) -> None:
     nights.taken(2, "0.parquet", "1.parquet")
-    other = Nights(tmp_path, hits=1).plan
-    (tmp_path / "other.json").write_text(other.to_json())
-    (tmp_path / "plan.json").write_text(nights.plan.to_json())
     (tmp_path / "other.key").write_bytes(bytes(range(64)))
     (tmp_path / "other.key").chmod(0o600)
-    assert "of another plan" in nights.refused(3, plan="other.json")
     assert "another noise key" in nights.refused(3, noise_key_file="other.key")
-    assert "of the stream 'events', not 'films'" in nights.refused(3, stream="films")
-    assert "Leave --run-id out" in nights.refused(3, run_id="mine")
-    assert "published already" in nights.refused(1, "0.parquet", code=3)
     assert "published already" in nights.refused(2, "1.parquet", output="again.jsonl", code=3)
-    assert "was begun with --user-field 'user' and --item-field 'item'" in nights.refused(
-        3, user_field="item", item_field="user"
-    )
+    assert "was begun with --user-field 'user'" in nights.refused(3, user_field="item", item_field="user")
     assert "lies outside of the plan" in nights.refused(3, until="2026-02-01")
     assert "is not the end of a window. Use 2026-01-03T00:00:00Z or 2026-01-04T00:00:00Z" in nights.refused(
         3, until="2026-01-03T05:00:00Z"
@@ -249,14 +240,14 @@ def killed_at(nights: Nights, at: int, words: list[str]) -> bool:
     return ended.returncode == -9
 
 
-@pytest.mark.parametrize("points", [(19,), pytest.param(range(1, 200), marks=pytest.mark.nightly)])
-def test_a_command_that_was_killed_is_repaired_by_the_same_command(nights: Nights, points: range) -> None:
-    """Byte for byte; and the intent lets no other input in."""
+@pytest.mark.nightly
+def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(nights: Nights) -> None:
+    """Byte for byte; and the intent lets no other input in. One such kill: `test_nights_make_the_one_run`."""
     nights.taken(1)
     before = shutil.copytree(nights.folder, nights.folder.with_name("before"))
     nights.taken(2)
     expected, words, kills, refusals = nights.content(), nights.words(2), 0, 0
-    for at in points:
+    for at in range(1, 200):
         shutil.rmtree(nights.folder)
         shutil.copytree(before, nights.folder)
         if not killed_at(nights, at, words):
@@ -272,5 +263,5 @@ def test_a_command_that_was_killed_is_repaired_by_the_same_command(nights: Night
         again = nights.run(2)
         assert (again.returncode, "is done" in again.stderr) == (0, True), at
         assert nights.content() == expected, at
-    assert kills == len(points) or kills > 20
+    assert kills > 20
     assert refusals

@@ -93,6 +93,8 @@ def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
     assert statuses(folder) == [["finished", "finished"]]
     header = read_report_file(folder / "1.avro")[0]
     assert header.run_id == read_report_file(folder / "2.avro")[0].run_id
+    alone = error_of(shh("replay", "log.parquet", *RANGE, *BUDGET, "--output", "3.avro", *PARTS, cwd=folder))
+    assert "was begun with the --population 'news'" in alone, "all parts of a run are in the ledger, or none is"
     # An older copy of the state is of the right run, plan and key. The ledger knows that it is older.
     doctor = ("ledger", "doctor", *ACCOUNT[:2], "--state")
     assert "sound" in shh(*doctor, "run.state", cwd=folder).stdout
@@ -104,28 +106,6 @@ def test_parts_of_one_run_pay_once(folder: pathlib.Path) -> None:
     older = error_of(replay(folder, "3.avro", *PARTS))
     assert "is an older copy" in older
     assert not (folder / "3.avro").exists()
-
-
-def test_all_parts_of_a_run_are_in_the_ledger_or_none_is(folder: pathlib.Path) -> None:
-    words = ("--output", "1.avro", *PARTS, "--until", EVENING)
-    alone = ("replay", "log.parquet", *RANGE, *BUDGET)
-    assert shh(*alone, *words, cwd=folder).returncode == 0
-    assert "was begun without --ledger" in error_of(replay(folder, "2.avro", *PARTS, *CAPS))
-    (folder / "run.state").unlink()
-    assert replay(folder, "3.avro", *PARTS, "--until", EVENING, *CAPS).returncode == 0
-    refused = error_of(shh(*alone, "--output", "4.avro", *PARTS, cwd=folder))
-    assert "was begun with --ledger and --population news" in refused
-    # A ledger that has lost the run, or knows it by its name alone, does not go on with its state.
-    for name in ("ledger.db", "ledger.db.counter", "ledger.db.lock"):
-        (folder / name).unlink(missing_ok=True)
-    assert "is not in the ledger" in error_of(replay(folder, "4.avro", *PARTS, *CAPS))
-    run_id = read_report_file(folder / "3.avro")[0].run_id
-    plan = ("plan", *RANGE, *BUDGET, "--output", "plan.json")
-    assert shh(*plan, cwd=folder).returncode == 0
-    reserve = ("ledger", "reserve", *ACCOUNT, "--plan", "plan.json", "--run-id", run_id, *CAPS)
-    assert shh(*reserve, cwd=folder).returncode == 0
-    assert "does not know the parts" in error_of(replay(folder, "4.avro", *PARTS))
-    assert not (folder / "4.avro").exists()
 
 
 def test_a_run_whose_log_was_refused_is_used_by_its_name(folder: pathlib.Path) -> None:

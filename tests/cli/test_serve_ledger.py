@@ -14,7 +14,7 @@ import pytest
 
 from dp_transforms.errors import UserError
 from dp_transforms.runs.ledger import Caps, Ledger
-from dp_transforms.runs.ledger.records import Actor
+from dp_transforms.runs.ledger.processes import Actor
 from dp_transforms.views.serving.live_ledger import LiveLedger
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.ledger_runs import CAPS, part

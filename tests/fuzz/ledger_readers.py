@@ -24,9 +24,8 @@ from dp_transforms.runs.ledger import (
     LedgerError,
     RunRefusedError,
     book,
-    database,
 )
-from dp_transforms.runs.ledger.records import Actor
+from dp_transforms.runs.ledger.processes import Actor
 from dp_transforms.views.ledger_tables import chart_of, json_of
 from tests.fuzz import format_mutators
 from tests.fuzz.mutators import flip_bits
@@ -86,8 +85,7 @@ def _files() -> tuple[bytes, bytes]:
     """Of a ledger with runs in each status, and two populations; the same bytes in each process."""
     noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        for module in (book, database):
-            patch.setattr(module, "now", noon.isoformat)
+        patch.setattr(book, "now", noon.isoformat)
         patch.setattr(book.secrets, "token_hex", lambda size: "7e" * size)
         path = pathlib.Path(folder, "ledger.db")
         ledger = Ledger.open(path, actor=Actor("somebody", "another machine", "7:1:boot"))

@@ -26,9 +26,10 @@ from dp_transforms.monitor.pairs import ItemPairs, UserPairs, item_pairs_of_even
 from dp_transforms.monitor.purses import PurseEntries, Purses
 from dp_transforms.monitor.user_budgets import Hits, UserBudgets
 from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_cells import Kind, cells_by_bucket, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, write_state
-from dp_transforms.runs.state_header import PartRecord, StateError, StateHeader
+from dp_transforms.runs.state_header import PartRecord, StateHeader
 from tests.fuzz import format_mutators
 from tests.fuzz.log_readers import check_batch
 from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes, place_file

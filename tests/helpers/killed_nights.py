@@ -16,21 +16,21 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.output_file import output_draft_file
 from dp_transforms.cli.replay_run import ReplayPart
+from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_options import StateOptions
-from dp_transforms.cli.state_part import RunAccount, open_part
+from dp_transforms.cli.state_part import open_part
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import read_report_file, write_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, sealing_key
 from dp_transforms.runs.ledger import Caps, Ledger
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.runs.state_cells import Kind, hit_bound_cell
 from dp_transforms.runs.state_file import StateFile, hold_state, write_state
-from dp_transforms.runs.state_header import VerdictKind
 from tests.helpers.report_samples import HEADER, HOUR, START, report
 from tests.helpers.small_runs import SECRET, key_file
 
@@ -39,7 +39,7 @@ DAY = 86_400
 PLAN = Plan.calibrate(epsilon=0.1, delta=1e-8, schedule=WindowSchedule(0, WINDOWS * DAY, DAY, DAY), mode="hits")
 CAPS = Caps(400, "1e-3")
 _OPEN = ("running", "failed")
-OURS = ("cli/state_part.py", "cli/ledger_account.py", "cli/replay_run.py", "killed_nights.py", "stores/local_files.py")
+OURS = ("cli/state_part.py", "cli/run_account.py", "cli/replay_run.py", "killed_nights.py", "stores/local_files.py")
 OURS += ("ledger/ledger.py", "ledger/database.py", "ledger/copy_file.py", "ledger/doctor.py", "runs/state_file.py")
 _READERS = {"__init__", "_batch", "_read_rows", "_open", "open_regular", "<genexpr>", "_fingerprint", "read_copy"}
 _READERS |= {"remove_dead_drafts", "mode_for_others", "cell", "_row_batch", "add", "digest", "_locked", "_errors"}
@@ -167,7 +167,7 @@ class NightFolder:
         path.rename(self.folder / f"moved-{len(list(self.folder.glob('moved-*')))}{path.suffix}")
 
     def _account(self) -> RunAccount:
-        return LedgerAccount(Ledger.open(self.folder / "ledger.db"), "news", CAPS) if self.has_ledger else RunAccount()
+        return RunAccount(Ledger.open(self.folder / "ledger.db"), "news", CAPS) if self.has_ledger else RunAccount()
 
     def _draw(self, part: ReplayPart, log: str, is_bad: bool) -> None:
         facts = part.facts

@@ -48,6 +48,14 @@ def go_on_with_a_copy(path: pathlib.Path) -> None:
     shutil.copy(copy, path)
 
 
+def copy_anew(path: pathlib.Path) -> None:
+    """The counter file, as it is beside this ledger."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        texts = [text for (text,) in connection.execute("SELECT entry FROM shh_entries ORDER BY counter")]
+    digest = hashlib.sha256(texts[-1].encode()).hexdigest()
+    counter(path).write_text("".join(f"{line}\n" for line in (*texts, json.dumps(digest))))
+
+
 def take_another(path: pathlib.Path) -> None:
     Ledger.open(path.with_name("another.db")).reserve(part(), CAPS)
     shutil.copy(path.with_name("another.db"), path)

@@ -3,16 +3,18 @@ read-only disks, clocks, locks, other versions, and files that are none."""
 
 from __future__ import annotations
 
-import datetime
+import fcntl
 import os
 import pathlib
+import random
 import resource
 import shutil
 import signal
 import stat
 import sys
-import time
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -23,18 +25,17 @@ from dp_transforms.runs.ledger import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
-    LedgerUnsettledError,
     RunRefusedError,
     StateMark,
     VerdictKind,
     book,
-    database,
 )
 from tests.helpers.killed_nights import Lines, in_a_process
 from tests.helpers.ledger_copies import (
     Damage,
     both,
     change,
+    copy_anew,
     counter,
     cut_to,
     delete,
@@ -132,6 +133,24 @@ def test_a_ledger_that_is_not_the_one_that_was_last_written_is_refused(path: pat
         again.balances()
     again.repair()
     assert spent(again) == (runs + 1) * cost().epsilon
+
+
+def test_a_bit_that_is_flipped_never_makes_a_charge_smaller(path: pathlib.Path) -> None:
+    """In the ledger or its copy, anywhere: a run is refused, or all that was spent is charged, now and later."""
+    contents, draws, refused = [each.read_bytes() for each in (path, counter(path))], random.Random(1), 0
+    for _ in range(60):
+        changed = [bytearray(content) for content in contents]
+        one = changed[draws.random() < 0.2]
+        one[draws.randrange(len(one))] ^= 1 << draws.randrange(8)
+        for file, content in zip((path, counter(path)), changed, strict=True):
+            file.write_bytes(content)
+        try:
+            verdict = Ledger.open(path).reserve(part(run_id="run 5"))
+        except LedgerError:
+            refused += 1
+        else:
+            assert verdict.balance.total.epsilon == spent(Ledger.open(path)) == 3 * cost().epsilon
+    assert 10 < refused < 50
 
 
 @pytest.mark.parametrize("without", [lambda path: counter(path).unlink(), restore_counter])
@@ -299,6 +318,19 @@ def test_a_repair_that_is_killed_at_any_line_forgets_nothing(path: pathlib.Path,
         assert found == expected, at
 
 
+def test_a_ledger_whose_making_is_killed_at_any_line_is_made_by_the_next_command(folder: pathlib.Path) -> None:
+    for at in range(1, 200, 15):
+        place = folder / str(at)
+        place.mkdir()
+        was_killed, _ = in_a_process(lambda place=place: Ledger.open(place / "ledger.db"), at)
+        Ledger.open(place / "ledger.db").reserve(part(), CAPS)
+        left = [each for each in place.iterdir() if each.is_file() or any(each.iterdir())]
+        assert {each.name for each in left} == {"ledger.db", "ledger.db.counter", "ledger.db.lock"}
+        if not was_killed:
+            break
+    assert at > 30
+
+
 def test_the_doctor_reads_all_of_a_ledger_that_its_process_has_read(path: pathlib.Path) -> None:
     ledger = Ledger.open(path)
     assert spent(ledger) == 2 * cost().epsilon
@@ -318,21 +350,25 @@ def test_triggers_in_a_ledger_are_a_fault(path: pathlib.Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def reserve_limited(path: pathlib.Path, most_bytes: int) -> None:
-    """With files of at most this size."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
-    try:
-        Ledger.open(path).reserve(part(run_id="run 5"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+def with_files_of(most_bytes: int, work: Callable[[], object]) -> str:
+    """What it says in a process that can write no larger files."""
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+        try:
+            work()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    return in_a_process(limited)[1]
 
 
 @pytest.mark.parametrize("more", [None, 0, 1, 500, 1_200, 1_300, 1_600, 2_000, 30_000])
 def test_a_full_disk_changes_nothing(path: pathlib.Path, more: int | None) -> None:
     """more: bytes that the counter file may grow by; None: no file has any."""
     most_bytes = 0 if more is None else counter(path).stat().st_size + more
-    _, said = in_a_process(lambda: reserve_limited(path, most_bytes))
+    said = with_files_of(most_bytes, lambda: Ledger.open(path).reserve(part(run_id="run 5")))
     ledger = Ledger.open(path)
     runs = ledger.balances()[0].runs
     unsettled = [finding for finding in ledger.doctor() if "not settled" in finding.text]
@@ -347,22 +383,17 @@ def test_a_full_disk_changes_nothing(path: pathlib.Path, more: int | None) -> No
     assert not [finding for finding in ledger.doctor() if "not settled" in finding.text]
 
 
-def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_draws_only_when_its_start_can_no_longer_be_forgotten(path: pathlib.Path) -> None:
     """Else a copy without its start record would pass, and `release` would give back what was drawn."""
     ledger = Ledger.open(path)
     verdict = ledger.reserve(part(run_id="run 3"))
     shutil.copy(path, path.with_name("older.db"))
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "settle", full)
-        for _ in range(2):
-            with pytest.raises(LedgerUnsettledError, match=r"No space left.*Nothing was drawn"):
-                ledger.start(verdict)
+    lines = counter(path).read_bytes().splitlines(keepends=True)
+    counter(path).write_bytes(b"".join([lines[0], b"0" * 99_999 + b"\n", *lines[1:]]))  # larger than any other file
+    (start,) = [line for line in lines if b'"action":"start"' in line]
+    room = counter(path).stat().st_size + len(start) + 20  # for the entry, and not for what settles it
+    for _ in range(2):
+        assert "File too large), so an older copy" in with_files_of(room, lambda: ledger.start(verdict))
     entries = len(ledger.journal())
     ledger.start(verdict)
     assert len(ledger.journal()) == entries
@@ -425,10 +456,8 @@ def test_a_ledger_that_is_read_only_can_be_shown_and_not_written(path: pathlib.P
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "now", lambda: datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC).isoformat())
+def test_a_clock_that_is_set_back_changes_only_the_times_that_are_shown(path: pathlib.Path) -> None:
+    both(edit(4, '"at":"20', '"at":"30', chain=True), copy_anew)(path)
     ledger = Ledger.open(path)
     done(ledger, part(run_id="run 3"))
     assert ledger.balances()[0].runs == 3
@@ -450,22 +479,12 @@ def test_a_ledger_of_another_version_is_refused_and_stays_as_it_is(path: pathlib
 
 
 def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long(path: pathlib.Path) -> None:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            with Ledger.open(path)._database._locked():
-                os.write(writing, b"1")
-                time.sleep(0.5)
-        finally:
-            os._exit(0)
-    os.read(reading, 1)
-    with pytest.raises(LedgerBusyError, match=r"has had the ledger .* for 0\.05 s"):
-        Ledger.open(path, wait_seconds=0.05)
-    assert Ledger.open(path, wait_seconds=30).reserve(part(run_id="run 3")).kind == VerdictKind.NEW
-    os.waitpid(child, 0)
-    os.close(reading)
-    os.close(writing)
+    with open(path.with_name("ledger.db.lock"), "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(LedgerBusyError, match=r"has had the ledger .* for 0\.05 s"):
+            Ledger.open(path, wait_seconds=0.05)
+        threading.Timer(0.1, fcntl.flock, (lock, fcntl.LOCK_UN)).start()
+        assert Ledger.open(path, wait_seconds=30).reserve(part(run_id="run 3")).kind == VerdictKind.NEW
 
 
 def test_only_a_file_that_is_closed_to_others_is_a_ledger(ledger: Ledger, folder: pathlib.Path) -> None:

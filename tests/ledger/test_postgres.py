@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import pathlib
 import signal
+import tempfile
 import time
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 import sqlalchemy as sa
 
 from dp_transforms.runs.ledger import (
-    BudgetExceededError,
     Caps,
     Ledger,
     LedgerBusyError,
     LedgerError,
-    RunRefusedError,
+    LedgerUncertainError,
     VerdictKind,
 )
 from dp_transforms.stores.databases import postgres_engine
@@ -23,6 +25,7 @@ from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.ledger_crowd import crowd, spend_all
 from tests.helpers.ledger_runs import CAPS, cost, part
+from tests.helpers.postgres_proxy import Proxy, proxy_of
 
 pytestmark = [
     pytest.mark.skipif(bool(postgres_server.skip_reason()), reason=postgres_server.skip_reason() or "it is there"),
@@ -35,26 +38,6 @@ def test_what_is_reserved_is_on_the_disk_whatever_the_default_is(url: str) -> No
         connection.exec_driver_sql(f"ALTER DATABASE {urlsplit(url).path.lstrip('/')} SET synchronous_commit = off")
     with connect.begin() as connection:
         assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "on"
-
-
-def test_a_run_is_reserved_continued_and_resumed_as_in_a_file(url: str) -> None:
-    ledger = Ledger.open(url)
-    verdict = ledger.reserve(part(run_id="run"), CAPS)
-    assert verdict.line == "this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
-    ledger.start(verdict)
-    ledger.finish(verdict, "state 1")
-    following = part(1, 2, run_id="run", state_fingerprint="state 1", input_fingerprint="input 2")
-    second = Ledger.open(url).reserve(following)
-    assert second.kind == VerdictKind.CONTINUES
-    with pytest.raises(RunRefusedError, match="another input"):
-        ledger.reserve(part(run_id="run", input_fingerprint="input 3", state_fingerprint=""))
-    for number in range(7):
-        ledger.reserve(part(run_id=f"run {number}", stream=f"stream {number}"))
-    with pytest.raises(BudgetExceededError):
-        ledger.reserve(part(run_id="run 8", stream="stream 8"))
-    ledger.release("run 3")
-    assert ledger.balances()[0].total.epsilon == 7 * cost().epsilon
-    assert not [finding for finding in ledger.doctor() if finding.is_fault]
 
 
 def test_eight_processes_never_overspend_on_a_server_of_another_default(url: str) -> None:
@@ -89,11 +72,41 @@ def test_a_process_that_dies_at_any_moment_leaves_whole_entries(url: str) -> Non
 def test_a_process_waits_for_another_one_and_says_when_that_takes_too_long_on_a_server(url: str) -> None:
     ledger = Ledger.open(url)
     ledger.reserve(part(run_id="run"), CAPS)
-    with ledger._database._writing():
+    with postgres_engine(sa.make_url(url), 60).begin() as other:
+        other.exec_driver_sql("LOCK TABLE shh_entries")
         began = time.monotonic()
         with pytest.raises(LedgerBusyError, match="Try again"):
             Ledger.open(url, wait_seconds=0.2).reserve(part(run_id="run 2"))
         assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    with tempfile.TemporaryDirectory() as folder, proxy_of(url, pathlib.Path(folder)) as proxy:
+        yield proxy
+
+
+def test_a_run_whose_reservation_was_answered_into_the_void_is_charged_once(url: str, proxy: Proxy) -> None:
+    """The server is asked again, so its process does not even notice."""
+    ledger = Ledger.open(proxy.url)
+    proxy.loses = 1
+    verdict = ledger.reserve(part(run_id="run"), CAPS)
+    proxy.loses = 1
+    ledger.start(verdict)
+    assert [entry["action"] for entry in Ledger.open(url).journal()] == ["reserve", "start"]
+
+
+def test_a_run_that_may_have_been_reserved_is_found_by_the_same_command(url: str, proxy: Proxy) -> None:
+    ledger = Ledger.open(proxy.url, wait_seconds=0.1)
+    proxy.loses, proxy.goes_away = 1, True
+    with pytest.raises(LedgerUncertainError, match=r"may have recorded this: reserve of run \w+\.") as error:
+        ledger.reserve(part(), CAPS)
+    assert "nothing was changed" not in str(error.value)
+    run_id = str(error.value).partition("--run-id ")[2].split()[0]
+    proxy.is_away = False
+    verdict = ledger.reserve(part(run_id=run_id, key_fingerprint="d" * 64))
+    assert verdict.kind == VerdictKind.RESUMES
+    assert ledger.balances()[0].total.epsilon == cost().epsilon
 
 
 def test_a_server_that_is_not_there_is_one_line_without_a_password() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from dp_transforms.logs import ending_of_log
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key, key_fingerprint, sealing_key
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import hold_state
-from dp_transforms.runs.state_header import StateError
 from tests.helpers.small_runs import SECRET
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 
 import hypothesis.strategies as st
@@ -17,6 +18,7 @@ from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.runs import state_cells
 from dp_transforms.runs.fingerprints import sealing_key
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import (
     BUCKETS,
@@ -29,8 +31,9 @@ from dp_transforms.runs.state_cells import (
     unpack_cell,
 )
 from dp_transforms.runs.state_file import StateFile, replace_state, write_state
-from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateError, StateHeader
+from dp_transforms.runs.state_header import FORMAT_VERSION, PartRecord, StateHeader
 from dp_transforms.stores.local_files import create_new
+from tests.helpers.killed_nights import in_a_process
 from tests.helpers.small_runs import SECRET, settings_of, small_plan
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
@@ -175,6 +178,19 @@ def test_bytes_that_are_no_state_are_refused(small):
     path, whole, _ = small
     for content in (b"", b"ARROW1", whole[:-1], whole[::-1], bytes(300)):
         assert "damaged" in content_or_error(path, content)
+
+
+def test_a_state_that_is_cut_while_it_is_open_is_an_error(tmp_path):
+    """And not the end of the process, as it is for a file that is mapped."""
+    written(tmp_path / "state")
+    state = StateFile(tmp_path / "state")
+
+    def work():
+        os.truncate(state.path, 0)
+        content_of(state)
+
+    was_killed, said = in_a_process(work)
+    assert (was_killed, "damaged or cut" in said) == (False, True)
 
 
 def batches_of(path):

@@ -5,18 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
 
+from dp_transforms.runs.records import StateError
 from dp_transforms.runs.state_file import write_state
-from dp_transforms.runs.state_header import (
-    MOST_HEADER_BYTES,
-    MOST_PARTS,
-    PartRecord,
-    StateError,
-    StateHeader,
-)
+from dp_transforms.runs.state_header import MOST_HEADER_BYTES, MOST_PARTS, PartRecord, StateHeader
 
 PART = PartRecord(0, 3, "1" * 64, "/reports/3.avro")
 HEADER = StateHeader("{}", "a" * 64, "events", "run-1", "b" * 64, "user", "item", "", (PART,))
@@ -47,11 +40,10 @@ def test_a_header_that_no_run_can_have_is_refused(changes):
         StateHeader.from_json(json.dumps(fields))
 
 
-@settings(max_examples=30)
-@given(st.one_of(st.text(), st.dictionaries(st.text(), st.integers()).map(json.dumps)))
-def test_a_header_of_any_other_text_is_refused(text):
-    with pytest.raises(StateError):
-        StateHeader.from_json(text)
+def test_a_header_of_any_other_text_is_refused():
+    for text in ("", "x", "{}", "[]", "null", "7", '{"format_version": true}', "[" * 100_000, "9" * 5_000):
+        with pytest.raises(StateError, match=r"damaged|format version no number"):
+            StateHeader.from_json(text)
 
 
 def test_headers_follow_the_parts_of_a_run():

@@ -9,10 +9,10 @@ It holds no event, no user id and no label: names, times, fingerprints and whole
 
 Each module imports only those above it:
 
-- `records`: what is asked, stored, answered and refused; who writes, and whether the process that wrote still lives.
-- `book`: the journal, of which each entry names the digest of the one before, and what it adds up to.
+- `processes`: who writes, and whether the process that wrote still lives.
+- `book`: the journal, of which each entry names the digest of the one before, what it adds up to, and the next entry.
 - `copy_file`: the copy of the journal beside a ledger file. `database`: transactions, on SQLite and PostgreSQL.
-- `reserving`: may this part run, and how it is reserved. `doctor`: what is wrong with a ledger.
+- `reserving`: how a part that may run (`runs.judge`) is reserved. `doctor`: what is wrong with a ledger.
 - `ledger`: `Ledger`, the way in.
 """
 
@@ -28,20 +28,20 @@ except ImportError as error:
 
 from dp_transforms.runs.ledger.doctor import Finding
 from dp_transforms.runs.ledger.ledger import Ledger
-from dp_transforms.runs.ledger.records import (
+from dp_transforms.runs.records import (
     Balance,
     BudgetExceededError,
     Caps,
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
-    LedgerUnsettledError,
+    LedgerUncertainError,
     PartRequest,
     RunRefusedError,
     StateMark,
     Verdict,
+    VerdictKind,
 )
-from dp_transforms.runs.state_header import VerdictKind
 
 __all__ = [
     "Balance",
@@ -52,7 +52,7 @@ __all__ = [
     "LedgerBusyError",
     "LedgerDamagedError",
     "LedgerError",
-    "LedgerUnsettledError",
+    "LedgerUncertainError",
     "PartRequest",
     "RunRefusedError",
     "StateMark",

@@ -21,16 +21,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dp_transforms.plan.lifetime_cost import NOTHING
-from dp_transforms.runs.ledger.records import (
-    Actor,
-    Balance,
-    LedgerDamagedError,
-    LedgerError,
-    Part,
-    Population,
-    Run,
-    Status,
-)
+from dp_transforms.runs.ledger.processes import Actor
+from dp_transforms.runs.records import Balance, LedgerDamagedError, LedgerError, Part, Population, Run, Status
 
 VERSION = 3
 BROKEN = "Entries of the journal were changed or removed. Bring back a good copy, or see: shh ledger doctor"
@@ -196,3 +188,37 @@ class Book:
         kept = [run.kept for run in runs if run.status == Status.RELEASED]
         total = population.rule.total(functools.reduce(operator.add, prices, NOTHING), len(prices))
         return Balance(population, len(prices), functools.reduce(operator.add, kept, total))
+
+
+class Transaction:
+    """A transaction that may write one entry.
+
+    book: what the ledger holds, with what this transaction has put there. actor: who writes. counter, at: number and
+    time of the entry.
+    """
+
+    def __init__(self, book: Book, actor: Actor) -> None:
+        self.book = book
+        self.actor = actor
+        self.counter = book.counter + 1
+        self.at = now()
+        self.entry: Entry | None = None
+        self._put: list[Record] = []
+
+    def put(self, *records: Record) -> None:
+        """These records are so from now on."""
+        self.book.put(*records)
+        self._put += records
+
+    def note(self, run: Run, part: int, action: str, text: str = "") -> Balance:
+        """The entry, about a run. Returns what its population has spent with it."""
+        balance = self.book.balance(self.book.populations[run.population])
+        spent = {"spent_epsilon": balance.total.epsilon, "spent_delta": balance.total.delta}
+        self.enter(action, text, population=run.population, run_id=run.run_id, part=part, **spent)
+        return balance
+
+    def enter(self, action: str, note: str, **about: str | int) -> None:
+        """What this transaction does, for the journal. A transaction without it changes nothing."""
+        nobody = {"population": "", "run_id": "", "part": 0, "spent_epsilon": 0, "spent_delta": 0}
+        when = {"counter": self.counter, "at": self.at, "before": self.book.digest, **vars(self.actor)}
+        self.entry = Entry.of({**nobody, **about, **when, "action": action, "note": note}, self._put)

@@ -18,7 +18,7 @@ import pathlib
 from collections.abc import Sequence
 
 from dp_transforms.runs.ledger.book import Book, Entry
-from dp_transforms.runs.ledger.records import LedgerDamagedError
+from dp_transforms.runs.records import LedgerDamagedError
 from dp_transforms.stores.local_files import open_regular, write_whole
 
 

@@ -6,7 +6,8 @@ journal with ``synchronous = EXTRA`` is the mode in which one file is the whole 
 that returned survives a loss of power. Not for network file systems, whose locks cannot be relied on: use PostgreSQL
 there.
 
-PostgreSQL: an advisory lock is held for the whole transaction. There is no copy of the journal: that a server was
+PostgreSQL: an advisory lock is held for the whole transaction. Where its answer to the commit is lost, the server is
+asked again: who gets the lock then sees whether the entry is there. There is no copy of the journal: that a server was
 restored from an older backup is found by the fingerprints of states, and by nothing else.
 """
 
@@ -23,21 +24,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dp_transforms.runs.ledger.book import Book, Entry, Record, now
+from dp_transforms.runs.ledger.book import Book, Entry, Transaction
 from dp_transforms.runs.ledger.copy_file import CopyFile, copy_path, promise, read_copy, replace_copy, settle
-from dp_transforms.runs.ledger.records import (
-    Actor,
-    Balance,
+from dp_transforms.runs.ledger.processes import Actor
+from dp_transforms.runs.records import (
     LedgerBusyError,
     LedgerDamagedError,
     LedgerError,
-    LedgerUnsettledError,
-    Run,
+    LedgerUncertainError,
 )
 from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
 from dp_transforms.stores.local_files import create_new
 
 _POLL_SECONDS = 0.02
+_SECONDS_BEFORE_ASKING_AGAIN = 0.2
 _ADVISORY_LOCK = 0x7368_686C  # of PostgreSQL, while somebody writes
 
 _tables = sa.MetaData()
@@ -47,40 +47,6 @@ ENTRIES = sa.Table(
     sa.Column("counter", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("entry", sa.Text, nullable=False),
 )
-
-
-class Transaction:
-    """A transaction that may write one entry.
-
-    book: what the ledger holds, with what this transaction has put there. actor: who writes. counter, at: number and
-    time of the entry.
-    """
-
-    def __init__(self, book: Book, actor: Actor) -> None:
-        self.book = book
-        self.actor = actor
-        self.counter = book.counter + 1
-        self.at = now()
-        self.entry: Entry | None = None
-        self._put: list[Record] = []
-
-    def put(self, *records: Record) -> None:
-        """These records are so from now on."""
-        self.book.put(*records)
-        self._put += records
-
-    def note(self, run: Run, part: int, action: str, text: str = "") -> Balance:
-        """The entry, about a run. Returns what its population has spent with it."""
-        balance = self.book.balance(self.book.populations[run.population])
-        spent = {"spent_epsilon": balance.total.epsilon, "spent_delta": balance.total.delta}
-        self.enter(action, text, population=run.population, run_id=run.run_id, part=part, **spent)
-        return balance
-
-    def enter(self, action: str, note: str, **about: str | int) -> None:
-        """What this transaction does, for the journal. A transaction without it changes nothing."""
-        nobody = {"population": "", "run_id": "", "part": 0, "spent_epsilon": 0, "spent_delta": 0}
-        when = {"counter": self.counter, "at": self.at, "before": self.book.digest, **vars(self.actor)}
-        self.entry = Entry.of({**nobody, **about, **when, "action": action, "note": note}, self._put)
 
 
 class Database:
@@ -106,8 +72,7 @@ class Database:
             file = pathlib.Path(text.removeprefix("sqlite:///")).absolute()
             database = cls(sqlite_engine(file, wait_seconds), str(file), file, wait_seconds)
             with database._errors():
-                # Before a lock file is made beside it.
-                database._check_file(file, read_copy(file), create, rebuild)
+                database._check_file(create, rebuild)  # before a lock file is made beside it
         with database._locked(writes=False), database._errors():
             is_ready = database._is_ready()
         if not is_ready:
@@ -119,11 +84,11 @@ class Database:
     def write(self, actor: Actor, *, must_settle: bool = False) -> Iterator[Transaction]:
         """One transaction. It is committed at the end of the block if it has an entry, and else changes nothing.
 
-        must_settle: raise LedgerUnsettledError unless afterwards no older copy can pass for this ledger. What the entry
+        must_settle: raise LedgerError unless afterwards no older copy can pass for this ledger. What the entry
         allows must not be done then. The same call again settles it, although it has no entry.
         """
         with self._locked(), self._errors():
-            with self._writing() as connection:
+            with self._writing() as (connection, made):
                 book, known = self._checked_book(connection)
                 transaction = Transaction(book, actor)
                 yield transaction
@@ -135,9 +100,32 @@ class Database:
                 _insert(connection, [entry])
                 if self.file:
                     promise(self.file, entry)
+                made.append(entry)
             book.add(entry)
             self._seen = book
             self._settle(entry, must_settle)
+
+    def _has(self, entry: Entry, error: sa.exc.DBAPIError) -> bool:
+        """Whether a server has an entry, whose answer to its commit was lost. Raises LedgerUncertainError if it cannot
+        be asked: this transaction may not have ended, and its lock is waited for."""
+        deadline = time.monotonic() + self._wait_seconds
+        while True:
+            try:
+                with self._writing() as (connection, _):
+                    return _texts(connection, entry.counter)[:1] == [entry.text]
+            except sa.exc.DBAPIError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(_SECONDS_BEFORE_ASKING_AGAIN)
+        run_id, action = entry.fields["run_id"] or "(none)", entry.fields["action"]
+        remedy = (
+            f" Give the same command again when it does, with --run-id {run_id} unless it has --state: it finds what"
+            " was reserved, and nothing is charged twice."
+        )
+        raise LedgerUncertainError(
+            f"the ledger {self.name} has not answered ({reason_of(error)}), and may have recorded this: {action} of run"
+            f" {run_id}.{remedy if action == 'reserve' else ''}"
+        ) from None
 
     @contextlib.contextmanager
     def mend(self) -> Iterator[tuple[list[Any], CopyFile | None, list[Entry]]]:
@@ -145,7 +133,7 @@ class Database:
         the list at the end of the block is the ledger from then on; nothing changes if it is empty."""
         with self._locked(), self._errors():
             entries: list[Entry] = []
-            with self._writing() as connection:
+            with self._writing() as (connection, made):
                 self._seen = None
                 yield _texts(connection), self.copy(), entries
                 if not entries:
@@ -154,6 +142,7 @@ class Database:
                 _insert(connection, entries)
                 if self.file:
                     replace_copy(self.file, entries)
+                made += entries
             self._settle(entries[-1])
 
     @contextlib.contextmanager
@@ -211,18 +200,24 @@ class Database:
                 settle(self.file, entry)
         except OSError as error:
             if must:
-                raise LedgerUnsettledError(
+                raise LedgerError(
                     f"the counter file of the ledger {self.name} cannot be written ({error.strerror}), so an older copy"
                     " could pass for the ledger. Nothing was drawn. Check its folder and the space that is left, and"
                     " give the same command again."
                 ) from None
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self.engine.connect() as connection, connection.begin():
-            if self.file is None:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-            yield connection
+    def _writing(self) -> Iterator[tuple[sa.Connection, list[Entry]]]:
+        """A transaction, and a list: of the entries that it has made when it ends."""
+        made: list[Entry] = []
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                if self.file is None:
+                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+                yield connection, made
+        except sa.exc.DBAPIError as error:
+            if self.file or not made or not self._has(made[-1], error):
+                raise
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -241,13 +236,12 @@ class Database:
 
     def _prepare(self, actor: Actor, create: bool, rebuild: bool) -> None:
         """Makes the table and its first entry, unless another process has done so."""
-        found = self.copy()
-        if self.file and not self._check_file(self.file, found, create, rebuild):
+        if self.file and not self._check_file(create, rebuild):
             create_new(self.file, 0o600).close()
-        with self._writing() as connection:
+        with self._writing() as (connection, made):
             if sa.inspect(connection).has_table(ENTRIES.name):
                 return
-            was_deleted = self._was_deleted(found, create, rebuild)
+            was_deleted = self._was_deleted(create, rebuild)
             _tables.create_all(connection)
             if was_deleted:
                 return  # its copy stays as it is: without its entries the ledger is an older copy
@@ -255,10 +249,12 @@ class Database:
             _insert(connection, [first])
             if self.file:
                 replace_copy(self.file, [first])
+            made.append(first)
         self._settle(first)
 
-    def _was_deleted(self, found: CopyFile | None, create: bool, rebuild: bool) -> bool:
+    def _was_deleted(self, create: bool, rebuild: bool) -> bool:
         """Of a ledger that is not there. Raises LedgerError unless it may be made."""
+        found = self.copy()
         if found and (found.settled or found.last.counter):  # else it is of a process that died while it made one
             if not rebuild:
                 raise LedgerDamagedError(
@@ -270,12 +266,12 @@ class Database:
             raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
         return False
 
-    def _check_file(self, file: pathlib.Path, found: CopyFile | None, create: bool, rebuild: bool) -> bool:
+    def _check_file(self, create: bool, rebuild: bool) -> bool:
         """Whether the file is there. Raises LedgerError for one that is no safe place, and for a deleted one."""
         try:
-            mode = os.lstat(file)
+            mode = os.lstat(self.name)
         except FileNotFoundError:
-            self._was_deleted(found, create, rebuild)
+            self._was_deleted(create, rebuild)
             return False
         if not stat.S_ISREG(mode.st_mode):
             raise LedgerError(f"{self.name} is not a regular file. Name another path with --ledger.")

@@ -13,21 +13,22 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from dp_transforms.plan.lifetime_cost import BudgetRule, Price
-from dp_transforms.runs.ledger.book import Book, Entry
-from dp_transforms.runs.ledger.database import Database, Transaction
-from dp_transforms.runs.ledger.records import (
-    Actor,
+from dp_transforms.runs.judge import check_place
+from dp_transforms.runs.ledger.book import Book, Entry, Transaction
+from dp_transforms.runs.ledger.database import Database
+from dp_transforms.runs.ledger.processes import Actor, is_gone
+from dp_transforms.runs.ledger.reserving import ended
+from dp_transforms.runs.records import (
     Balance,
     LedgerDamagedError,
     LedgerError,
     Part,
     Run,
+    RunRefusedError,
     StateMark,
     Status,
     amount,
-    is_gone,
 )
-from dp_transforms.runs.ledger.reserving import ended
 
 _CLOCK_SECONDS = 60.0  # entries that are earlier than the one before by more than this show a clock that was set back
 
@@ -296,18 +297,11 @@ def _state_findings(state: StateMark, book: Book) -> list[Finding]:
         return [Finding(True, f"The state of run {state.run_id} is of another plan than its run.")]
     drawn = [part for part in book.parts_of(run.run_id) if part.may_be_published]
     last = max(drawn, key=lambda part: part.range, default=None)
-    known = last.end_window if last else 0
-    if last and last.has_ended and last.state_after == state.fingerprint:
-        return []
-    if not last and not state.closed_through:  # of a run that is reserved
-        return []
     if last and not last.has_ended and last.first_window <= state.closed_through <= last.end_window:
         text = f"Run {run.run_id}: its last part was not recorded as finished. Run the same command again."
         return [Finding(False, text)]
-    if state.closed_through > known:
-        text = f"The state of run {run.run_id} is ahead of the ledger, by {state.closed_through - known} windows: the "
-        return [Finding(True, text + "ledger is an older copy. Bring back the newest one.")]
-    text = (
-        f"The state of run {run.run_id} is not the one that the ledger knows: an older copy. Bring back the newest one."
-    )
-    return [Finding(True, text)]
+    try:
+        check_place(run.run_id, last, state.closed_through, state.fingerprint if state.closed_through else "")
+    except RunRefusedError as error:
+        return [Finding(True, f"{str(error)[0].upper()}{str(error)[1:]}")]
+    return []

@@ -11,11 +11,19 @@ from typing import Any
 
 from dp_transforms.checks import check_whole
 from dp_transforms.plan.lifetime_cost import NOTHING, Price
-from dp_transforms.runs.ledger.book import Book
-from dp_transforms.runs.ledger.database import Database, Transaction
+from dp_transforms.runs.judge import check_open_run, part_by_ledger
+from dp_transforms.runs.ledger.book import Book, Transaction
+from dp_transforms.runs.ledger.database import Database
 from dp_transforms.runs.ledger.doctor import Finding, examine, repair
-from dp_transforms.runs.ledger.records import (
-    Actor,
+from dp_transforms.runs.ledger.processes import Actor, is_gone
+from dp_transforms.runs.ledger.reserving import (
+    charge_run,
+    check_fits,
+    declared_population,
+    ended,
+    give_part,
+)
+from dp_transforms.runs.records import (
     Balance,
     Caps,
     LedgerDamagedError,
@@ -26,18 +34,8 @@ from dp_transforms.runs.ledger.records import (
     StateMark,
     Status,
     Verdict,
-    is_gone,
+    VerdictKind,
 )
-from dp_transforms.runs.ledger.reserving import (
-    check_fits,
-    check_same_run,
-    declared_population,
-    ended,
-    judge,
-    known_run,
-    new_run,
-)
-from dp_transforms.runs.state_header import VerdictKind
 
 DEFAULT_WAIT_SECONDS = 30.0
 
@@ -45,8 +43,9 @@ DEFAULT_WAIT_SECONDS = 30.0
 class Ledger:
     """A ledger in a database. Build it with `open`. Every method is one transaction, on the disk when it returns.
 
-    Guarantee: that of the package. Raises `LedgerError`, whose text is one line with the remedy; nothing has changed
-    then, but by `start`. Each method may be repeated: after a crash the same call finds what was done.
+    Guarantee: that of the package. Raises `LedgerError` and `RunRefusedError`, whose text is one line with the remedy;
+    nothing has changed then, but by `start`, and perhaps where a server has not answered (`LedgerUncertainError`). Each
+    method may be repeated: after a crash the same call finds what was done.
     """
 
     def __init__(self, database: Database, actor: Actor) -> None:
@@ -94,12 +93,15 @@ class Ledger:
         with self._database.write(self._actor) as transaction:
             population = declared_population(transaction, request, caps)
             run_id = request.run_id or secrets.token_hex(16)
-            run = transaction.book.runs.get(run_id)
-            if run is None:
-                return new_run(transaction, population, run_id, request)
-            parts = transaction.book.parts_of(run_id)
-            decision = judge(run, parts, request, self._actor.process, is_gone)
-            return known_run(transaction, population, run, request, decision)
+            book = transaction.book
+            run, parts = book.runs.get(run_id), book.parts_of(run_id)
+            decision = part_by_ledger(run_id, run, parts, request, self._actor.process, is_gone)
+            if run is not None:
+                return give_part(transaction, run, request, decision)
+            same_input = book.run_of_input(population.name, request.stream, request.input_fingerprint)
+            run, takes = charge_run(transaction, population, run_id, request)
+            verdict = give_part(transaction, run, request, decision)
+            return dataclasses.replace(verdict, takes=takes, same_input=same_input)
 
     def reserve_run(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
         """Charges a run without a part: an operator sets its budget aside. The run id is then used by its parts.
@@ -112,15 +114,17 @@ class Ledger:
             run_id = request.run_id or secrets.token_hex(16)
             run = transaction.book.runs.get(run_id)
             if run is not None:
-                check_same_run(run, dataclasses.replace(request, key_fingerprint=run.key_fingerprint))
+                check_open_run(run, request, has_drawn=False)
                 balance = transaction.book.balance(population)
                 return Verdict(VerdictKind.CONTINUES, run_id, 0, 0, balance, NOTHING)
-            return new_run(transaction, population, run_id, request, has_part=False)
+            run, takes = charge_run(transaction, population, run_id, dataclasses.replace(request, key_fingerprint=""))
+            balance = transaction.note(run, 0, "reserve")
+            return Verdict(VerdictKind.NEW, run_id, 0, transaction.counter, balance, takes)
 
     def start(self, verdict: Verdict) -> None:
         """From here on the part counts as drawn. Call it before the first noise.
 
-        Raises LedgerUnsettledError unless its record can no longer be forgotten: a copy without it, restored, would let
+        Raises LedgerError unless its record can no longer be forgotten: a copy without it, restored, would let
         `release` give back what was drawn.
         """
         with self._claimed(verdict, must_settle=True) as (transaction, run, part):
@@ -171,9 +175,6 @@ class Ledger:
                 status = Status.FAILED if part.has_started else Status.RESERVED
                 if forget and not part.was_publishing:
                     status = Status.RELEASED
-                    others = transaction.book.parts_of(run.run_id)
-                    if not any(other.may_be_published for other in others if other.part != part.part):
-                        transaction.put(dataclasses.replace(run, key_fingerprint=""))
                 transaction.put(dataclasses.replace(part, status=status, place="", process=""))
                 transaction.note(run, part.part, "fail")
 

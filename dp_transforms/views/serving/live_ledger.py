@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import from_epsilon_units
-from dp_transforms.runs.ledger import Balance, Ledger, LedgerError
-from dp_transforms.runs.ledger.records import Part, Run, Status, amount, is_gone
+from dp_transforms.runs.ledger import Balance, Ledger
+from dp_transforms.runs.ledger.processes import is_gone
+from dp_transforms.runs.records import Part, Run, Status, amount
 from dp_transforms.views.ledger_tables import RunWithParts, status_of, windows_done
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
 from dp_transforms.views.report_table import shown_text
@@ -59,11 +59,8 @@ class LiveLedger(Followed):
         return True
 
     def _read(self) -> tuple[str, list[dict[str, Any]]]:
-        try:
-            ledger = Ledger.open(self._place, create=False)
-            balances, runs = ledger.balances(), ledger.runs()
-        except LedgerError as error:
-            raise UserError(str(error)) from None
+        ledger = Ledger.open(self._place, create=False)
+        balances, runs = ledger.balances(), ledger.runs()
         by_population: dict[str, list[RunWithParts]] = {}
         for each in runs:
             by_population.setdefault(each[0].population, []).append(each)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.cli.ledger_account import LedgerAccount
 from dp_transforms.cli.options import LogError
-from dp_transforms.cli.state_options import AccountOptions, account_of_options
+from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.state_options import AccountOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -18,10 +18,10 @@ from dp_transforms.runs.ledger import Ledger, database
 
 
 @pytest.fixture
-def account(tmp_path: pathlib.Path) -> LedgerAccount:
+def account(tmp_path: pathlib.Path) -> RunAccount:
     ledger = str(tmp_path / "ledger.db")
-    account = account_of_options(AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3"))
-    assert account is not None
+    options = AccountOptions(ledger=ledger, population="news", max_epsilon="100", max_delta="1e-3")
+    account = RunAccount.of_options(options)
     schedule = WindowSchedule(0, 3600, 3600, 3600)
     plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=schedule, mode="hits")
     account.reserve_whole(plan, "events", "monday", "input")
@@ -30,7 +30,7 @@ def account(tmp_path: pathlib.Path) -> LedgerAccount:
 
 
 def test_a_run_that_could_not_start_is_used_again_for_nothing(
-    account: LedgerAccount, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    account: RunAccount, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start record cannot be settled, so it draws nothing; and it was not started by somebody else before."""
     plan = Plan.calibrate(epsilon=1, delta=1e-6, schedule=WindowSchedule(0, 3600, 3600, 3600), mode="hits")
@@ -56,7 +56,7 @@ def test_a_run_that_could_not_start_is_used_again_for_nothing(
 
 @pytest.mark.parametrize("is_private", [True, False, None])
 def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(
-    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool | None
+    account: RunAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_private: bool | None
 ) -> None:
     """Two answers would be published for one price. Where nobody could read it, the price is not lost. None: a stream,
     which has published as it ran."""
@@ -79,7 +79,7 @@ def test_a_run_of_which_others_may_have_read_something_is_not_for_another_log(
 
 
 def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(
-    account: LedgerAccount, tmp_path: pathlib.Path
+    account: RunAccount, tmp_path: pathlib.Path
 ) -> None:
     Ledger.open(tmp_path / "ledger.db").abandon("monday")
     with pytest.raises(
@@ -88,16 +88,21 @@ def test_a_report_whose_run_was_abandoned_meanwhile_is_said_to_be_published(
         account.finish()
 
 
-def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account: LedgerAccount, tmp_path: pathlib.Path) -> None:
+def test_a_report_whose_end_cannot_be_recorded_is_not_run_again(account: RunAccount, tmp_path: pathlib.Path) -> None:
     (tmp_path / "ledger.db.counter").unlink()
     with pytest.raises(UserError, match=r"^what was released is published, and valid\. Only its end") as error:
         account.finish()
     assert re.search(r"Do not run it again.*shh ledger abandon monday$", str(error.value))
 
 
+@pytest.mark.parametrize("is_lost", [True, False])
 def test_a_run_whose_failure_cannot_be_recorded_says_so(
-    account: LedgerAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    account: RunAccount, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], is_lost: bool
 ) -> None:
-    (tmp_path / "ledger.db.counter").unlink()
+    """Where the ledger cannot be used, or somebody has abandoned the run meanwhile."""
+    if is_lost:
+        (tmp_path / "ledger.db.counter").unlink()
+    else:
+        Ledger.open(tmp_path / "ledger.db").abandon("monday")
     account.fail()
     assert "could not be told that the run failed, and shows it as running" in capsys.readouterr().err

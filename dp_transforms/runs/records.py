@@ -1,20 +1,16 @@
-"""What a ledger is asked, what it stores, and what it answers or refuses: plain frozen records, and errors of one line
-with the remedy."""
+"""What a ledger is asked, what it stores, and what it answers; and what a part of a run is to its run, or why it is
+refused: plain frozen records, and errors of one line with the remedy."""
 
 from __future__ import annotations
 
 import dataclasses
 import decimal
 import enum
-import functools
-import getpass
-import os
-import pathlib
-import socket
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.checks import check_names, check_whole, shown
+from dp_transforms.checks import check_names, check_whole
+from dp_transforms.errors import UserError
 from dp_transforms.plan.lifetime_cost import (
     BudgetRule,
     LifetimeCost,
@@ -24,37 +20,57 @@ from dp_transforms.plan.lifetime_cost import (
 )
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.runs.state_header import VerdictKind
 
 USER = "user"
 _SHOWN_DIGITS = 6
 LONGEST_NAME = 500
-_PROC = pathlib.Path("/proc")
-_SEPARATOR = ":"
 
 
-class LedgerError(Exception):
+class StateError(UserError, ValueError):
+    """A state that cannot be used."""
+
+
+class UncertainError(UserError):
+    """It is not known whether a part was reserved."""
+
+
+class LedgerError(UserError):
     """The ledger cannot be opened, read or written; nothing was changed."""
 
 
-class BudgetExceededError(LedgerError):
+class LedgerUncertainError(LedgerError, UncertainError):
+    """A server was asked to record something, and did not answer: it may have done so."""
+
+
+class RunRefusedError(UserError):
+    """The part does not fit to what its state, or the ledger, knows of its run, or of its population."""
+
+
+class PublishedError(RunRefusedError):
+    """The windows are published already, from another log: they stay as they are, and nothing is left to do."""
+
+    exit_code = 3
+
+
+class BudgetExceededError(RunRefusedError):
     """The run would take more than its population has left."""
-
-
-class RunRefusedError(LedgerError):
-    """The part does not fit to what the ledger knows of its run, or of its population."""
 
 
 class LedgerBusyError(LedgerError):
     """Another process has the ledger, or this part, at this moment."""
 
 
-class LedgerUnsettledError(LedgerError):
-    """The entry is made, but a copy that is older by this entry would pass for the ledger."""
-
-
 class LedgerDamagedError(LedgerError):
     """The ledger is not the one that was last written: damaged, deleted, restored from a backup, or changed."""
+
+
+class VerdictKind(enum.StrEnum):
+    """What a part that wants to run is to its run, by its state and by a ledger; else it is refused."""
+
+    NEW = "new"  # the first one of a run, which pays for all of it
+    CONTINUES = "continues"  # a further one of a run that has paid
+    RESUMES = "resumes"  # the same one again, which was begun and not finished, with the same input
+    DONE = "done"  # it was finished with the same input: there is nothing to do
 
 
 class Status(enum.StrEnum):
@@ -104,7 +120,6 @@ class PartRequest:
     run_id: str | None = None
     state_fingerprint: str = ""
     draws_once: bool = False
-    unit: str = USER
 
     def __post_init__(self) -> None:
         check_names(population=self.population, stream=self.stream, run_id=self.run_id)
@@ -115,8 +130,6 @@ class PartRequest:
         check_whole("horizon", self.horizon, 1)
         check_whole("first_window", self.first_window, 0, self.horizon)
         check_whole("end_window", self.end_window, self.first_window, self.horizon)
-        if self.unit != USER:
-            raise ValueError(f"the unit of privacy must be {USER!r}, got {shown(self.unit)}.")
 
     @classmethod
     def of_plan(cls, plan: Plan, *, population: str, stream: str, **fields: Any) -> PartRequest:
@@ -320,78 +333,3 @@ def amount(value: Decimal, *, down: bool = False) -> str:
     rounding = decimal.ROUND_DOWN if down else decimal.ROUND_UP
     context = decimal.Context(prec=_SHOWN_DIGITS, rounding=rounding)
     return f"{float(context.plus(value)):.{_SHOWN_DIGITS}g}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Actor:
-    """Who writes into a ledger. who: the login name. place: host and process namespace. process: ``number:start:boot``.
-
-    A process is named by its number, its start in ticks since the machine booted, and the boot: no clock that somebody
-    can set decides whether it is still the same one. Processes of another place (host, or namespace of a container) are
-    never taken for dead.
-    """
-
-    who: str
-    place: str
-    process: str
-
-    @classmethod
-    def here(cls) -> Actor:
-        """This process."""
-        return cls(_login(), _place(), _process(os.getpid()) or str(os.getpid()))
-
-
-def is_gone(place: str, process: str) -> bool:
-    """Whether this process has certainly ended. False if it lives, or if this cannot be known from here."""
-    if place != _place() or not process:
-        return False
-    number = process.partition(_SEPARATOR)[0]
-    if not number.isdecimal():
-        return False
-    now = _process(int(number))
-    if now is None:
-        return not _exists(int(number))
-    return now != process
-
-
-def _process(number: int) -> str | None:
-    """None where the system has no /proc, or no such process."""
-    try:
-        status = (_PROC / str(number) / "stat").read_bytes()
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-    fields = status.rpartition(b")")[2].split()  # the name of the program may hold blanks and brackets
-    if fields[0] in (b"Z", b"X"):  # it has ended, and only its number is left
-        return _SEPARATOR.join((str(number), "ended", boot))
-    return _SEPARATOR.join((str(number), fields[19].decode(), boot))
-
-
-def _exists(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-@functools.cache
-def _place() -> str:
-    try:
-        namespace = os.readlink(_PROC / "self/ns/pid")
-    except OSError:
-        namespace = ""
-    try:
-        machine = pathlib.Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        machine = ""
-    return f"{socket.gethostname()}/{machine}/{namespace}"
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without an entry, as in containers
-        return f"uid {os.getuid()}"

@@ -1,46 +1,65 @@
-"""A run that takes part in a ledger: it must fit before its log is looked at, its budget is reserved before anything is
-drawn, and it is finished when its report is published."""
+"""The account of a run: a ledger, if one is given. The run must fit before its log is looked at, its budget is reserved
+before anything is drawn, and it is finished when its report is published."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dp_transforms.cli.ledger import caps_of
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import LogError, user_errors
-from dp_transforms.cli.state_part import PartFacts, RunAccount
+from dp_transforms.cli.state_options import AccountOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
-from dp_transforms.runs.ledger import Caps, Ledger, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
+from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind
+
+if TYPE_CHECKING:
+    from dp_transforms.cli.state_part import PartFacts
+    from dp_transforms.runs.ledger import Ledger
 
 
-class LedgerAccount(RunAccount):
-    """The account of one replay. Build it with `state_options.account_of_options`."""
+class RunAccount:
+    """What a ledger is told of one run; without a ledger all methods do nothing.
 
-    def __init__(self, ledger: Ledger, population: str, caps: Caps | None) -> None:
+    Each may raise UserError, and then nothing more happens. Each call may come again for the same part, after a kill.
+    facts: None for a run without a state, which is one part.
+    """
+
+    def __init__(self, ledger: Ledger | None = None, population: str = "", caps: Caps | None = None) -> None:
         self._ledger = ledger
         self._population = population
         self._caps = caps
         self._verdict: Verdict | None = None
 
     @classmethod
-    def of_options(cls, ledger: str, population: str, max_epsilon: str | None, max_delta: str | None) -> LedgerAccount:
-        """Raises UserError."""
-        with user_errors(LedgerError):
-            return cls(Ledger.open(ledger), population, caps_of(max_epsilon, max_delta))
+    def of_options(cls, options: AccountOptions) -> RunAccount:
+        """Raises UserError for a ledger that cannot be opened. Without one no database library is loaded."""
+        if options.ledger is None or options.population is None:
+            return cls()
+        from dp_transforms.runs.ledger import Ledger
+
+        caps = caps_of(options.max_epsilon, options.max_delta)
+        return cls(Ledger.open(options.ledger), options.population, caps)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a ledger."""
+        return self._ledger is not None
 
     def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> None:
         """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
-        with user_errors(LedgerError):
+        if self._ledger:
             request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
             self._ledger.check_fits(request, self._caps)
 
     def reserve(self, facts: PartFacts) -> None:
-        """Raises UserError if the part must not run. Says what the run takes, and what is left."""
+        """Before the intent is written and the log is opened by the pipeline. Says what the run takes, and what is
+        left."""
         header, record = facts.header, facts.record
+        if self._ledger is None:
+            return
         if facts.how == VerdictKind.DONE and (header.intent is not None or record != header.parts[-1]):
             return  # the ledger is asked about the latest part alone
         # What is done is at its end; a run that has no state yet has no fingerprint of one.
@@ -74,8 +93,8 @@ class LedgerAccount(RunAccount):
 
     def reserve_part(self, plan: Plan, *, stream: str, **fields: Any) -> Verdict:
         """fields: of `PartRequest`; without windows, all of the plan's."""
-        with user_errors(LedgerError):
-            self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
+        assert self._ledger is not None
+        self._verdict = self._ledger.reserve(self._request(plan, stream, **fields), self._caps)
         tell(f"{self._verdict.line[:1].upper()}{self._verdict.line[1:]}")
         return self._verdict
 
@@ -84,12 +103,13 @@ class LedgerAccount(RunAccount):
             return PartRequest.of_plan(plan, population=self._population, stream=stream, **fields)
 
     def start(self, facts: PartFacts | None = None) -> None:
-        with user_errors(LedgerError):
+        """From here on the part counts as drawn."""
+        if self._ledger:
             self._ledger.start(self._reserved)
 
     def finish(self, facts: PartFacts | None = None, state_fingerprint: str = "") -> None:
-        """Raises UserError, which says that the report is published, if the ledger cannot be told."""
-        if self._verdict is None:  # a part that was done long ago
+        """The report and the new state, with this fingerprint, are in place. The UserError says so too."""
+        if self._ledger is None or self._verdict is None:  # a part that was done long ago
             return
         try:
             end = None if facts is None else facts.record.end
@@ -108,22 +128,27 @@ class LedgerAccount(RunAccount):
             raise UserError(f"{words} {remedy}") from None
 
     def publishing(self, facts: PartFacts, state_fingerprint: str) -> None:
-        with user_errors(LedgerError):
+        """The report is published next, and then the new state, with this fingerprint."""
+        if self._ledger:
             self._ledger.publishing(self._reserved, state_fingerprint)
 
     @property
     def resumes(self) -> bool:
+        """Whether an earlier process has begun the part that was reserved."""
         return self._verdict is not None and self._verdict.kind == VerdictKind.RESUMES
 
     @property
     def was_publishing(self) -> bool:
+        """Whether an earlier process has said `publishing` of the part that was reserved."""
         return self._verdict is not None and self._verdict.was_publishing
 
     def fail(self, facts: PartFacts | None = None, *, forget: bool = False) -> None:
-        """Does not hide why the part failed: if the ledger cannot be told, that is said beside it."""
+        """The part has failed, and this process has published nothing of it. forget: nor has another one, and the log
+        alone is why: so it may be taken from another log. What cannot be told is said beside why it failed."""
         try:
-            self._ledger.fail(self._reserved, forget=forget)
-        except LedgerError as error:
+            if self._ledger:
+                self._ledger.fail(self._reserved, forget=forget)
+        except UserError as error:
             tell(f"The ledger could not be told that the run failed, and shows it as running: {error}")
 
     @contextlib.contextmanager
@@ -134,32 +159,23 @@ class LedgerAccount(RunAccount):
         has drawn for it, and its id is never used for another one: that would be two answers for one price. None: of a
         stream, which publishes while it runs. ends_here: else the engine runs on, and nobody tells when it has ended.
         """
+        has_started = False
         try:
             self.start()
-        except UserError:
-            self.fail(forget=not self.resumes)  # nothing was drawn
-            raise
-        try:
+            has_started = True
             yield
-        except LogError:
-            if is_private is None:
-                self.fail()  # what it has published so far stays
-                raise
-            self.fail(forget=is_private and not self.resumes)
-            if is_private:
-                words = (
-                    "and published nothing. To use it when the log is mended: the same command with --run-id"
-                    f" {self._reserved.run_id}, without --noise-key-file."
-                )
-            else:
-                words = (
-                    "and is not for another log: its report may have lain beside the output as a draft, which others"
-                    " may have read."
-                )
-            tell(f"The run stays charged, {words}")
-            raise
-        except BaseException:
-            self.fail()
+        except BaseException as error:
+            is_of_log = has_started and isinstance(error, LogError)
+            self.fail(forget=not self.resumes and (not has_started or (is_of_log and bool(is_private))))
+            if is_of_log and is_private is not None:
+                words = "is not for another log: its report may have lain beside the output as a draft, which others"
+                words += " may have read."
+                if is_private:
+                    words = (
+                        "published nothing. To use it when the log is mended: the same command with --run-id"
+                        f" {self._reserved.run_id}, without --noise-key-file."
+                    )
+                tell(f"The run stays charged, and {words}")
             raise
         if ends_here:
             self.finish()
@@ -172,3 +188,12 @@ class LedgerAccount(RunAccount):
 
 def _published(facts: PartFacts | None) -> str:
     return "what was released is published" if facts is None else f"the report {facts.record.output} is published"
+
+
+def caps_of(max_epsilon: str | None, max_delta: str | None, rule: str | None = None) -> Caps | None:
+    """The caps that were given; None without any. Raises UserError for half of them."""
+    if max_epsilon is None and max_delta is None and rule is None:
+        return None
+    if max_epsilon is None or max_delta is None:
+        raise UserError("--max-epsilon and --max-delta are set together, once, when a population is new.")
+    return Caps(max_epsilon, max_delta, rule)
