@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
@@ -97,6 +98,7 @@ def reserve(
         )
     with _opened(place, create=True) as ledger:
         verdict = ledger.reserve_run(request, caps)
+    note_done()  # else who reads an exit code reserves again
     click.echo(f"Run {verdict.run_id}: {verdict.line}")
 
 

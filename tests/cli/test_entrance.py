@@ -10,7 +10,7 @@ import pytest
 
 from dp_transforms.cli import show, stream_job
 from tests.helpers import forked, option_tables, shh_here, shh_process
-from tests.helpers.replay_logs import BUDGET
+from tests.helpers.replay_logs import BUDGET, write_log
 
 STREAM = [
     *("stream", "--folder", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
@@ -113,6 +113,25 @@ def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: li
         ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, stdout=full)
     assert ended.returncode == 1
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
+
+
+@pytest.mark.parametrize(
+    ("stream", "says"), [("stdout", "shh: warning: cannot write to standard output: "), ("stderr", "")]
+)
+def test_a_report_that_is_published_is_success_whoever_can_be_told(
+    folder: pathlib.Path, stream: str, says: str
+) -> None:
+    """Exit code 1 means that nothing was published: who reads it replays again, and pays again."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    write_log(folder / "log.parquet")
+    words = ("replay", "log.parquet", *BUDGET, "--output", "report.avro")
+    with open("/dev/full", "w") as full:
+        ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, **{stream: full})
+    assert ended.returncode == 0
+    assert (folder / "report.avro").exists()
+    if says:
+        assert ended.stderr.splitlines()[-1].startswith(says)
 
 
 def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
