@@ -98,7 +98,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: LedgerA
             account=run_account,
             check=check,
         )
-        part = ReplayPart(facts, log)
+        part = ReplayPart(facts)
         if part.facts.how == VerdictKind.DONE:
             part.tidy()
             run_account.finish(part.facts, part.facts.state_fingerprint)
