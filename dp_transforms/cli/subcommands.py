@@ -24,7 +24,7 @@ import click
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.cli import completion, exit_signals, operator_log
-from dp_transforms.errors import UserError
+from dp_transforms.errors import UserError, reason_of_machine
 
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
@@ -189,6 +189,8 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _unexpected(error: Exception) -> str:
+    if reason := reason_of_machine("".join(traceback.format_exception(error))):
+        return f"{reason}."
     paths = [(pathlib.PurePath(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     ours = [f"{path.parent.name}/{path.name}:{line}" for path, line in paths if "dp_transforms" in path.parts]
     return (
