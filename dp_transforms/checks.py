@@ -1,15 +1,32 @@
 """Checks of arguments, and how errors show a wrong value: one wording for all.
 
 A bool, None, a text or NaN is never taken for a number.
+
+`without_secrets` is the one place that knows what in a URL is a secret. All that a command says on stderr passes it
+(`dp_transforms.cli.operator_log`).
 """
 
 from __future__ import annotations
 
 import math
 import numbers
+import re
 
 _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
+_HIDDEN = "***"
+# A password goes to the last @ of its word; one with blanks to the last @ of the line, and is told from a port. A path
+# that was made of a URL has one slash.
+_USER_INFO = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)(?P<slashes>:/+)(?P<user>[^\s/:@?#'\"\[]*)(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
+    re.IGNORECASE,
+)
+# What signed URLs, databases and connection strings carry.
+_PARAMETER = re.compile(
+    r"(?<=[?&;])((?:[\w.-]*(?:password|passwd|secret|signature|credential|token|access_?key|account_?key)[\w.-]*|sig)=)"
+    r"[^\s&;'\"]+",
+    re.IGNORECASE,
+)
 
 
 def how_to_install(extra: str) -> str:
@@ -33,8 +50,24 @@ def on_one_line(text: str, most: int | None = None) -> str:
 
     most: how many characters to show, and then "..."; None: all.
     """
+    text = text if most is None else without_secrets(text)  # what is cut is not known for a secret any more
     printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
+
+
+def without_secrets(text: str) -> str:
+    """The same with ``***`` in place of each password, token and signature of a URL in it."""
+    return _PARAMETER.sub(rf"\1{_HIDDEN}", _USER_INFO.sub(_without_password, text))
+
+
+def _without_password(found: re.Match[str]) -> str:
+    """The user of a database is no secret; elsewhere a token may stand in its place."""
+    scheme, user = found["scheme"], found["user"]
+    if found["password"] is not None:
+        user += f":{_HIDDEN}"
+    elif not scheme.lower().startswith("postgres"):
+        user = _HIDDEN
+    return f"{scheme}{found['slashes']}{user}@"
 
 
 def is_number(value: object) -> bool:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import resource
+
+# How errors of Python and of libraries begin where memory is short; a limit on it makes imports fail in other ways too.
+_NO_MEMORY = re.compile(
+    r"^(?:\w+\.)*(?:(?:Arrow)?MemoryError\b|OSError: \[Errno 12\]|RuntimeError: can't start new thread)", re.MULTILINE
+)
+_NO_MEMORY_UNDER_A_LIMIT = re.compile(r"^(?:ImportError|SystemError)\b", re.MULTILINE)
+
 
 class UserError(Exception):
     """An expected failure: one line that says what is wrong, and the remedy. Never contains a cell of the data."""
@@ -15,3 +25,17 @@ class MissingLibraryError(UserError, ImportError):
 
 class StreamError(RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
+
+
+def reason_of_machine(traceback_text: str) -> str | None:
+    """What the machine lacked, where that explains an error that nobody expected. Holds nothing of its message."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the current folder was removed. Change to one that is there"
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    is_limited = limit != resource.RLIM_INFINITY
+    if _NO_MEMORY.search(traceback_text) or (is_limited and _NO_MEMORY_UNDER_A_LIMIT.search(traceback_text)):
+        allowed = f", of which ulimit -v allows {limit // 10**6:,} MB" if is_limited else ""
+        return f"there was not enough memory{allowed}. Allow more, or give less to do at once"
+    return None

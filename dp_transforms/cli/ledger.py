@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
@@ -94,6 +95,7 @@ def reserve(
             plan, population=population, stream=stream, run_id=run_id, input_fingerprint="", key_fingerprint=""
         )
     verdict = _opened(place, create=True).reserve_run(request, caps)
+    note_done()  # else who reads an exit code reserves again
     click.echo(f"Run {verdict.run_id}: {verdict.line}")
 
 

@@ -7,6 +7,7 @@ import dataclasses
 
 import click
 
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import argument, filled_by, opt, user_errors
 from dp_transforms.cli.show import read_report_and_end
 from dp_transforms.cli.table_output import check_table, output_table, output_table_option, show_command
@@ -49,5 +50,6 @@ def command(options: LoadOptions) -> None:
             if ended is not None:
                 writer.end(ended)
             writer.commit()
+    note_done()
     windows = "1 window" if len(copied) == 1 else f"{len(copied):,} windows"
     click.echo(f"{windows} with heavy items copied; see all with: {show_command(table, header.run_id)}")

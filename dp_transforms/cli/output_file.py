@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import (
     Path,
@@ -105,6 +106,7 @@ def publish_output(finished: Path, output: Path) -> None:
         else:
             with open_regular(finished) as file:
                 copy_new(file, os.fspath(output))
+    note_done()
 
 
 def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None], *, force: bool = False) -> None:
@@ -118,6 +120,7 @@ def write_output(output: Path, content: str | bytes | Callable[[BinaryIO], None]
                 (put_over if force else put_new)(os.fspath(output), file)
         else:
             write_whole(output, write, may_replace=force)
+    note_done()
 
 
 @contextlib.contextmanager

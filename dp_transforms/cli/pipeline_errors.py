@@ -7,13 +7,14 @@ import contextlib
 import logging
 import re
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from apache_beam.runners.worker import log_handler, sdk_worker
 
 from dp_transforms.cli.options import LogError
-from dp_transforms.errors import StreamError, UserError
+from dp_transforms.errors import StreamError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
 from dp_transforms.runs.records import StateError
@@ -51,16 +52,18 @@ def errors_in_one_line(outcome: str) -> Iterator[None]:
         # Only errors about options: the message of a worker was not written to be shown.
         if type(error) is ValueError and "\n" not in text and "[while running" not in text:
             raise UserError(text) from None
-        raise UserError(_without_message(text, outcome)) from None
+        raise _unexpected(error, text, outcome) from None
     except Exception as error:
-        raise UserError(_without_message(f"{type(error).__name__}:", outcome)) from None
+        raise _unexpected(error, f"{type(error).__name__}:", outcome) from None
 
 
-def _without_message(traceback_text: str, outcome: str) -> str:
+def _unexpected(error: Exception, traceback_text: str, outcome: str) -> UserError:
+    if reason := reason_of_machine("".join(traceback.format_exception(error))):
+        return UserError(f"{reason}; {outcome}.")
     kinds = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt)): ?", traceback_text, re.MULTILINE)
     places = re.findall(r'File "[^"]*/(dp_transforms/[^"]*)", line (\d+)', traceback_text)
     place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
-    return (
+    return UserError(
         f"the pipeline failed with {kinds[-1] if kinds else 'an error'}{place}; {outcome}."
         " --verbose shows the whole traceback, which may contain cells of the log."
     )

@@ -23,11 +23,11 @@ from dp_transforms.cli.options import LogError, NothingFoundError
 from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_output
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.state_part import PartFacts, StatePart
+from dp_transforms.cli.state_part import StatePart
 from dp_transforms.cli.table_output import publish_to_table
 from dp_transforms.engines.local import is_local
 from dp_transforms.errors import UserError
-from dp_transforms.logs import spread_chunks, unit_hint
+from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
 from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_DOMAIN,
     EVENTS_OUTSIDE_RANGE,
@@ -37,8 +37,7 @@ from dp_transforms.monitor.operator_counts import (
 )
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.runs.fingerprints import InputFingerprint
-from dp_transforms.runs.records import StateError, VerdictKind
+from dp_transforms.runs.records import VerdictKind
 from dp_transforms.stores.local_files import remove_dead_drafts
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.workers import ProcessPool
@@ -53,19 +52,8 @@ class ReplayPart(StatePart):
     it. Afterwards the same command finds that the part is done.
     """
 
-    def __init__(self, facts: PartFacts, log: InputFingerprint) -> None:
-        super().__init__(facts)
-        self._log = log
-
     def _is_of_the_log(self, error: BaseException) -> bool:
         return isinstance(error, LogError)
-
-    def check_log(self) -> None:
-        """Raises LogError if the log was changed since it was fingerprinted. Call it before `publish`."""
-        try:
-            self._log.check_unchanged()
-        except StateError as error:
-            raise LogError(str(error)) from None
 
     def tidy(self) -> None:
         """Removes the drafts that a process left which was killed after it had published."""
@@ -152,8 +140,8 @@ def run_replay(
             unpaid=counts.get(PAIRS_UNPAID, 0),
             seconds=time.monotonic() - started,
         )
-        if part:
-            part.check_log()
+        with errors_in_one_line("nothing was published"):
+            check_unchanged(request.chunks)
         is_empty = not part and not request.options.allow_empty and summary.events == summary.outside_range
         has_list = part and request.options.dead_letter and part.has_dead_letter(request.options.dead_letter)
         if rejected and request.options.dead_letter and not has_list and (summary.rejected or not is_empty):

@@ -91,7 +91,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAcco
             account=account,
             check=check,
         )
-        part = ReplayPart(facts, log)
+        part = ReplayPart(facts)
         if part.facts.how == VerdictKind.DONE:
             part.tidy()
             account.finish(part.facts, part.facts.state_fingerprint)

@@ -24,7 +24,7 @@ import click
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.cli import completion, exit_signals, operator_log
-from dp_transforms.errors import UserError
+from dp_transforms.errors import UserError, reason_of_machine
 
 # Each is in a module of its name. What it does is said here too, so that ``shh --help`` imports none of them.
 _COMMANDS = {
@@ -133,6 +133,7 @@ def shh(context: click.Context, config: str | None, log_format: str) -> None:
             context.default_map = {name: defaults_of(config, command, table)}
 
 
+@operator_log.veiled_standard_error()
 def run(words: Sequence[str]) -> None:
     """Runs ``shh``. Returns when it is done; else raises SystemExit, with the codes of `cli.main`."""
     words, beam_options = list(words), []
@@ -159,13 +160,17 @@ def run(words: Sequence[str]) -> None:
         _fail("stopped.", exit_signals.stopped_with or exit_signals.INTERRUPTED)
     except ClosedPipeError:  # at the last flush
         drop_standard_output()
-        sys.exit(1)
+        sys.exit(0 if operator_log.is_done() else 1)
     except StandardOutputError as error:
         drop_standard_output()
-        _fail(f"cannot write to standard output: {error.strerror}.", 1)
+        problem = f"cannot write to standard output: {error.strerror}."
+        if not operator_log.is_done():
+            _fail(problem, 1)
+        operator_log.tell(f"shh: warning: {problem} What was asked for is written.", operator_log.WARNING)
     except Exception as error:  # a fault of ours, or of a library: its message may hold a cell of the data
         if "--verbose" in words:
-            raise
+            traceback.print_exc()
+            sys.exit(1)
         _fail(_unexpected(error), 1)
 
 
@@ -184,6 +189,8 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _unexpected(error: Exception) -> str:
+    if reason := reason_of_machine("".join(traceback.format_exception(error))):
+        return f"{reason}."
     paths = [(pathlib.PurePath(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     ours = [f"{path.parent.name}/{path.name}:{line}" for path, line in paths if "dp_transforms" in path.parts]
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import OUTPUT, Rule, opt, user_errors
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded
@@ -90,6 +91,7 @@ def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
     reports = list(read)
     with user_errors(StreamError):
         sink.write_whole(header, reports, RunEnded(header.stream, windows, len(reports)))
+    note_done()
 
 
 def check_table_of_replay(sink: ReportTable, run_id: str) -> None:

@@ -23,6 +23,9 @@ Whether a row is accepted depends only on its own bytes and the declared options
 (docs/guarantee.md, "Which rows are events"). Anything that cannot be read that way raises an EventFileError, which
 ends the run.
 
+What is read of a file is what was found: of a stored one a version, of a local one (`log_chunk.FileState`) that nobody
+has changed meanwhile, else an EventFileError.
+
 Nothing here imports Beam.
 """
 
@@ -45,7 +48,7 @@ from dp_transforms.logs.estimate import (
     most_label_bytes,
     unit_hint,
 )
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock, check_unchanged
 
 __all__ = [
     "EventFields",
@@ -54,6 +57,7 @@ __all__ = [
     "LogChunk",
     "LogEstimate",
     "ReadBlock",
+    "check_unchanged",
     "count_unless_inside",
     "cut_chunks",
     "ending_of_log",

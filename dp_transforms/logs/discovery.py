@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dp_transforms.logs import id_columns
-from dp_transforms.logs.log_chunk import EventFields, EventFileError, LogChunk, ReadBlock
+from dp_transforms.logs.log_chunk import EventFields, EventFileError, FileState, LogChunk, ReadBlock, unchanged
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
 from dp_transforms.stores.remote_files import RemoteFileError, StoredFile, find_files, is_remote
 
@@ -61,8 +61,15 @@ def find_log_chunks(sources: Sequence[str], fields: EventFields) -> list[LogChun
             while some := list(itertools.islice(logs, 64 * _AT_ONCE)):
                 paths, stored = zip(*some, strict=True)
                 look = map if is_local else pool.map
-                chunks += itertools.chain.from_iterable(look(_chunks_of, paths, stored, itertools.repeat(fields)))
+                chunks += itertools.chain.from_iterable(look(_seen_chunks, paths, stored, itertools.repeat(fields)))
     return chunks
+
+
+def _seen_chunks(path: str, stored: StoredFile | None, fields: EventFields) -> list[LogChunk]:
+    """What is read of a local file must be what was found."""
+    seen = FileState.of(path) if stored is None else None
+    with unchanged(path, seen):
+        return [dataclasses.replace(chunk, seen=seen) for chunk in _chunks_of(path, stored, fields)]
 
 
 def _chunks_of(path: str, stored: StoredFile | None, fields: EventFields) -> list[LogChunk]:
@@ -109,9 +116,10 @@ def is_log_name(path: str) -> bool:
 
 
 def read_log_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size."""
-    blocks: Iterator[ReadBlock] = module_of_format(chunk.format).read_chunk(chunk, fields)
-    return blocks
+    """The rows of a chunk, in order, in blocks of at most about a million: constant memory for any size. Raises
+    EventFileError, also at the end if the file was changed since it was found."""
+    with unchanged(chunk.path, chunk.seen):
+        yield from module_of_format(chunk.format).read_chunk(chunk, fields)
 
 
 def module_of_format(format_name: str) -> Any:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import gc
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
@@ -98,6 +99,60 @@ class EventFields:
 
 
 @dataclasses.dataclass(frozen=True)
+class FileState:
+    """A local file when it was found: on which machine, its size, and when its content and its entry were changed last.
+    A program can set the first of these times back, but not the second."""
+
+    machine: str
+    size: int
+    written_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: str) -> FileState | None:
+        """None if it is not there."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return cls(socket.gethostname(), found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    def fits(self, now: FileState) -> bool:
+        """Whether a later state is that of the same content. Another machine may have a copy, with times of its own."""
+        return now == self if now.machine == self.machine else now.size == self.size
+
+
+@contextlib.contextmanager
+def unchanged(path: str, seen: FileState | None) -> Iterator[None]:
+    """Raises EventFileError if a file is not the one that was seen any more, at the end of the block; also in place of
+    an error of the block, which then came of the change. seen: None where nobody minds."""
+    if seen is None:
+        yield
+        return
+    begun = FileState.of(path)
+    try:
+        yield
+    except EventFileError:
+        _check_state(path, seen, begun)
+        raise
+    _check_state(path, seen, begun)
+
+
+def _check_state(path: str, seen: FileState, begun: FileState | None) -> None:
+    now = FileState.of(path)
+    if now is None or now != begun or not seen.fits(now):
+        raise EventFileError(path, "it was changed while it was read. Use files that nobody writes to any more.")
+
+
+def check_unchanged(chunks: Iterable[LogChunk]) -> None:
+    """Raises EventFileError if a local file is not the one any more of which these are parts. A version of a stored one
+    cannot change."""
+    for path, seen in dict.fromkeys((chunk.path, chunk.seen) for chunk in chunks):
+        with unchanged(path, seen):
+            pass
+
+
+@dataclasses.dataclass(frozen=True)
 class LogChunk:
     """A part of a log that one worker reads.
 
@@ -106,7 +161,8 @@ class LogChunk:
     events: the number of its rows if the file states it, else None.
     bytes: its share of the file's size, for progress.
     first_row: the number of rows of the file before it.
-    stored: the version of the file, if the path is a URL.
+    stored: the version of the file, if the path is a URL. seen: a local file when it was found; what is read must still
+        be that.
     span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of the row group, counted from 0;
         bytes of an Avro file, at ends of blocks; bytes of text, where the lines that begin among them are read. None:
         all of it.
@@ -120,6 +176,7 @@ class LogChunk:
     first_row: int = 0
     stored: StoredFile | None = None
     span: tuple[int, int] | None = None
+    seen: FileState | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

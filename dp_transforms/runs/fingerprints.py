@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
-import os
 from collections.abc import Iterable, Mapping
 from typing import BinaryIO, cast
 
@@ -15,7 +14,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.mechanisms.randomness import MIN_KEY_BYTES, derive_key
 from dp_transforms.runs.records import StateError
 from dp_transforms.stores.local_files import mode_for_others, open_regular
-from dp_transforms.stores.remote_files import StoredFile, look_at, open_stored
+from dp_transforms.stores.remote_files import StoredFile, open_stored
 
 _PIECE_BYTES = 1 << 20
 _MAX_KEY_BYTES = 1 << 16
@@ -66,18 +65,12 @@ def input_key(secret: bytes) -> bytes:
     return derive_key(secret, "fingerprint of an input")
 
 
-def _stamp(found: os.stat_result) -> tuple[int, ...]:
-    """What tells that a file was exchanged or written to: device, number, size, and the times of the last change of its
-    content and of its entry. A program can set the first of these times back, but not the second."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
 class InputFingerprint:
     """The files of a log and how they are read, as 64 hex digits: `text`.
 
     The names and the order of the files do not matter, nor where they are; how each is read does, which its ending
-    says. Each file is read once here, and again by the run: `check_unchanged` tells afterwards that nobody wrote to it
-    in between.
+    says. Each file is read once here, and again by the run, which sees to it that nobody writes to it in between
+    (`logs.log_chunk.FileState`).
 
     files: of each its path, and in words how it is read (`logs.ending_of_log`); they are read when `text` is
     asked for first. reading: all options on which it depends what the rows mean. key: `input_key`; None where the noise
@@ -97,7 +90,6 @@ class InputFingerprint:
         self._reading = tuple(reading)
         self._key = key
         self._stored = dict(stored or {})
-        self._seen: dict[str, tuple[int, ...]] = {}
 
     @functools.cached_property
     def text(self) -> str:
@@ -116,25 +108,9 @@ class InputFingerprint:
             with self._open(path) as file:
                 while piece := file.read(_PIECE_BYTES):
                     content.update(piece)
-                if path not in self._stored:
-                    self._seen[path] = _stamp(os.fstat(file.fileno()))
         except OSError as error:
             raise StateError(f"{on_one_line(path)} cannot be read: {error.strerror}. Check the log.") from None
         return content.digest()
 
     def _open(self, path: str) -> BinaryIO:
         return cast(BinaryIO, open_stored(self._stored[path])) if path in self._stored else open_regular(path)
-
-    def check_unchanged(self) -> None:
-        """Raises StateError if a file is not the one that was read here: a part must have one input."""
-        seen: dict[str, tuple[int, ...] | StoredFile] = {**self._seen, **self._stored}
-        for path, before in seen.items():
-            try:
-                found = look_at(path) if path in self._stored else _stamp(os.stat(path))
-            except OSError:
-                found = None
-            if found != before:
-                raise StateError(
-                    f"{on_one_line(path)} was changed while it was replayed; nothing was published. Replay files that"
-                    " nobody writes to any more."
-                )

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from dp_transforms.checks import how_to_install, on_one_line
+from dp_transforms.checks import how_to_install, on_one_line, without_secrets
 
 if TYPE_CHECKING:
     import sqlite3
@@ -37,14 +36,13 @@ def is_database(place: str | os.PathLike[str]) -> bool:
 
 def has_password(url: str) -> bool:
     """Whether the URL itself holds one."""
-    return "***" in shown_url(url)
+    return without_secrets(url) != url
 
 
 def shown_url(url: str) -> str:
     """The URL as an error shows it: without its password, and without its options, which may hold one."""
-    hidden = re.sub(r"//([^:/@?]*):.*@", r"//\1:***@", url, flags=re.DOTALL)
-    plain, _, options = hidden.partition("?")
-    return on_one_line(f"{plain}?***" if "password" in options.lower() else plain)
+    plain, _, options = without_secrets(url).partition("?")
+    return on_one_line(f"{plain}?***" if "***" in options else plain)
 
 
 class NoDriverError(Exception):

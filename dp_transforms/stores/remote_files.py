@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
+from dp_transforms.checks import without_secrets
 from dp_transforms.stores.range_reader import RangeReader
 from dp_transforms.stores.store_clients import (
     AzureClient,
@@ -56,10 +57,6 @@ SCHEMES = {"s3": "bucket", "gs": "bucket", "azfs": "account"}  # what follows ea
 _SCHEMES = ", ".join(f"{known}://" for known in SCHEMES)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SPECIAL = re.compile(r"[*?\[]")
-# What a signed URL carries. In a key it would be an odd name; in an error it would be a leak.
-_SECRET = re.compile(
-    r"[?&](x-(amz|goog)-(signature|credential|security-token)|sig|signature|token|access_token)=", re.I
-)
 # What a client depends on. Another one is made where it has changed.
 _SETTINGS = {
     "s3": (
@@ -99,7 +96,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     if found is None:
         return False
     scheme, rest = found[1].lower(), found[2]
-    if "@" in rest.partition("/")[0] or _SECRET.search(rest):
+    if without_secrets(found[0]) != found[0]:
         raise UrlError(
             f"a URL {scheme}://... holds a password or a signature, which every process of the machine could read."
             " Leave it out of the URL: stores take their credentials from the environment (docs/stores.md)."

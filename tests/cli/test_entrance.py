@@ -9,8 +9,9 @@ import re
 import pytest
 
 from dp_transforms.cli import show, stream_job
+from dp_transforms.errors import reason_of_machine
 from tests.helpers import forked, option_tables, shh_here, shh_process
-from tests.helpers.replay_logs import BUDGET
+from tests.helpers.replay_logs import BUDGET, write_log
 
 STREAM = [
     *("stream", "--folder", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
@@ -115,6 +116,25 @@ def test_a_standard_output_that_is_full_is_named(folder: pathlib.Path, words: li
     assert ended.stderr == "shh: cannot write to standard output: No space left on device.\n"
 
 
+@pytest.mark.parametrize(
+    ("stream", "says"), [("stdout", "shh: warning: cannot write to standard output: "), ("stderr", "")]
+)
+def test_a_report_that_is_published_is_success_whoever_can_be_told(
+    folder: pathlib.Path, stream: str, says: str
+) -> None:
+    """Exit code 1 means that nothing was published: who reads it replays again, and pays again."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    write_log(folder / "log.parquet")
+    words = ("replay", "log.parquet", *BUDGET, "--output", "report.avro")
+    with open("/dev/full", "w") as full:
+        ended = forked.run_python("-m", "dp_transforms.cli.main", *words, cwd=folder, **{stream: full})
+    assert ended.returncode == 0
+    assert (folder / "report.avro").exists()
+    if says:
+        assert ended.stderr.splitlines()[-1].startswith(says)
+
+
 def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,3 +147,29 @@ def test_an_error_that_nobody_expected_shows_its_place_and_not_its_words(
     assert re.match(r"shh: failed with KeyError at cli/\w+\.py:\d+\. This should not happen", ended.stderr)
     assert "cell of the data" not in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_folder_that_was_removed_is_no_fault_of_ours(folder: pathlib.Path) -> None:
+    write_log(folder / "log.csv")
+    program = (
+        "import os; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); from dp_transforms.cli.main import main;"
+        " main()"
+    )
+    for words in (["plan", *BUDGET, "--output", "plan.json"], ["replay", "../log.csv", *BUDGET, "--output", "r.avro"]):
+        ended = forked.run_python("-c", program, *words, cwd=folder)
+        said = "shh: the current folder was removed. Change to one that is there.\n"
+        assert (ended.returncode, ended.stderr) == (1, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_memory"),
+    [
+        ("Traceback\npyarrow.lib.ArrowMemoryError: malloc of size 9 failed\n", True),
+        ("RuntimeError: can't start new thread", True),
+        ("OSError: [Errno 12] Cannot allocate memory", True),
+        ("ValueError: a cell says MemoryError: 1\n", False),
+        ("SystemError: returned NULL without setting an exception", False),  # without a limit on memory
+    ],
+)
+def test_errors_of_memory_are_known_by_their_kind(text: str, is_of_memory: bool) -> None:
+    assert (reason_of_machine(text) is not None) == is_of_memory

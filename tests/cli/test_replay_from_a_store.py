@@ -21,7 +21,6 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.runs.fingerprints import InputFingerprint
-from dp_transforms.runs.records import StateError
 from dp_transforms.stores import remote_files
 from dp_transforms.workers import ProcessPool
 from tests.helpers.crowded_logs import SCHEDULE, replay_request, write_large_piece
@@ -257,19 +256,12 @@ def test_workers_elsewhere_write_beside_the_output(bucket: str) -> None:
 
 
 def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp_path: pathlib.Path) -> None:
-    """So a log may move; and a part ends if it was changed meanwhile."""
+    """So a log may move."""
     write_log(tmp_path / "log.csv")
     url = f"{bucket}/elsewhere.csv"
     remote_files.put_new(url, (tmp_path / "log.csv").read_bytes())
     stored = InputFingerprint([(url, ".csv")], ["user"], stored={url: remote_files.look_at(url)})
     assert stored.text == InputFingerprint([(str(tmp_path / "log.csv"), ".csv")], ["user"]).text
-    stored.check_unchanged()
-    remote_files.put_over(url, b"user,item,timestamp\n")
-    with pytest.raises(StateError, match="was changed while it was replayed; nothing was published"):
-        stored.check_unchanged()
-    remote_files.remove(url)
-    with pytest.raises(StateError, match="was changed while it was replayed"):
-        stored.check_unchanged()
 
 
 # The runner of this machine by its long name: for the command its workers are elsewhere, so drafts are in the store.

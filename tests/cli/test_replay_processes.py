@@ -202,11 +202,11 @@ def test_a_full_disk_fails_the_run_in_one_line(request_of: MakeRequest) -> None:
 
 
 def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
-    request = request_of("report.jsonl", PLANS["looks"]())
     path = tmp_path / "log" / "part-1.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 3 : len(data) // 3 + 200] = bytes(200)
     path.write_bytes(data)
+    request = request_of("report.jsonl", PLANS["looks"]())
     with pytest.raises(LogError, match="it is damaged") as here:
         replayed(request, None)
     with ProcessPool(2, ALL_IN_MEMORY) as pool, pytest.raises(LogError) as there:

@@ -126,7 +126,7 @@ class NightFolder:
             facts = open_part(
                 PLAN, options, stream="events", input_fingerprint=read.text, account=account, check=lambda facts: facts
             )
-            part = ReplayPart(facts, read)
+            part = ReplayPart(facts)
             if facts.how == VerdictKind.DONE:
                 part.tidy()
                 account.finish(facts, facts.state_fingerprint)
@@ -185,7 +185,6 @@ class NightFolder:
             write_state(state, part.begun.ended_before(record.end), cells, sealing_key(SECRET))
             if is_bad:
                 raise LogError("the log is bad.")
-            part.check_log()
             part.publish(draft, state)
 
     def published(self) -> dict[tuple[str, int], set[str]]:

@@ -180,12 +180,13 @@ def test_even_chunks_are_not_cut(tmp_path: pathlib.Path) -> None:
 
 def test_a_damaged_part_is_an_error_that_names_the_row_of_the_file(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(write_log(tmp_path, "null.avro"))
+    content = bytearray(path.read_bytes())
+    span = cut_chunks(find_log_chunks([str(path)], FIELDS), FIELDS, 2)[3].span
+    assert span is not None
+    content[span[1] - 1] ^= 1  # of the sync marker at its end
+    path.write_bytes(content)
     cut = cut_chunks(find_log_chunks([str(path)], FIELDS), FIELDS, 2)
     part = cut[3]
-    assert part.span is not None
-    content = bytearray(path.read_bytes())
-    content[part.span[1] - 1] ^= 1  # of the sync marker at its end
-    path.write_bytes(content)
     read_chunks([*cut[:3], *cut[4:]], FIELDS)
     with pytest.raises(EventFileError, match="damaged after row") as error:
         read_chunks([part], FIELDS)
