@@ -20,11 +20,6 @@ REFUSED = {
         --compare a b --epsilon 2: --compare cannot be used with --epsilon.
         --compare a b --output c: --compare cannot be used with --output.
         --compare a b --from-log c: --compare cannot be used with --from-log.
-        --epsilon-per-query 1 --delta 1e-9 --chart c.svg: --epsilon-per-query cannot be used with --chart.
-        --epsilon-per-query 1 --delta 1e-9 --window 1h: --epsilon-per-query cannot be used with --window.
-        --epsilon-per-query 1 --delta 1e-9 --domain-file d: --epsilon-per-query cannot be used with --domain-file.
-        --epsilon-per-query 1 --delta 1e-9 --from-log c: --epsilon-per-query cannot be used with --from-log.
-        --epsilon-per-query 1: --epsilon-per-query needs --delta.
         --from-log-users same: --from-log-users needs --from-log.
         --user-field who: --user-field needs --from-log.
         --time-unit ms: --time-unit needs --from-log.
@@ -35,7 +30,6 @@ REFUSED = {
         --from-log c --from-log-users other --from-log-share 0.1: --from-log-share needs --from-log-users same.
         --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
         --threshold 5: --threshold needs --mode hits or
-        --accountant game --mode looks: --accountant needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
         --no-known-items --mode kms21: --no-known-items needs --mode looks.
         --counts-for 5 --mode hits: --counts-for needs --mode looks.
