@@ -41,7 +41,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file, report_format
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import is_ascii_only, legend, windows_table
+from dp_transforms.views.report_words import is_ascii_only, legend, windows_table
 
 if TYPE_CHECKING:
     from dp_transforms.cli.ledger_account import LedgerAccount

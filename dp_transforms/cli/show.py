@@ -27,7 +27,7 @@ from dp_transforms.reports import (
     report_files_in,
 )
 from dp_transforms.stores.databases import is_database
-from dp_transforms.views.report_table import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
@@ -190,7 +190,7 @@ def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequenc
     from dp_transforms.views.page import picture
     from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
-    from dp_transforms.views.report_table import shown_text
+    from dp_transforms.views.report_words import shown_text
 
     named = read_titles(options.view.titles) if options.view.titles is not None else {}
     if options.html is not None:

@@ -1,6 +1,6 @@
 """Files of reports: what a run writes and ``shh show`` reads. The ending of a file says its format.
 
-    `records`             header and record as JSON, and the check of every report that is written or read
+    `report_records`      header and record as JSON, and the check of every report that is written or read
     `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata; and the records of a topic
     `parquet`             typed columns, header in the schema metadata
@@ -35,8 +35,8 @@ from dp_transforms.reports.files import (
     write_report_file,
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
-from dp_transforms.reports.records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
+from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_table import ReportTable, read_report_table
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter

@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, checked_report, in_file_order
 from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, sync_folder
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 

@@ -27,7 +27,7 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, report_file_bytes
-from dp_transforms.reports.records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
+from dp_transforms.reports.report_records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
 from dp_transforms.reports.report_writer import (
     Answer,
     NewWindows,

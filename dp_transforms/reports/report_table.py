@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from dp_transforms.checks import shown
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.records import ReportHeader
+from dp_transforms.reports.report_records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
     NewWindows,

@@ -20,7 +20,7 @@ from typing import Any
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports.records import ReportHeader
+from dp_transforms.reports.report_records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
     HeldRun,

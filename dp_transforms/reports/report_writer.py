@@ -20,7 +20,13 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.json_lines import encode_report
-from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order, is_unicode
+from dp_transforms.reports.report_records import (
+    ReportFileError,
+    ReportHeader,
+    checked_report,
+    in_file_order,
+    is_unicode,
+)
 
 _MOST_NAMED = 5
 Name = TypeVar("Name", bound=Hashable)

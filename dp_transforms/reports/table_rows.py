@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from dp_transforms.checks import how_to_install
 from dp_transforms.errors import MissingLibraryError, StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports.records import ReportFileError, ReportHeader, check_report, parse_header
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, check_report, parse_header
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import parse_ended
 from dp_transforms.stores.databases import (

@@ -27,7 +27,7 @@ from dp_transforms.plan.plan_comparison import (
 from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import in_a_sentence, why
-from dp_transforms.views.report_table import counted
+from dp_transforms.views.report_words import counted
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)

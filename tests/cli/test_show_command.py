@@ -16,7 +16,7 @@ from dp_transforms.cli import main as cli
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.reports import decode_report, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.views.report_table import escape_text, label_text, legend
+from dp_transforms.views.report_words import escape_text, label_text, legend
 from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
 from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
