@@ -27,6 +27,7 @@ from dp_transforms.reports.report_writer import (
     Place,
     ReportSink,
     ReportWriter,
+    StreamContents,
     TopicRecord,
     check_same_run,
     key_of,
@@ -88,6 +89,20 @@ class ReportTopic(ReportSink):
         reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *CONSUMER, "transactional.id"}
         object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
 
+    @property
+    def name(self) -> str:
+        return f"the topic {self.topic!r}"
+
+    @property
+    def address(self) -> str:
+        return f"kafka://{self.bootstrap_servers}/{self.topic}"
+
+    def show_command(self, run_id: str) -> None:
+        return None
+
+    def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
+        return (None, [], None) if is_fresh else self.read(run_id)
+
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it, and shuts out its earlier writers. Raises StreamError."""
         header.to_json()
@@ -99,7 +114,7 @@ class ReportTopic(ReportSink):
             run = TopicRun(header.run_id, header.stream)
             partitions = self._read(run.take, to_last_record=True)
         if run.held.header is not None:
-            check_same_run(f"the topic {self.topic!r}", run.held.header, header)
+            check_same_run(self.name, run.held.header, header)
         place = TopicPlace(producer, self, header, run.held, _partition(header, partitions, run.partition))
         if run.held.header is None:
             with place.errors():
@@ -156,7 +171,7 @@ class ReportTopic(ReportSink):
         found = client.list_topics(self.topic, timeout=seconds).topics[self.topic]
         if found.error is not None or not found.partitions:
             raise StreamError(
-                f"the topic {self.topic!r} cannot be used ({error_name(found.error)}). Create it first, with the"
+                f"{self.name} cannot be used ({error_name(found.error)}). Create it first, with the"
                 " replication and the retention that the reports should have."
             )
         return len(found.partitions)
@@ -176,7 +191,7 @@ class TopicPlace(Place):
     """Collects records in a transaction; nobody reads them before `commit`. held: all that is committed of the run."""
 
     def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: HeldRun, partition: int) -> None:
-        self.name = f"the topic {sink.topic!r}"
+        self.name = sink.name
         self.producer = producer
         self._sink = sink
         self._run_id = header.run_id

@@ -37,7 +37,7 @@ def lines_of_check(
 def test_the_command_believes_producers_only_where_it_was_told_to(
     words: list[str], only: bool, tmp_path: pathlib.Path
 ) -> None:
-    given = ["--kafka", "b:1", "--topic", "clicks", "--output", str(tmp_path / "reports"), *words]
+    given = ["--input", "kafka://b:1/clicks", "--output", str(tmp_path / "reports"), *words]
     given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
     words = [*given, "--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
     options = fill(StreamOptions, command.make_context("stream", words, obj=[]).params)

@@ -13,7 +13,7 @@ from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET
 
 STREAM = [
-    *("stream", "--folder", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
+    *("stream", "--input", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
     *BUDGET,
 ]
 UNREADABLE = [
@@ -28,6 +28,7 @@ UNREADABLE = [
     ["replay", "log.csv", *BUDGET],
     ["simulate", "--events", "0", "--output", "log.csv"],
     ["stream", "--engine", "spark"],
+    ["stream", *BUDGET],
 ]
 REFUSED = [
     ["plan", *BUDGET, "--hits-per-user", "0"],
@@ -37,8 +38,7 @@ REFUSED = [
     ["replay", "missing.csv", *BUDGET, "--output", "report.avro"],
     ["replay", "taken", *BUDGET, "--output", "report.avro", "--run-id", "r", "--noise-key-file", "k"],
     ["simulate", "--output", "log.txt"],
-    ["stream", *BUDGET],
-    [*STREAM, "--topic", "t"],
+    [*STREAM, "--kafka-config", "c"],
 ]
 
 

@@ -117,7 +117,7 @@ def test_a_picture_holds_them_as_text() -> None:
 IN_PROCESS = ("--engine", "in-process", "--clock", "event", "--idle-timeout", "1s")
 COMMANDS = {
     "replay": ["replay", "logs", *BUDGET, "--output", "report.jsonl"],
-    "stream": ["stream", "--folder", "logs", *BUDGET, *IN_PROCESS, "--output", "reports"],
+    "stream": ["stream", "--input", "logs", *BUDGET, *IN_PROCESS, "--output", "reports"],
 }
 
 

@@ -118,7 +118,7 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(folder: 
 def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
     below = shh("replay", "log.parquet", *IN_LOOKS, "--counts-for", -1, "--output", "r.avro", cwd=folder)
     assert "--counts-for must be" in below.stderr
-    words = ["--folder", ".", "--noise-key-file", key_file(folder), "--output", "reports", "--engine", "in-process"]
+    words = ["--input", ".", "--noise-key-file", key_file(folder), "--output", "reports", "--engine", "in-process"]
     assert "--counts-for cannot be used with a stream" in error_line(
         shh("stream", *words, *IN_LOOKS, "--counts-for", 3, cwd=folder)
     )
@@ -141,7 +141,7 @@ def test_rounds_are_for_replays_of_a_whole_run(folder: pathlib.Path) -> None:
     given = ("--plan", "plan.json", "--noise-key-file", key_file(folder))
     replay = shh("replay", "log.parquet", *given, "--state", "s", "--output", "r.avro", cwd=folder)
     assert "--state cannot be used with a plan that has --rounds" in replay.stderr
-    stream = shh("stream", "--folder", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
+    stream = shh("stream", "--input", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--rounds cannot be used with a stream" in stream.stderr
     assert "--plan has rounds of looks" in shh("audit", "--plan", "plan.json", cwd=folder).stderr
 

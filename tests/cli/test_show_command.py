@@ -305,7 +305,7 @@ def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path, ca
     (tmp_path / "empty").mkdir()
     folder = stream_folder(tmp_path)
     next(folder.glob("2017*")).write_text("{}\n")
-    for path, said in ((tmp_path / "empty", "holds no reports of a stream"), (folder, "cannot be used")):
+    for path, said in ((tmp_path / "empty", "has no such run of a stream"), (folder, "cannot be used")):
         with pytest.raises(SystemExit) as leaving:
             cli.main(["show", str(path)])
         assert leaving.value.code == 1
