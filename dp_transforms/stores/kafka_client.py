@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import types
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -87,15 +88,17 @@ def client_settings(
     config: Mapping[str, str],
     config_file: str | None,
     own: Mapping[str, object],
+    defaults: Mapping[str, object] = types.MappingProxyType({}),
 ) -> dict[str, object]:
-    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win."""
+    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win, and
+    ``defaults`` give way."""
     from_file = read_client_config_file(config_file) if config_file is not None else {}
     reserved = sorted(set(from_file) & set(own))
     if reserved and config_file is not None:
         raise StreamError(
             f"{on_one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
         )
-    return {**from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
+    return {**defaults, **from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
 
 
 def silent_logger() -> logging.Logger:

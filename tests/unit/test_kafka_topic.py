@@ -222,10 +222,12 @@ def noting(calls: Calls, kind: Any) -> Callable[..., Any]:
     return make
 
 
-def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """The group of the file, which the rights of a user may name, and not the one that the library requires."""
     calls: Calls = []
     monkeypatch.setattr(confluent_kafka, "Consumer", noting(calls, confluent_kafka.Consumer))
-    topic = KafkaTopic("127.0.0.1:1", "t", FIELDS, client_config={"retries": "3", "group.id": "mine"})
+    (tmp_path / "client.properties").write_text("retries=3\ngroup.id=mine\n")
+    topic = KafkaTopic("127.0.0.1:1", "t", FIELDS, client_config_file=str(tmp_path / "client.properties"))
 
     def note(error: object) -> None: ...
 

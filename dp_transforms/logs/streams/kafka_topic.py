@@ -35,8 +35,12 @@ _OWN_SETTINGS: dict[str, object] = {
     "allow.auto.create.topics": False,
     "check.crcs": True,
 }
+_DEFAULT_SETTINGS: dict[str, object] = {
+    "group.id": "shifting-heavy-hitters",  # the library requires one, although nothing is ever stored for it
+    "queued.max.messages.kbytes": "16384",  # per partition; the client's default is four times as much
+    "reconnect.backoff.max.ms": "2000",
+}
 _RESERVED = (*_OWN_SETTINGS, "bootstrap.servers", "metadata.broker.list", "client.rack", "debug", "log_level")
-_PREFETCHED_KILOBYTES = "16384"  # per partition; the client's default is four times as much
 _ASK_SECONDS = 8.0
 _MAX_SCHEMA_BYTES = 1 << 20
 
@@ -200,16 +204,7 @@ class KafkaTopic:
         """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         settings = kafka_client.client_settings(
-            self.bootstrap_servers,
-            {
-                # The library requires a group, although nothing is ever stored for it.
-                "group.id": "shifting-heavy-hitters",
-                "queued.max.messages.kbytes": _PREFETCHED_KILOBYTES,
-                "reconnect.backoff.max.ms": "2000",
-                **self.client_config,
-            },
-            self.client_config_file,
-            _OWN_SETTINGS,
+            self.bootstrap_servers, self.client_config, self.client_config_file, _OWN_SETTINGS, _DEFAULT_SETTINGS
         )
         try:
             return confluent_kafka.Consumer({**settings, **callbacks}, logger=kafka_client.silent_logger())
