@@ -45,7 +45,6 @@ from dp_transforms.reports.topic_records import (
     run_id_of,
 )
 from dp_transforms.stores.kafka_client import (
-    check_client_config,
     client_settings,
     error_name,
     import_confluent_kafka,
@@ -70,14 +69,12 @@ class ReportTopic(ReportSink):
 
     bootstrap_servers: host:port, several with commas.
     record_format: ``json`` or ``avro``. A run may change it when it goes on.
-    client_config: settings of librdkafka, such as security.protocol. They travel in the job graph: no passwords.
-    client_config_file: further settings, one NAME=VALUE a line, in a file that every worker has at this path.
+    client_config_file: settings of librdkafka, one NAME=VALUE a line, in a file that every worker has at this path.
     """
 
     bootstrap_servers: str
     topic: str
     record_format: str = "json"
-    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
     client_config_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -86,8 +83,6 @@ class ReportTopic(ReportSink):
                 raise ValueError(f"{name} of a report topic must be text that is not empty.")
         if self.record_format not in RECORD_FORMATS:
             raise ValueError(f"record_format must be one of {', '.join(RECORD_FORMATS)}, got {self.record_format!r}.")
-        reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *CONSUMER, "transactional.id"}
-        object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
 
     @property
     def name(self) -> str:
@@ -178,9 +173,7 @@ class ReportTopic(ReportSink):
 
     def _client(self, name: str, own: Mapping[str, object]) -> Any:
         kafka = import_confluent_kafka()
-        settings = client_settings(
-            self.bootstrap_servers, self.client_config, self.client_config_file, {**_SHARED, **own}
-        )
+        settings = client_settings(self.bootstrap_servers, self.client_config_file, {**_SHARED, **own})
         try:
             return operator.attrgetter(name)(kafka)(settings, logger=silent_logger())
         except (kafka.KafkaException, ValueError, TypeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dp_transforms.checks import how_to_install, on_one_line
@@ -47,16 +47,6 @@ def import_confluent_kafka() -> Any:
     return confluent_kafka
 
 
-def check_client_config(config: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
-    """A copy. Raises ValueError unless it maps texts to texts, and for settings in ``reserved``."""
-    if not all(isinstance(key, str) and isinstance(value, str) for key, value in config.items()):
-        raise ValueError("Kafka client settings must be texts by name, such as {'security.protocol': 'SASL_SSL'}.")
-    taken = sorted(set(config) & set(reserved))
-    if taken:
-        raise ValueError(f"the Kafka client settings {', '.join(taken)} are set by the command. Leave them out.")
-    return dict(config)
-
-
 def read_client_config_file(path: str) -> dict[str, str]:
     """Settings from a properties file: ``key=value`` by line, ``#`` and ``!`` begin comments.
 
@@ -85,7 +75,6 @@ def read_client_config_file(path: str) -> dict[str, str]:
 
 def client_settings(
     bootstrap_servers: str,
-    config: Mapping[str, str],
     config_file: str | None,
     own: Mapping[str, object],
     defaults: Mapping[str, object] = types.MappingProxyType({}),
@@ -98,7 +87,7 @@ def client_settings(
         raise StreamError(
             f"{on_one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
         )
-    return {**defaults, **from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
+    return {**defaults, **from_file, "bootstrap.servers": bootstrap_servers, **own}
 
 
 def silent_logger() -> logging.Logger:

@@ -224,10 +224,6 @@ def test_the_rule_on_a_run_in_memory() -> None:
         (lambda: ReportTopic("", "reports"), "bootstrap_servers of a report topic must be text"),
         (lambda: ReportTopic("b:1", 7), "topic of a report topic must be text"),
         (lambda: ReportTopic("b:1", "reports", "xml"), "json, avro, got 'xml'"),
-        *(
-            (lambda name=name: ReportTopic("b:1", "reports", client_config={name: "x"}), name)
-            for name in ("transactional.id", "isolation.level", "acks", "bootstrap.servers")
-        ),
     ],
 )
 def test_a_sink_says_what_is_wrong_with_it(made: Callable[[], Any], said: str) -> None:
