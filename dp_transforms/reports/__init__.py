@@ -42,6 +42,7 @@ from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter
 from dp_transforms.reports.sinks import read_run, sink_of
+from dp_transforms.stores.kafka_client import is_topic
 
 __all__ = [
     "HEADER_KEY",
@@ -55,6 +56,7 @@ __all__ = [
     "ReportWriter",
     "decode_report",
     "encode_report",
+    "is_topic",
     "read_report",
     "read_report_file",
     "read_report_files",

@@ -10,11 +10,17 @@ from typing import NamedTuple, Protocol
 
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_files, report_files_in, report_format
-from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports import (
+    ReportFileError,
+    ReportFolder,
+    ReportHeader,
+    is_topic,
+    read_report_files,
+    report_files_in,
+    report_format,
+    sink_of,
+)
 from dp_transforms.reports.report_writer import ReportFollower
-from dp_transforms.reports.sinks import sink_of
-from dp_transforms.stores.kafka_client import is_topic
 
 
 class Found(NamedTuple):
