@@ -43,7 +43,7 @@ from tests.helpers.sinks import (
     new_database,
     report,
     rows_of,
-    sink_of,
+    sink_of_kind,
     write_all,
 )
 
@@ -61,7 +61,7 @@ def server() -> Iterator[str]:
 def table(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
     """In an empty database."""
     kind: str = request.param
-    with sink_of(kind, tmp_path, request.getfixturevalue("server") if kind == "postgresql" else "") as made:
+    with sink_of_kind(kind, tmp_path, request.getfixturevalue("server") if kind == "postgresql" else "") as made:
         yield made
 
 
@@ -352,7 +352,7 @@ class TestOnPostgresql:
 
     @pytest.fixture
     def table(self, server: str, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
-        with sink_of("postgresql", tmp_path, server) as made:
+        with sink_of_kind("postgresql", tmp_path, server) as made:
             yield made
 
     def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(
