@@ -22,6 +22,7 @@ from tests.helpers.submitted_jobs import (
 KEY = ["--noise-key-file", "noise.key"]
 LOG = ["--log", "clicks", "--plan", "plan.json", "--output", "report.avro"]
 FOLDER = ["--input", "clicks", "--plan", "plan.json", "--output", "reports"]
+TOPICS = ["--input", "kafka://b:9/t", "--output", "kafka://b:9/r", "--plan", "plan.json"]
 ELSEWHERE = ["--runner=PortableRunner", "--job_endpoint=localhost:9"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 CLOUD = ["--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
@@ -99,6 +100,7 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (STREAM, [*FOLDER[:-1], "kafka://localhost/t"], "must be kafka://HOST:PORT/TOPIC"),
         (STREAM, [*FOLDER[:-1], "sqlite:///r.db"], "no other machine has"),
         (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --input"),
+        (STREAM, [*TOPICS, *SECRET, *DATAFLOW, "--dead-letter", "gs://b/bad"], "--noise-key-secret, not --dead-letter"),
         (STREAM, [*FOLDER, "--update"], "belong together"),
     ],
 )
