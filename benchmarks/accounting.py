@@ -8,13 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charging_bounds import RenyiAccountant, static_adversary_epsilon
-from benchmarks.report import Figure, show_figures, show_table, write_results
-from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
-from dp_transforms.accounting.target_charging import (
+from benchmarks.charging_bounds import (
     ClosedFormAccountant,
     ExactTailAccountant,
+    RenyiAccountant,
+    static_adversary_epsilon,
+)
+from benchmarks.report import Figure, show_figures, show_table, write_results
+from dp_transforms.accounting.charging_game import (
+    GameAccountant,
     between_probability,
+    charging_game_deltas,
     not_prior_probability,
 )
 from dp_transforms.plan.plan import Plan

@@ -1,4 +1,16 @@
-"""Bounds on target charging to compare the game with: Renyi charges from above, a fixed adversary from below."""
+"""Bounds on target charging to compare the game with: from above the closed form and the exact tail, which count calls,
+and Renyi charges; from below a fixed adversary.
+
+Guarantee of each accountant: a data holder called any number of times, each call epsilon_per_query-DP with a
+q-target for one user, and an exclusion after `hits` results in the target, is (epsilon, delta)-DP for that user. None
+is below the game.
+
+Those that count calls: let Y be the number of draws from K_R (docs/guarantee.md, "Reduction to a walk") before the
+exclusion. It is dominated by the number of Bernoulli(q) draws until `hits` successes. So for any whole r, except with
+probability ``Pr[Binomial(r, q) <= hits - 1]``, the interaction is one of at most r calls, and delta is at most that
+tail plus the delta of r adaptive eps-DP calls. [CL23] Theorem B.4 in the form of its own Lemma A.4; what is misprinted
+there: docs/guarantee.md, "Errata of the papers".
+"""
 
 from __future__ import annotations
 
@@ -7,6 +19,7 @@ import functools
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from dp_transforms.accounting.charging_game import check_target
 from dp_transforms.accounting.composition import (
@@ -14,6 +27,7 @@ from dp_transforms.accounting.composition import (
     advanced_composition_epsilon,
     check_delta,
     check_epsilon,
+    optimal_composition_delta,
     smallest_safe_argument,
 )
 from dp_transforms.accounting.mixed_charging import (
@@ -23,12 +37,107 @@ from dp_transforms.accounting.mixed_charging import (
     target_charge,
 )
 from dp_transforms.checks import check_whole, is_number
+from dp_transforms.mechanisms.discrete_laplace_law import smallest_whole
 
+_CUTS = 2000  # values of r tried by the closed form; each of them is a valid bound
 _ORDERS = 400  # tried if the caller names none; dense at both ends: within one part in 10^4 of the best order
 
 
 @dataclasses.dataclass(frozen=True)
-class RenyiAccountant:
+class _CountedCalls:
+    """The numbers that these bounds take, as `GameAccountant` does."""
+
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
+
+    def __post_init__(self) -> None:
+        check_target(self.epsilon_per_query, self.target_probability)
+        check_whole("hits", self.hits, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactTailAccountant(_CountedCalls):
+    """Guarantee: the interaction, with an exclusion after `hits` hits, is (epsilon, delta(epsilon))-DP for one user.
+
+    Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user. Unit of
+    privacy: one user with all of its events. An `Accountant`: the exact probability of more than r calls, plus the
+    optimal composition of r calls, at the best r. Never below `GameAccountant`, never above `ClosedFormAccountant`.
+    """
+
+    def delta(self, epsilon: float) -> float:
+        return self.delta_and_calls(epsilon)[0]
+
+    def epsilon(self, delta: float) -> float:
+        closed_form = ClosedFormAccountant(self.epsilon_per_query, self.target_probability, self.hits)
+        guess = 0.6 * closed_form.epsilon(delta)
+        return smallest_safe_argument(self.delta, delta, guess=guess, lowest=0.0, highest=math.inf)
+
+    def delta_and_calls(self, epsilon: float) -> tuple[float, int]:
+        """The smallest, over r, of ``Pr[more than r calls] + optimal composition of r calls``, and this r."""
+        check_epsilon(epsilon)
+        hits = self.hits
+
+        def tail(calls: int) -> float:
+            return float(calls_exceed_probability(np.array([calls]), hits, self.target_probability)[0])
+
+        def composed(calls: int) -> float:
+            return optimal_composition_delta(self.epsilon_per_query, calls, epsilon)
+
+        # The first term falls with r and the second one rises. Find where they cross, then look both ways for as long
+        # as the larger term alone does not already exceed the best sum.
+        cross = smallest_whole(lambda calls: tail(calls) <= composed(calls), hits - 1, 2 * hits)
+        best, best_calls = 1.0, cross
+        for step, at, larger_term in ((1, cross, composed), (-1, cross - 1, tail)):
+            while at >= 0 and larger_term(at) < best:
+                total = tail(at) + composed(at)
+                if total < best:
+                    best, best_calls = total, at
+                at += step
+        return best, best_calls
+
+
+@dataclasses.dataclass(frozen=True)
+class ClosedFormAccountant(_CountedCalls):
+    """Guarantee: as `ExactTailAccountant`, by the theorem as [CL23] prove it: B.4 with the composition of Lemma A.4.
+
+    delta and epsilon each search their own grid of r, so they are inverse to about one part in 1000;
+    each of them holds.
+    """
+
+    def delta(self, epsilon: float) -> float:
+        """The smallest, over r, of the Chernoff tail of more than r calls plus basic or advanced composition of r."""
+        check_epsilon(epsilon)
+        epsilon_per_query, target_probability, hits = self.epsilon_per_query, self.target_probability, self.hits
+        least = hits / target_probability
+        # Advanced composition says nothing if r eps^2 / 2 >= epsilon, and basic composition nothing if r eps > epsilon.
+        most = max(2 * epsilon / epsilon_per_query**2, epsilon / epsilon_per_query)
+        if most <= least:
+            return 1.0
+        calls = np.geomspace(least, most, _CUTS)
+        drift = calls * epsilon_per_query**2 / 2
+        exponent = np.maximum(epsilon - drift, 0.0) ** 2 / (2 * calls * epsilon_per_query**2)
+        composed = np.where(calls * epsilon_per_query <= epsilon, 0.0, np.exp(-exponent))
+        return float(min(1.0, np.min(chernoff_tail(calls, hits, target_probability) + composed) * (1 + ROUNDING)))
+
+    def epsilon(self, delta: float) -> float:
+        """[CL23] Theorem B.4 with the composition of its Lemma A.4, at the best alpha; ``r = (1 + alpha) hits / q``."""
+        check_delta(delta)
+        epsilon_per_query, target_probability, hits = self.epsilon_per_query, self.target_probability, self.hits
+        # The smallest alpha with exp(-alpha^2 hits / (2 (1 + alpha))) <= delta; the best one leaves a little for the
+        # rest.
+        log_term = math.log(1 / delta) / hits
+        alpha = log_term + math.sqrt(log_term**2 + 2 * log_term)
+        least = (1 + alpha) * hits / target_probability
+        calls = np.geomspace(least, 2 * least, _CUTS)
+        left = delta - chernoff_tail(calls, hits, target_probability) * (1 + ROUNDING)
+        calls, left = calls[left > 0], left[left > 0]
+        advanced = calls * epsilon_per_query**2 / 2 + epsilon_per_query * np.sqrt(2 * calls * np.log(1 / left))
+        return float(np.min(np.minimum(calls * epsilon_per_query, advanced)) * (1 + ROUNDING))
+
+
+@dataclasses.dataclass(frozen=True)
+class RenyiAccountant(_CountedCalls):
     """Guarantee: the interaction, with an exclusion after `hits` hits, is (epsilon, delta(epsilon))-DP for one user.
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user. Unit of
@@ -38,14 +147,10 @@ class RenyiAccountant:
     Conversion: dp_accounting, i.e. Canonne, Kamath, Steinke (2020), Proposition 12. Proof: `accounting.mixed_charging`.
     """
 
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
     orders: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        check_whole("hits", self.hits, 1)
+        super().__post_init__()
         if not isinstance(self.orders, tuple) or not all(is_number(o) and 1 < o < math.inf for o in self.orders):
             raise ValueError(f"orders must be a tuple of finite numbers > 1, or () for a grid, got {self.orders!r}.")
 
@@ -107,3 +212,24 @@ def static_adversary_epsilon(epsilon_per_query: float, target_probability: float
         lowest=0.0,
         highest=math.inf,
     )
+
+
+def calls_exceed_probability(
+    calls: npt.NDArray[np.int64], hits: int, target_probability: float
+) -> npt.NDArray[np.float64]:
+    """``Pr[Binomial(calls, q) <= hits - 1]``: fewer than `hits` hits in these calls. calls: int64[n], each >= 0."""
+    from scipy.special import betainc  # heavy
+
+    successes_missing = np.maximum(calls - hits + 1, 1)
+    tail = betainc(successes_missing.astype(np.float64), float(hits), 1 - target_probability)
+    return np.where(calls < hits, 1.0, np.minimum(1.0, tail * (1 + ROUNDING)))
+
+
+def chernoff_tail(calls: npt.NDArray[np.float64], hits: int, target_probability: float) -> npt.NDArray[np.float64]:
+    """Bound on ``Pr[more than floor(r) calls]``, for r = calls, any real numbers.
+
+    ``exp(-alpha^2 hits / (2 (1 + alpha)))`` with ``1 + alpha = r q / hits``: [CL23] Theorem B.4, and docs/guarantee.md,
+    "Errata of the papers" for the floor.
+    """
+    alpha = np.maximum(calls * target_probability / hits - 1, 0.0)
+    return np.asarray(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))))

@@ -24,17 +24,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta
-from benchmarks.report import Figure, show_figures, show_table, write_results
-from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import Accountant, OptimalComposition, smallest_safe_argument
-from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
-from dp_transforms.accounting.target_charging import (
+from benchmarks.charging_bounds import (
     ClosedFormAccountant,
     ExactTailAccountant,
-    between_probability,
-    not_prior_probability,
+    RenyiAccountant,
+    static_adversary_delta,
 )
+from benchmarks.report import Figure, show_figures, show_table, write_results
+from dp_transforms.accounting.charging_game import GameAccountant, between_probability, not_prior_probability
+from dp_transforms.accounting.composition import Accountant, OptimalComposition, smallest_safe_argument
+from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
 from dp_transforms.views.line_plot import line_plot_svg
 

@@ -206,7 +206,14 @@ def load(engines: Engines, topic: str, steps: Sequence[tuple[int, int]]) -> Load
 def _stream_command(engines: Engines, topic: str, reports: str, start: int, end: int) -> list[str]:
     return [
         *(sys.executable, "-m", "dp_transforms.cli.main", "stream"),
-        *("--kafka", engines.kafka.bootstrap, "--topic", topic, "--time-unit", "ms", "--output-topic", reports),
+        *(
+            "--input",
+            f"kafka://{engines.kafka.bootstrap}/{topic}",
+            "--time-unit",
+            "ms",
+            "--output",
+            f"kafka://{engines.kafka.bootstrap}/{reports}",
+        ),
         *("--start", _utc(start), "--end", _utc(end), "--window", f"{_WINDOW_SECONDS}s", *_BUDGET),
         *("--allowed-lateness", f"{_LATENESS_SECONDS}s", "--out-of-order", "0s"),
         *("--noise-key-file", str(engines.folder / "noise.key"), "--run-id", uuid.uuid4().hex),

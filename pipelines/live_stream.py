@@ -1,6 +1,6 @@
 """One live stream, one Beam job, a private report of each window as it closes: to be submitted to any runner.
 
-    python pipelines/live_stream.py --kafka b:9092 --topic clicks --plan plan.json --noise-key-file noise.key \
+    python pipelines/live_stream.py --input kafka://b:9092/clicks --plan plan.json --noise-key-file noise.key \
         --output reports --runner=FlinkRunner --flink_master=jobs.internal:8081
 
 Options with a hyphen are those of ``shh stream``, all others are Beam's, such as ``--runner`` (runners has a page for
@@ -25,7 +25,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineState
 
-from dp_transforms import KafkaTopic, LogFolder, MonitorStream, ReportFolder, ReportHeader, ReportTopic, StreamClock
+from dp_transforms import KafkaTopic, LogFolder, MonitorStream, ReportHeader, StreamClock
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.cli.job_words import fields_of, job_parser, noise_key_of, parse_words
@@ -37,22 +37,22 @@ from dp_transforms.engines.submitted import DATAFLOW, can_loop, recovers, submit
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs.streams.kafka_topic import check_clock, check_topic
 from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.reports import ReportSink, sink_of
+from dp_transforms.stores.databases import is_database
+from dp_transforms.stores.kafka_client import TOPIC, have_same_servers, is_topic, topic_of
 
-_PATHS = ("folder", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
+_PATHS = ("input", "output", "dead_letter", "stop_file", "noise_key_file", "kafka_config")
 _FROM_STATE = ("--savepoint_path", "--update")  # Flink's, Dataflow's
 
 
 def parser() -> argparse.ArgumentParser:
     """Ours; `shh plan` makes the plan."""
     made = job_parser("One live stream, one Beam job, a private report of each window.")
-    source = made.add_mutually_exclusive_group(required=True)
-    source.add_argument("--kafka", help="host:port of the brokers, with --topic")
-    source.add_argument("--folder", help="a folder that finished log files are moved into, which all workers see")
-    made.add_argument("--topic", help="its records are JSON, and the broker sets their times (LogAppendTime)")
+    made.add_argument(
+        "--input", required=True, help=f"{TOPIC} of JSON with times by the broker; or a folder of finished files"
+    )
+    made.add_argument("--output", required=True, help=f"{TOPIC}, or a new folder that all workers see")
     made.add_argument("--kafka-config", help="settings of librdkafka: a file that every worker has at this path")
-    sink = made.add_mutually_exclusive_group(required=True)
-    sink.add_argument("--output", help="a new folder for the reports, which all workers see")
-    sink.add_argument("--output-topic", help="a topic of --kafka for the reports")
     made.add_argument("--run-id", help=f"the run to resume from its state, with {' or '.join(_FROM_STATE)}")
     made.add_argument("--dead-letter", help="a folder for lists of the rows that cannot be read")
     made.add_argument("--clock", choices=("arrival", "event"), default="arrival", help="event: to replay history")
@@ -76,7 +76,7 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace) -> None:
         confirm=recovers(options),
         stop_file=ours.stop_file,
     )
-    write = WriteReportStream(sink_of(ours), ReportHeader.of_plan(plan, ours.run_id, ours.stream))
+    write = WriteReportStream(output_of(ours), ReportHeader.of_plan(plan, ours.run_id, ours.stream))
     _ = (reports, ended) | "WriteReportStream" >> write
     if ours.dead_letter is not None:
         _ = rejected | "WriteRejected" >> WriteRejectedFolder(ours.dead_letter)
@@ -86,19 +86,19 @@ def source_of(ours: argparse.Namespace) -> tuple[KafkaTopic | LogFolder, StreamC
     """Asks the broker who sets the times of records. Raises ValueError and StreamError."""
     clock, fields = StreamClock(ours.clock), fields_of(ours)
     check_clock(clock, tell)
-    if ours.folder is not None:
-        folder = LogFolder(ours.folder, fields)
+    if not is_topic(ours.input):
+        folder = LogFolder(ours.input, fields)
         return folder, StreamClock(ours.clock, shown_within_seconds=folder.settle_seconds)
     config, by_broker = ours.kafka_config, ours.clock == "arrival"
-    topic = KafkaTopic(ours.kafka, ours.topic, fields, client_config_file=config, append_times_only=by_broker)
+    topic = KafkaTopic(*topic_of(ours.input), fields, client_config_file=config, append_times_only=by_broker)
     check_topic(topic, clock, tell)
     return topic, clock
 
 
-def sink_of(ours: argparse.Namespace) -> ReportFolder | ReportTopic:
-    if ours.output is not None:
-        return ReportFolder(ours.output)
-    return ReportTopic(ours.kafka, ours.output_topic, client_config_file=ours.kafka_config)
+def output_of(ours: argparse.Namespace) -> ReportSink:
+    """Settings such as passwords go only to the servers that they were given for. Raises ValueError."""
+    is_for_others = is_topic(ours.input) and not have_same_servers(ours.input, ours.output)
+    return sink_of(ours.output, client_config_file=None if is_for_others else ours.kafka_config)
 
 
 def check_run_id(ours: argparse.Namespace, beam_words: Sequence[str]) -> None:
@@ -106,21 +106,22 @@ def check_run_id(ours: argparse.Namespace, beam_words: Sequence[str]) -> None:
     resumes = any(word.partition("=")[0] in _FROM_STATE for word in beam_words)
     if resumes != (ours.run_id is not None):
         raise UserError(f"--run-id and {' or '.join(_FROM_STATE)} belong together: a new run draws a name of its own.")
-    if not resumes and ours.output is not None and os.path.isdir(ours.output) and os.listdir(ours.output):
+    if not resumes and os.path.isdir(ours.output) and os.listdir(ours.output):
         raise UserError(f"--output {ours.output} holds files. Name a new or an empty folder.")
     ours.run_id = ours.run_id or fresh_run_id()
 
 
 def check_paths(ours: argparse.Namespace, options: PipelineOptions) -> None:
-    """What workers must share, by names that do not depend on their current folder. Raises UserError."""
-    if (ours.kafka is None) != (ours.topic is None) or (ours.output_topic is not None and ours.kafka is None):
-        raise UserError("--kafka and --topic belong together, and --output-topic is a topic of --kafka.")
-    paths = [name for name in _PATHS if getattr(ours, name) is not None]
+    """What workers must share, by names that do not depend on their current folder. Raises UserError and
+    ValueError."""
+    given = {name: path for name in _PATHS if (path := getattr(ours, name)) is not None}
+    paths = [name for name, path in given.items() if not is_topic(path) and not is_database(path)]
     if paths and options.view_as(StandardOptions).runner == DATAFLOW:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in paths)
         raise UserError(f"workers of Dataflow share no disk: give topics and --noise-key-secret, not {flags}.")
     for name in paths:
         setattr(ours, name, os.path.abspath(getattr(ours, name)))
+    output_of(ours).check_can_be_written(is_local=False)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -136,7 +137,7 @@ def run(arguments: Sequence[str]) -> None:
         sys.exit(f"live_stream: {error}")
     tell(f"Run {ours.run_id}. To resume it, keep this name, the noise key and what the runner has stored.")
     result = pipeline.run()
-    reports = sink_of(ours).follow(ours.run_id)
+    reports = output_of(ours).follow(ours.run_id)
     while not PipelineState.is_terminal(result.state):
         if reports.read_new().ended is not None:
             result.cancel()  # some runners never end a job by themselves

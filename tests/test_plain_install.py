@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MOST_REQUIREMENTS = 8
 RANGE = ("--window", "1h", "--epsilon", "2", "--delta", "1e-9", "--start", "2026-01-01", "--end", "2026-01-03")
-TOPIC = ("--kafka", "localhost:9092", "--topic", "clicks")
+TOPIC = ("--input", "kafka://localhost:9092/clicks")
 # Who looks for packages in folders does not find those that the file beside this one names.
 BLOCKER = """
 import pathlib, sys

@@ -7,15 +7,15 @@ Noise and accountants:
 
 - `composition`: `Accountant`, the interface of all objects that know a price: delta(epsilon) and epsilon(delta); basic,
   advanced and optimal composition, and the solver.
-- `charging_game`: the game accountant of target charging, tight, the default; with or without a participation cap.
-- `target_charging`: the closed form and the exact tail to compare it with, and what is charged in each mode.
+- `charging_game`: the game accountant of target charging, tight, with or without a participation cap; and what is
+  charged in each mode.
 - `kms21_accountant`: the explicit constants of [KMS21]: the noise of mode `kms21` for a budget, and its price.
 - `mixed_charging`: target charging with calls of different epsilon and q, chosen as one goes: the flat Renyi charge of
   a hit, and the conversion by dp_accounting. For who calls the papers' mechanisms by hand: no plan needs it.
 
 From a budget to the noise:
 
-- `release_modes`: what each mode needs, with its accountants: one object for each mode; the noise of one count.
+- `release_modes`: what each mode needs, with its accountant: one object for each mode; the noise of one count.
 - `calibration`: the noise, the threshold and the shares of delta for a budget.
 - `activity`: the usual looks of a plan from a histogram of users' activity, and what that costs.
 - `purse`: a package; looks and hits paid from one purse, at one Renyi order. For mode `looks`. What a look costs is in

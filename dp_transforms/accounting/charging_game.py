@@ -1,4 +1,4 @@
-"""The game accountant: the tight privacy cost of target charging, and the default.
+"""The game accountant: the tight privacy cost of target charging; and what is charged in each mode.
 
 Guarantee: let a data holder be called any number of times, adaptively, each call epsilon_per_query-DP with a q-target
 for one user, and let the user be excluded after `hits` results in the target. Then the whole interaction is
@@ -39,6 +39,7 @@ from dp_transforms.accounting.composition import (
     smallest_safe_argument,
 )
 from dp_transforms.checks import check_whole, is_number
+from dp_transforms.mechanisms import discrete_laplace_law
 
 Values = npt.NDArray[np.float64]
 
@@ -269,23 +270,23 @@ def _walk(lattice: _Lattice, hits: int, participations: int) -> float:
     return float(values[-1, 1 + lattice.origin])
 
 
+def not_prior_probability(epsilon_per_query: float) -> float:
+    """q of the target "everything but one outcome" ([CL23] Lemma 2.3): reports with counts are charged by it."""
+    check_epsilon_per_query(epsilon_per_query)
+    return discrete_laplace_law.not_prior_probability(epsilon_per_query)
+
+
+def between_probability(epsilon_per_query: float, zone_width: int) -> float:
+    """q of the target "in a zone of zone_width integers" for discrete Laplace noise; labels are charged by it.
+
+    ``(1 - e^(-W eps)) / (e^eps + 1)``: [CL23] Lemma G.1 for the integers, docs/guarantee.md, "Lemma (the zone)".
+    """
+    check_whole("zone_width", zone_width, 1)
+    return -math.expm1(-zone_width * epsilon_per_query) * not_prior_probability(epsilon_per_query)
+
+
 @dataclasses.dataclass(frozen=True)
-class CountedCalls:
-    """The numbers that all accountants of target charging take."""
-
-    epsilon_per_query: float
-    target_probability: float
-    hits: int
-
-    def __post_init__(self) -> None:
-        check_target(self.epsilon_per_query, self.target_probability)
-        for name in ("epsilon_per_query", "target_probability"):
-            object.__setattr__(self, name, float(getattr(self, name)))
-        check_whole("hits", self.hits, 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class GameAccountant(CountedCalls):
+class GameAccountant:
     """Guarantee: the interaction is (epsilon, delta(epsilon))-DP for one user, and tight for what is known of it.
 
     Condition: each call is epsilon_per_query-DP with a target of probability target_probability for that user, who is
@@ -301,10 +302,16 @@ class GameAccountant(CountedCalls):
     1.996
     """
 
+    epsilon_per_query: float
+    target_probability: float
+    hits: int
     participations: int | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_target(self.epsilon_per_query, self.target_probability)
+        for name in ("epsilon_per_query", "target_probability"):
+            object.__setattr__(self, name, float(getattr(self, name)))
+        check_whole("hits", self.hits, 1)
         if self.participations is not None:
             check_whole("participations", self.participations, 1)
 

@@ -20,14 +20,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dp_transforms.accounting.charging_game import GameAccountant, charging_game_deltas
-from dp_transforms.accounting.composition import Accountant, smallest_safe_argument
-from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
-from dp_transforms.accounting.target_charging import (
-    TARGET_CHARGING_ACCOUNTANTS,
+from dp_transforms.accounting.charging_game import (
+    GameAccountant,
     between_probability,
+    charging_game_deltas,
     not_prior_probability,
 )
+from dp_transforms.accounting.composition import Accountant, smallest_safe_argument
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
 from dp_transforms.checks import shown
 from dp_transforms.mechanisms.discrete_laplace_law import (
     MAX_EPSILON,
@@ -169,11 +169,11 @@ def _chord(
 class TargetChargingMode:
     """Modes ``hits`` and ``hits-with-counts``: eps-DP queries. Those with a result in a target are charged.
 
-    default_hits: of hits_per_user. accountants: their names, the default first. widest: the widest noise that can be
-    sampled. `Kms21Mode` has the same attributes and methods.
+    default_hits: of hits_per_user. accountant: the name of its proof, as a plan states it. widest: the widest noise
+    that can be sampled. `Kms21Mode` has the same attributes and methods.
     """
 
-    accountants: tuple[str, ...] = tuple(TARGET_CHARGING_ACCOUNTANTS)
+    accountant = "game"
     widest = NoiseParameters(MIN_EPSILON)
 
     def __init__(self, *, has_zone: bool, default_hits: int) -> None:
@@ -202,24 +202,20 @@ class TargetChargingMode:
         if noise.wide_epsilon_per_query or noise.noise_cap:
             raise ValueError("wide_epsilon_per_query and noise_cap must be 0 except for mode 'kms21'.")
 
-    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
-        """The least noise at which the accountant proves (epsilon, delta), rounded to more."""
+    def solve(self, hits: int, epsilon: float, delta: float) -> NoiseParameters:
+        """The least noise for which `proof` shows (epsilon, delta), rounded to more."""
 
         def delta_at(epsilon_per_query: float) -> float:
-            return self.accountant(accountant, NoiseParameters(epsilon_per_query), hits).delta(epsilon)
+            return self.proof(NoiseParameters(epsilon_per_query), hits).delta(epsilon)
 
         return NoiseParameters(solve_target_charging(delta_at, hits, epsilon, delta))
 
-    def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
-        """What this accountant, one of `accountants`, proves about the charged results."""
-        q = self.target_probability(noise.epsilon_per_query)
-        return TARGET_CHARGING_ACCOUNTANTS[name](noise.epsilon_per_query, q, hits)
+    def proof(self, noise: NoiseParameters, hits: int) -> Accountant:
+        """What the charged results cost."""
+        return GameAccountant(noise.epsilon_per_query, self.target_probability(noise.epsilon_per_query), hits)
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
-        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the mechanism cut at j hits.
-
-        By the game, whichever accountant the plan used: it is never larger.
-        """
+        """For j = 1 .. hits an epsilon, not decreasing and at most `epsilon`, of the mechanism cut at j hits."""
         q = self.target_probability(noise.epsilon_per_query)
         return epsilon_after_each_hit(noise.epsilon_per_query, q, hits, epsilon, delta)
 
@@ -227,7 +223,7 @@ class TargetChargingMode:
 class Kms21Mode:
     """Mode ``kms21``: the noises, and the proof with explicit constants, of `kms21_accountant`."""
 
-    accountants: tuple[str, ...] = ("threshold_monitor",)
+    accountant = "threshold_monitor"
     widest = NoiseParameters(MIN_WIDE_EPSILON, wide_epsilon_per_query=MIN_WIDE_EPSILON, noise_cap=1)
     # About ln(1/delta), the number of hits for which [KMS21] states Theorem 3.2: from there on noise grows in
     # proportion to the hits, and below it hardly falls.
@@ -239,14 +235,14 @@ class Kms21Mode:
     def check(self, noise: NoiseParameters) -> None:
         self._threshold_monitor(noise, 1)
 
-    def solve(self, accountant: str, hits: int, epsilon: float, delta: float) -> NoiseParameters:
+    def solve(self, hits: int, epsilon: float, delta: float) -> NoiseParameters:
         try:
             noise = calibrate_threshold_monitor(epsilon, delta, hits)
         except ValueError:
             raise noise_error(epsilon, hits, 1 / MIN_WIDE_EPSILON) from None
         return NoiseParameters(noise.narrow_epsilon, wide_epsilon_per_query=noise.wide_epsilon, noise_cap=noise.cap)
 
-    def accountant(self, name: str, noise: NoiseParameters, hits: int) -> Accountant:
+    def proof(self, noise: NoiseParameters, hits: int) -> Accountant:
         return self._threshold_monitor(noise, hits)
 
     def epsilon_after_hits(self, noise: NoiseParameters, hits: int, epsilon: float, delta: float) -> tuple[float, ...]:
@@ -277,7 +273,6 @@ RELEASE_MODES: dict[str, ReleaseMode] = {
     "hits-with-counts": TargetChargingMode(has_zone=False, default_hits=10),
     "kms21": Kms21Mode(),
 }
-ACCOUNTANTS = tuple(dict.fromkeys(name for mode in RELEASE_MODES.values() for name in mode.accountants))
 
 
 def mode_of(mode: str) -> ReleaseMode:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
-from dp_transforms.audit.scenes import Scene, Trial
+from dp_transforms.audit.scene_law import Scene, Trial
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys

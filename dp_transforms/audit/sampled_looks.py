@@ -18,14 +18,11 @@ from scipy.stats import binom
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw, Whole
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
+from dp_transforms.audit.scene_law import USER, Cell, Scene, in_world
 from dp_transforms.audit.scenes import (
-    USER,
-    Cell,
-    Scene,
     count_trials,
     empty_purse_trials,
     exclusion_trials,
-    in_world,
     level_trial,
     level_trials,
     scene_of,

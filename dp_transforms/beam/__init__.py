@@ -7,7 +7,7 @@ where users pay for looks alone, as they do by default. The way of an event:
 
 read_events                      a log, or elements of any kind -> batches of events
 assign_windows                   batches -> pairs (user, item) by window and shard of users
-release_stages                   pairs -> reports, through the three stages of `dp_transforms.stages`
+run_stages                       pairs -> reports, through the three stages of `dp_transforms.stages`
 write_files                      reports -> one file, and its name when all is done; rejected rows -> another file, for
                                  the operator
 release_heavy_hitters            `ShiftingHeavyHitters`, which joins these steps; `ReleaseLog`, by worker processes

@@ -19,9 +19,9 @@ from dp_transforms.monitor.operator_counts import EVENTS_OUTSIDE_RANGE
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.stages.read_pairs import PackPairs
-from dp_transforms.stages.stage import Key
+from dp_transforms.stages.stage import SlabKey
 
-PACKED = tuple[Key, bytes]
+PACKED = tuple[SlabKey, bytes]
 _LOG = logging.getLogger(__name__)
 
 
@@ -58,7 +58,7 @@ class PackPairsDoFn(KeyedDoFn):
         self._counters = Counters()
         self._has_inside = self._has_outside = self._has_warned = False
 
-    def process(self, batch: EventBatch) -> Iterator[tuple[Key, bytes]]:
+    def process(self, batch: EventBatch) -> Iterator[tuple[SlabKey, bytes]]:
         counts: Counter[str] = Counter()
         yield from self._step.pack(batch, self._keys, self._domain, counts)
         self._counters.add(counts)

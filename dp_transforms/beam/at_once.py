@@ -22,7 +22,7 @@ from dp_transforms.beam.write_state import STATE
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.stages.read_pairs import BYTES, ROWS
-from dp_transforms.stages.stage import AtOnceStep, HandedOver, Key
+from dp_transforms.stages.stage import AtOnceStep, HandedOver, SlabKey
 from dp_transforms.workers.pool import ProcessPool, Result, Step
 
 SENT = "sent"
@@ -58,7 +58,7 @@ class AtOnce(beam.PTransform):
 
     def expand(self, groups: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
         outputs = groups | "Advance" >> beam.ParDo(self._do_fn, *self._named).with_outputs(STATE, main=SENT)
-        sent = WindowReport if self._step.to is None else convert_to_beam_type(tuple[Key, bytes])
+        sent = WindowReport if self._step.to is None else convert_to_beam_type(tuple[SlabKey, bytes])
         outputs[SENT].element_type, outputs[STATE].element_type = sent, bytes
         return outputs
 
@@ -77,12 +77,12 @@ class WithStarts(beam.PTransform):
         starts = (
             packed.pipeline
             | "Once" >> beam.Impulse()
-            | "Starts" >> beam.FlatMap(_starts, self._step).with_output_types(tuple[Key, bytes])
+            | "Starts" >> beam.FlatMap(_starts, self._step).with_output_types(tuple[SlabKey, bytes])
         )
         return (packed, starts) | "Join" >> beam.Flatten()
 
 
-def _starts(once: bytes, step: AtOnceStep) -> Iterator[tuple[Key, bytes]]:
+def _starts(once: bytes, step: AtOnceStep) -> Iterator[tuple[SlabKey, bytes]]:
     part, windows = step.whole_or_part, step.cut.windows_per_slab
     for slab in range(part.first // windows, -(-part.end // windows)):
         for shard in range(step.cut.shards):

@@ -20,7 +20,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.set_up_workers import operator_counter
-from dp_transforms.monitor.counted_messages import Key, Message, Sent
+from dp_transforms.monitor.counted_messages import EncodedMessage, Key, Message
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -54,7 +54,8 @@ class CloseByWatermark(beam.PTransform):
         return (
             (starts, by_shard)
             | "WithStarts" >> beam.Flatten()
-            | "AnnounceWindows" >> beam.ParDo(CloseByWatermarkDoFn(self._schedule)).with_output_types(tuple[Key, Sent])
+            | "AnnounceWindows"
+            >> beam.ParDo(CloseByWatermarkDoFn(self._schedule)).with_output_types(tuple[Key, EncodedMessage])
         )
 
 

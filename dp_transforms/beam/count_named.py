@@ -17,7 +17,7 @@ from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.records import Counts
-from dp_transforms.stages.stage import Key, Sharding
+from dp_transforms.stages.stage import Sharding, SlabKey
 
 _NAMED, _HOLDERS = "named", "holders"
 
@@ -48,7 +48,7 @@ class CountNamed(beam.PTransform):
         )
         holders = self._users | "CountHolders" >> beam.ParDo(
             self._count, beam.pvalue.AsList(largest)
-        ).with_output_types(tuple[Key, bytes])
+        ).with_output_types(tuple[SlabKey, bytes])
         return (
             {_NAMED: named, _HOLDERS: holders}
             | "WithHolders" >> beam.CoGroupByKey()
@@ -56,7 +56,7 @@ class CountNamed(beam.PTransform):
         )
 
 
-def _largest(group: tuple[Key, Iterable[bytes]], most: int) -> Iterator[bytes]:
+def _largest(group: tuple[SlabKey, Iterable[bytes]], most: int) -> Iterator[bytes]:
     _, blobs = group
     named = NamedItems.of_messages(blobs)
     yield named.select(counted_rows(named, most)).to_bytes()
@@ -70,7 +70,9 @@ class CountHoldersDoFn(KeyedDoFn):
         self._counts = counts
         self._windows_per_slab = sharding.windows_per_slab
 
-    def process(self, group: tuple[Key, Iterable[bytes]], largest: Sequence[bytes]) -> Iterator[tuple[Key, bytes]]:
+    def process(
+        self, group: tuple[SlabKey, Iterable[bytes]], largest: Sequence[bytes]
+    ) -> Iterator[tuple[SlabKey, bytes]]:
         _, blobs = group
         pairs = ItemPairs.of_messages(blobs)
         counted = NamedItems.of_messages(largest)
@@ -87,7 +89,7 @@ class ReleaseCountedDoFn(KeyedDoFn):
         super().__init__(run, noise_key)
         self._counts = counts
 
-    def process(self, group: tuple[Key, dict[str, Iterable[bytes]]]) -> Iterator[TimestampedValue]:
+    def process(self, group: tuple[SlabKey, dict[str, Iterable[bytes]]]) -> Iterator[TimestampedValue]:
         _, parts = group
         named = NamedItems.of_messages(parts[_NAMED])
         holders = ItemSums.of_messages(parts[_HOLDERS])

@@ -19,10 +19,10 @@ from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.monitor.counted_messages import (
     ENDS,
     MOST_MESSAGE_BYTES,
+    EncodedMessage,
     GatheredCount,
     Group,
     Key,
-    Sent,
     batches_of_blobs,
 )
 from dp_transforms.monitor.operator_counts import LATE_BATCHES
@@ -69,7 +69,7 @@ class GatherCountedDoFn(beam.DoFn):
 
     def process(
         self,
-        element: tuple[Key, Sent],
+        element: tuple[Key, EncodedMessage],
         blobs: Any = beam.DoFn.StateParam(BLOBS),
         count: Any = beam.DoFn.StateParam(COUNT),
     ) -> Iterator[Group]:

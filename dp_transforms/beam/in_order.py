@@ -27,7 +27,7 @@ from dp_transforms.beam.gather import (
 )
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE, state_messages
-from dp_transforms.monitor.counted_messages import ENDS, Group, Key, Sent, ending_messages, messages_of
+from dp_transforms.monitor.counted_messages import ENDS, EncodedMessage, Group, Key, ending_messages, messages_of
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
@@ -59,7 +59,7 @@ class InOrder(beam.PTransform):
         groups = messages | "Gather" >> GatherCounted(self._senders)
         if self._takes_turns:
             groups = groups | "ByShard" >> beam.FlatMap(parts_of_shard).with_output_types(tuple[int, Part])
-        advance = beam.ParDo(self._do_fn).with_output_types(tuple[Key, Sent])
+        advance = beam.ParDo(self._do_fn).with_output_types(tuple[Key, EncodedMessage])
         return groups | "Advance" >> advance.with_outputs(STATE, main=ADVANCED)
 
 
@@ -274,7 +274,7 @@ class AsItComesDoFn(beam.DoFn):
     def setup(self) -> None:
         self._work = self._stage.start(self._noise_key.get_secret_bytes())
 
-    def process(self, group: Group) -> Iterator[tuple[Key, Sent]]:
+    def process(self, group: Group) -> Iterator[tuple[Key, EncodedMessage]]:
         (window, shard), blobs = group
         if ENDS in blobs:
             yield from ending_messages(window, self._to.shards)

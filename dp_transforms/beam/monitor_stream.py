@@ -9,7 +9,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
-from dp_transforms.beam.release_stages import ReleaseStagesInOrder, state_senders
+from dp_transforms.beam.run_stages import ReleaseStagesInOrder, state_senders
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError

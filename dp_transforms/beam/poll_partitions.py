@@ -40,7 +40,7 @@ from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
-from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
 from dp_transforms.monitor.pairs import IdKeys
@@ -111,7 +111,7 @@ class PollPartitions(beam.PTransform):
             keep_alive = KeepAliveDoFn(list(self._polling.partitions))
             elements |= "Partitions" >> beam.ParDo(keep_alive).with_output_types(tuple[str, int])
         polled = elements | "Poll" >> self._poll.with_outputs(REJECTED, _INTENTS, main="messages")
-        polled.messages.element_type = convert_to_beam_type(tuple[Key, Sent])
+        polled.messages.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
         polled[REJECTED].element_type = RejectedEvents
         if self._polling.confirm:
             polled[_INTENTS].element_type = str

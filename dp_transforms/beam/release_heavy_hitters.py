@@ -17,7 +17,7 @@ from dp_transforms.beam.assign_windows import PACKED, AssignWindows
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter, ReadProgress
-from dp_transforms.beam.release_stages import ReleaseAtOnce, ReleaseStagesInOrder
+from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apache_beam as beam
 
 from dp_transforms.beam.assign_windows import AssignWindows
-from dp_transforms.beam.release_stages import ReleaseAtOnce
+from dp_transforms.beam.run_stages import ReleaseAtOnce
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.monitor.item_domain import ItemDomain

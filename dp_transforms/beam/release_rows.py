@@ -35,7 +35,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.stored import as_float
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc, parse_duration
-from dp_transforms.reports.records import in_file_order
+from dp_transforms.reports.report_records import in_file_order
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import is_remote, read_stored
 

@@ -53,7 +53,7 @@ class HitsReport(AuditReport):
         return (
             f"Plan {plan.fingerprint[:16]}: {plan.mode}, noise of scale {hits.noise.scale:.4g}, threshold "
             f"{plan.threshold:,}{zone}, {hits.per_user:,} hits per user, {hits.max_items_per_user:,} items per "
-            f"user and window. Noise by the accountant {hits.accountant}."
+            "user and window."
         )
 
     def exact_table(self) -> Table:

@@ -28,7 +28,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log
 from dp_transforms.stores.remote_files import UrlError
-from dp_transforms.views.report_table import is_ascii_only
+from dp_transforms.views.report_words import is_ascii_only
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from dp_transforms.views.page.promise import (
 from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import fact_sheet, named_in_words, plan_facts
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import escape_text, shown_text
+from dp_transforms.views.report_words import escape_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 _WIDTH = 100

@@ -10,7 +10,7 @@ import click
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import argument, filled_by, opt, user_errors
 from dp_transforms.cli.show import read_report_and_end
-from dp_transforms.cli.table_output import check_table, output_table, output_table_option, show_command
+from dp_transforms.cli.table_output import output_table, output_table_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.reports import ReportFileError
 
@@ -40,7 +40,6 @@ def command(options: LoadOptions) -> None:
     table = output_table(options.output, options.output_table)
     if table is None:
         raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
-    check_table(table)
     with user_errors(ReportFileError, StreamError):
         header, reports, ended = read_report_and_end([options.report])
         copied = list(reports)
@@ -52,4 +51,4 @@ def command(options: LoadOptions) -> None:
             writer.commit()
     note_done()
     windows = "1 window" if len(copied) == 1 else f"{len(copied):,} windows"
-    click.echo(f"{windows} with heavy items copied; see all with: {show_command(table, header.run_id)}")
+    click.echo(f"{windows} with heavy items copied; see all with: {table.show_command(header.run_id)}")

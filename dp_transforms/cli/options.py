@@ -49,13 +49,15 @@ class GroupedOption(click.Option):
         self.group, self.brief, self.needed, self.seen_as = group, brief, needed, seen_as
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        needed = self.needed
         if self.brief and isinstance(ctx.command, GroupedCommand) and not ctx.meta.get(_SHOWS_ALL):
             kind = str(self.name).rpartition("_")[2].upper() if isinstance(self.type, click.Choice) else None
             takes = "" if self.is_flag else f" {self.metavar or kind or self.type.name.upper()}"
             record: tuple[str, str] | None = self.opts[0] + takes, self.brief
+            needed = "required" if self.required else needed
         else:
             record = super().get_help_record(ctx)
-        return (record[0], f"{record[1]} [{self.needed}]") if record and self.needed else record
+        return (record[0], f"{record[1]} [{needed}]") if record and needed else record
 
 
 def flag(name: str) -> str:
@@ -171,15 +173,13 @@ class Rule:
 
     options: one or several, with commas: the rule holds for each. needs: one of these must be given too; alternatives
     with bars. excludes: none of these may be. Each may name a value: ``--format avro``. unless: with this one, the rule
-    does not hold. is_one_of: of the options one must be given, and only one. why, remedy: parts of a sentence, and a
-    sentence. is_usage: exit code 2, not 1.
+    does not hold. why, remedy: parts of a sentence, and a sentence. is_usage: exit code 2, not 1.
     """
 
     options: str
     needs: str = ""
     excludes: str = ""
     unless: str = ""
-    is_one_of: bool = False
     why: str = ""
     remedy: str = ""
     is_usage: bool = False
@@ -187,8 +187,6 @@ class Rule:
     def words(self, option: str, needs_one: str = "", but: str = "") -> str:
         """The sentence for an option that breaks it. needs_one, but: what it needs, or is given beside it."""
         reason = f": {self.why}" if self.why else ""
-        if self.is_one_of:
-            return f"give one of {' and '.join(_each(self.options))}{reason}."
         if but:
             return f"{option} cannot be used with {but}{reason}. {self.remedy or 'Leave one of them out.'}"
         return f"{option} needs {needs_one}{reason}. {self.remedy or f'Give it too, or leave {option} out.'}"
@@ -197,10 +195,7 @@ class Rule:
         """What is wrong, of a command line that has what ``has`` says."""
         if self.unless and has(self.unless):
             return None
-        given = [option for option in _each(self.options) if has(option)]
-        if self.is_one_of:
-            return None if len(given) == 1 else self.words("")
-        for option in given:
+        for option in filter(has, _each(self.options)):
             if self.needs and not any(map(has, _each(self.needs))):
                 return self.words(option, needs_one=" or ".join(_each(self.needs)))
             for other in _each(self.excludes):
@@ -222,8 +217,6 @@ class Rule:
     @property
     def in_short(self) -> str:
         """For help and documents, behind the options."""
-        if self.is_one_of:
-            return "one of them, and only one"
         parts = (("needs", " or ".join(_each(self.needs))), ("not with", ", ".join(_each(self.excludes))))
         text = "; ".join(f"{word} {others}" for word, others in parts if others)
         return f"{text}, unless {self.unless}" if self.unless else text
@@ -286,7 +279,7 @@ class GroupedCommand(RuledCommand):
         options = [each for each in self.params if isinstance(each, GroupedOption)]
         shown = [each for each in options if each.brief or ctx.meta.get(_SHOWS_ALL)]
         for group in GROUPS:
-            of_group = sorted((each for each in shown if each.group == group), key=lambda each: not each.needed)
+            of_group = sorted((each for each in shown if each.group == group), key=_is_optional)
             if of_group:
                 with formatter.section(group):
                     formatter.write_dl([record for each in of_group if (record := each.get_help_record(ctx))])
@@ -296,6 +289,10 @@ class GroupedCommand(RuledCommand):
             with formatter.section("Rules"):
                 for rule in self.rules:
                     formatter.write_text(f"{rule.options}: {rule.in_short}")
+
+
+def _is_optional(option: GroupedOption) -> bool:
+    return not option.needed and not option.required
 
 
 def _show_all(ctx: click.Context, parameter: click.Parameter, asked: bool) -> None:

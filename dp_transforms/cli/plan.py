@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dp_transforms.accounting.release_modes import RELEASE_MODES, NoiseParameters, TargetChargingMode
 from dp_transforms.checks import exact, on_one_line
 from dp_transforms.cli.operator_log import operator_console
 from dp_transforms.cli.options import OUTPUT, Rule, filled_by, flags, names_of, nested, opt, switch
@@ -21,13 +20,10 @@ from dp_transforms.cli.plan_options import (
     MODE_RULES,
     PLAN_OPTIONS,
     PlanOptions,
-    option_error,
     read_plan,
-    warn_of_budget,
 )
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, TITLES, Comparison, FoundFrom, as_json, found_from
-from dp_transforms.plan.records import check_hits
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.views.plan_tables import (
     alternatives,
@@ -40,8 +36,6 @@ from dp_transforms.views.plan_tables import (
 )
 from dp_transforms.views.plan_words import in_a_sentence, why
 
-_CHARGED_BY_TARGET = [name for name, mode in RELEASE_MODES.items() if isinstance(mode, TargetChargingMode)]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlanCommand:
@@ -49,11 +43,6 @@ class PlanCommand:
 
     plan: PlanOptions = nested(PlanOptions)
     log: FromLogOptions = nested(FromLogOptions)
-    epsilon_per_query: float | None = opt(
-        OUTPUT,
-        "Instead of a plan, print which epsilon each accountant proves for noise of scale 1 / this. --delta then goes "
-        "to the accountant alone and is not split.",
-    )
     compare: tuple[str, str] | None = opt(
         OUTPUT,
         "Instead of a new plan, show two files of --output side by side. Needs no other options.",
@@ -77,19 +66,12 @@ class PlanCommand:
 
 
 _LOG_OPTIONS = names_of(FromLogOptions)
-_NOT_OF_ACCOUNTANTS = tuple(name for name in PLAN_OPTIONS if name not in ("delta", "mode", "hits_per_user"))
 PLAN_COMMAND_RULES = (
     Rule(
         "--compare",
-        excludes=flags([*PLAN_OPTIONS, *_LOG_OPTIONS, "epsilon_per_query", "output"]),
+        excludes=flags([*PLAN_OPTIONS, *_LOG_OPTIONS, "output"]),
         is_usage=True,
     ),
-    Rule(
-        "--epsilon-per-query",
-        excludes=flags([*_NOT_OF_ACCOUNTANTS, *_LOG_OPTIONS, "output", "chart"]),
-        is_usage=True,
-    ),
-    Rule("--epsilon-per-query", needs="--delta", is_usage=True),
     *FROM_LOG_RULES,
     *MODE_RULES,
 )
@@ -107,15 +89,10 @@ def command(options: PlanCommand) -> None:
     shh plan ... --from-log 2017-09.parquet --from-log-users other \\
         --from-log-start 2017-09-01
     shh plan --compare a.json b.json
-    shh plan --epsilon-per-query 0.1 --hits-per-user 5 --delta 1e-8 \\
-        --mode hits-with-counts
     """
     output, chart = options.output, options.chart
     if options.compare is not None:
         show_side_by_side(options.compare, chart, as_record=options.as_json)
-        return
-    if options.epsilon_per_query is not None:
-        show_accountants(options.plan, options.epsilon_per_query, as_json=options.as_json)
         return
     if output is not None and output == chart:
         raise click.UsageError("--output and --chart name the same file. Name another one.")
@@ -157,44 +134,6 @@ def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan], activity: Activi
         "fingerprint": plan.fingerprint,
         "guarantee": plan.guarantee,
     }
-
-
-def show_accountants(options: PlanOptions, epsilon_per_query: float, *, as_json: bool) -> None:
-    """Prints the epsilon that every accountant proves for one noise, number of hits and delta."""
-    mode, delta = options.mode or _CHARGED_BY_TARGET[0], float(options.delta or 0)
-    charging = RELEASE_MODES.get(mode)
-    if not isinstance(charging, TargetChargingMode):
-        reason = "whose noise has three numbers" if charging else "where users pay for looks"
-        raise click.UsageError(f"--epsilon-per-query cannot be used with --mode {mode}, {reason}.")
-    hits = charging.default_hits if options.hits_per_user is None else options.hits_per_user
-    noise = NoiseParameters(epsilon_per_query)
-    try:
-        charging.check(noise)
-        check_hits(hits)
-        q = charging.target_probability(epsilon_per_query)
-        epsilons = {name: charging.accountant(name, noise, hits).epsilon(delta) for name in charging.accountants}
-    except ValueError as error:
-        raise option_error(error) from None
-    warn_of_budget(None, delta)
-    record = {
-        "mode": mode,
-        "epsilon_per_query": epsilon_per_query,
-        "hits_per_user": hits,
-        "delta": delta,
-        "zone_width": charging.zone_width(noise),
-        "target_probability": q,
-        "epsilon": epsilons,
-    }
-    if as_json:
-        click.echo(json.dumps(record, indent=2))
-        return
-    title = f"epsilon at delta = {delta:g}, {mode}, {hits} hits per user, noise scale {1 / epsilon_per_query:.4g}"
-    table = Table(title=title)
-    table.add_column("accountant")
-    table.add_column("epsilon", justify="right")
-    for name, value in epsilons.items():
-        table.add_row(name, f"{value:.4f}")
-    Console().print(table)
 
 
 def show_side_by_side(paths: tuple[str, str], chart: str | None, *, as_record: bool) -> None:
@@ -278,5 +217,4 @@ def _rows(plan: Plan) -> dict[str, str]:
         rows["items per user and window"] = f"{plan.charged_hits.max_items_per_user:,}"
         rows["noise scale"] = f"{plan.charged_hits.noise.scale:,.2f}"
         rows["threshold"] = f"{plan.threshold:,}"
-        rows["accountant"] = plan.charged_hits.accountant
     return rows

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
-from dp_transforms.accounting.release_modes import ACCOUNTANTS, RELEASE_MODES
+from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import (
     ADVANCED,
@@ -164,13 +164,6 @@ class PlanOptions:
         "Most different items that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
     )
-    accountant: str | None = opt(
-        ADVANCED,
-        "The proof that sets the noise. game proves the smallest epsilon, so it needs the least noise; exact_tail "
-        "and closed_form are for comparison. "
-        "Default: game; in kms21 threshold_monitor.",
-        type=click.Choice(ACCOUNTANTS),
-    )
 
 
 PLAN_OPTIONS = names_of(PlanOptions)
@@ -254,9 +247,9 @@ def read_plan(path: str, option: str = "--plan") -> Plan:
     return plan
 
 
-def warn_of_budget(epsilon: float | None, delta: float) -> None:
+def warn_of_budget(epsilon: float, delta: float) -> None:
     """Prints on stderr what a large epsilon or delta allows. Neither is forbidden: an example may have one."""
-    if epsilon is not None and epsilon > _LARGEST_USUAL_EPSILON:
+    if epsilon > _LARGEST_USUAL_EPSILON:
         tell(
             f"shh: warning: epsilon = {epsilon:g} is large. What is published may be {math.exp(epsilon):,.0f} times as"
             " likely with a user's events as without them, which protects hardly anybody. Use 1 or 2."
@@ -301,10 +294,10 @@ def option_error(error: ValueError) -> UserError:
     message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
     message = message.replace("known_items=False", "--no-known-items")
     message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
-    names = sorted((name for name in (*PLAN_OPTIONS, "epsilon_per_query") if "_" in name), key=len, reverse=True)
+    names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".
-    return UserError(re.sub(r"^(epsilon|delta|threshold|mode|accountant)\b(?= (must|=))", r"--\1", message))
+    return UserError(re.sub(r"^(epsilon|delta|threshold|mode)\b(?= (must|=))", r"--\1", message))
 
 
 def _require(options: PlanOptions, names: tuple[str, ...]) -> None:

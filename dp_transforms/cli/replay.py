@@ -33,7 +33,7 @@ from dp_transforms.cli.replay_request import (
 )
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.state_options import StateOptions, check_state_file
-from dp_transforms.cli.table_output import check_table_of_replay, output_table, show_command, shown_output
+from dp_transforms.cli.table_output import check_has_no_run, output_table
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
@@ -42,7 +42,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file, report_format
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import is_ascii_only, legend, windows_table
+from dp_transforms.views.report_words import is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 12
@@ -134,8 +134,8 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     output, run_id, path = str(options.output), options.run_id or fresh_run_id(), options.part.state
     table = output_table(output, options.output_table)
     if table is not None:
-        check_table_of_replay(table, run_id)
-        output = shown_output(table)
+        check_has_no_run(table, run_id)
+        output = table.address
     else:
         report_format(output)
     if path is None and table is None:  # else what exists may be of this part, which was begun before
@@ -232,7 +232,8 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    show = f"shh show {request.output}" if request.table is None else show_command(request.table, request.run_id)
+    table = request.table
+    show = f"shh show {request.output}" if table is None else table.show_command(request.run_id)
     windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
     console.print(
         f"{windows} with heavy items: {request.output}; see all with: {show}",

@@ -35,7 +35,7 @@ from dp_transforms.cli.options import (
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
-from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_output
+from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_place
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
@@ -113,7 +113,7 @@ class ReplayOptions:
         needed="required",
         brief="The report: .avro, .jsonl or .parquet.",
         metavar="FILE|URL",
-        seen_as=seen_as_output,
+        seen_as=seen_as_place,
     )
     output_table: str | None = output_table_option()
     noise_key_file: str | None = opt(

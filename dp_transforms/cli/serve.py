@@ -22,6 +22,7 @@ from dp_transforms.cli.shared_options import ViewOptions
 from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
 from dp_transforms.stores.databases import is_database
+from dp_transforms.stores.kafka_client import is_topic
 
 if TYPE_CHECKING:
     from dp_transforms.views.serving.access import Access
@@ -187,7 +188,7 @@ def _check_library() -> None:
 
 
 def _check_report(report: str, of_topic: dict[str, str | None]) -> None:
-    from dp_transforms.views.serving.report_source import is_topic, may_begin
+    from dp_transforms.views.serving.report_source import may_begin
 
     if is_topic(report):
         return

@@ -16,18 +16,20 @@ from rich.text import Text
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.shared_options import ViewOptions, force_option
-from dp_transforms.errors import UserError
+from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
     ReportFileError,
+    ReportFolder,
     ReportHeader,
     encode_report,
     read_report_file,
     read_report_files,
+    read_run,
     report_files_in,
 )
 from dp_transforms.stores.databases import is_database
-from dp_transforms.views.report_table import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
@@ -145,12 +147,8 @@ def read_report_and_end(
         return header, iter(found), None
     if not in_database and not os.path.isdir(path):
         return *read_report_file(path), None
-    from dp_transforms.errors import StreamError
-    from dp_transforms.reports.report_folder import read_report_folder
-    from dp_transforms.reports.report_table import read_report_table
-
     with user_errors(StreamError, ValueError):  # of what is stored, or of the URL
-        header, reports, ended = read_report_table(path, table, run_id) if in_database else read_report_folder(path)
+        header, reports, ended = read_run(path, table, run_id)
     return header, iter(reports), ended
 
 
@@ -163,8 +161,6 @@ def _parts(paths: Sequence[str]) -> Sequence[str]:
         return paths
     if not os.path.isdir(paths[0]):
         return ()
-    from dp_transforms.reports.report_folder import ReportFolder
-
     return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
 
 
@@ -190,7 +186,7 @@ def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequenc
     from dp_transforms.views.page import picture
     from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
-    from dp_transforms.views.report_table import shown_text
+    from dp_transforms.views.report_words import shown_text
 
     named = read_titles(options.view.titles) if options.view.titles is not None else {}
     if options.html is not None:

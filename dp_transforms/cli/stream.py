@@ -57,7 +57,7 @@ def command(options: StreamOptions) -> None:
     windows close, and it ends; twice ends it at once. Options for Beam follow after `--`.
 
     \b
-    shh stream --kafka localhost:9092 --topic clicks --plan plan.json \\
+    shh stream --input kafka://localhost:9092/clicks --plan plan.json \\
         --noise-key-file noise.key --output reports/
     """
     beam_words = click.get_current_context().obj or []

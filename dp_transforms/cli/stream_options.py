@@ -34,9 +34,9 @@ from dp_transforms.cli.options import (
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions
-from dp_transforms.cli.table_output import TABLE_RULES, output_table, output_table_option, seen_as_output
+from dp_transforms.cli.table_output import PATH, TABLE_RULES, output_table_option, seen_as_place
 from dp_transforms.errors import UserError
-from dp_transforms.reports.report_table import ReportTable
+from dp_transforms.stores.kafka_client import TOPIC, is_topic
 
 R = TypeVar("R")
 
@@ -45,20 +45,14 @@ R = TypeVar("R")
 class SourceOptions:
     """Where events come from."""
 
-    kafka: str | None = opt(
+    input: str = opt(
         INPUT,
-        "Read a Kafka topic from these bootstrap servers (commas between).",
-        brief="Read a topic of Kafka, with --topic.",
-        needed="or another input",
-        metavar="HOST:PORT",
-    )
-    topic: str | None = opt(INPUT, "The topic to read, from the first record that can count; with --kafka.")
-    folder: str | None = opt(
-        INPUT,
-        "Read a folder of log files, and those that are moved into it later.",
-        brief="Read a folder that grows.",
-        needed="or another input",
-        metavar="PATH",
+        "Read a folder of log files, and those that are moved into it later, or a topic of Kafka from the first record "
+        f"that can count, as {TOPIC}; several HOST:PORT with commas.",
+        brief="A folder that grows, or a topic of Kafka.",
+        required=True,
+        metavar="FOLDER|URL",
+        seen_as=seen_as_place,
     )
     record_format: str = opt(
         INPUT,
@@ -82,6 +76,10 @@ class SourceOptions:
         "worker reads the file at this path.",
         metavar="FILE",
     )
+
+    @property
+    def folder(self) -> str | None:
+        return None if is_topic(self.input) else self.input
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,7 +117,7 @@ class ClockOptions:
     shown_within: int | None = opt(
         INPUT,
         "After its arrival readers can see a record within this time. A drain waits so long for "
-        "what arrived before. Default: 1s with --folder, else --idle-timeout.",
+        "what arrived before. Default: 1s of a folder, of a topic --idle-timeout.",
         type=DURATION_OR_ZERO,
     )
 
@@ -128,28 +126,19 @@ class ClockOptions:
 class SinkOptions:
     """Where reports go."""
 
-    output: str | None = opt(
+    output: str = opt(
         OUTPUT,
-        "Where reports go: a folder that every worker has at this path, or a database, as "
-        "postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
-        needed="or a topic",
-        brief="Where reports go: folder, database.",
+        f"Where reports go: a folder that every worker has at this path, a topic of Kafka, as {TOPIC}, or a database, "
+        "as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
+        brief="Where reports go: folder, topic, database.",
+        required=True,
         metavar="FOLDER|URL",
-        seen_as=seen_as_output,
+        seen_as=seen_as_place,
     )
     output_table: str | None = output_table_option()
-    output_topic: str | None = opt(
-        OUTPUT,
-        "Where reports go instead: a Kafka topic.",
-        brief="Where they go instead: a topic of Kafka.",
-        metavar="TOPIC",
-    )
-    output_kafka: str | None = opt(
-        OUTPUT, "Bootstrap servers of --output-topic. Default: those of --kafka.", metavar="HOST:PORT"
-    )
     output_kafka_config: str | None = opt(
         OUTPUT,
-        "Like --kafka-config, for --output-kafka. Default: --kafka-config for the same servers.",
+        "Like --kafka-config, for the topic of --output. Default: --kafka-config for the same servers.",
         metavar="FILE",
     )
     output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
@@ -177,7 +166,7 @@ class JobOptions:
         ENGINE,
         "Read what is there now, and end: the run is drained from its first moment on, as by Ctrl-C. What arrived "
         "by then counts and all windows close, also those that are not over; with --state only those that are. It "
-        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with --folder, and 72 s with --kafka. If "
+        "waits --out-of-order, --shown-within and 2 seconds: by default 13 s with a folder, and 72 s with a topic. If "
         "no event that is there counts, nothing is published or spent (exit code 4).",
         brief="Read what is there now, and end.",
     )
@@ -242,23 +231,13 @@ class StreamOptions:
     def with_absolute_paths(self) -> StreamOptions:
         """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""
         sink = _absolute(self.sink, "output_kafka_config", "dead_letter")
-        if (table := self.table) is not None:
-            sink = dataclasses.replace(sink, output=table.url)
-        else:
+        if seen_as_place(sink.output) == PATH:
             sink = _absolute(sink, "output")
-        source = _absolute(self.source, "folder", "avro_schema", "kafka_config")
+        source = _absolute(self.source, "avro_schema", "kafka_config")
+        if source.folder is not None:
+            source = _absolute(source, "input")
         part, job = _absolute(self.part, "state"), _absolute(self.job, "stop_file")
         return dataclasses.replace(_absolute(self, "noise_key_file"), source=source, sink=sink, part=part, job=job)
-
-    @property
-    def table(self) -> ReportTable | None:
-        """The table of a database in ``--output``."""
-        return output_table(self.sink.output, self.sink.output_table)
-
-    @property
-    def folder(self) -> str | None:
-        """Of reports."""
-        return None if self.table is not None else self.sink.output
 
 
 def _absolute(record: R, *names: str) -> R:
@@ -276,20 +255,19 @@ def _absolute(record: R, *names: str) -> R:
 STREAM_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
-    Rule("--kafka, --folder", is_one_of=True, why="the input, a topic with --kafka HOST:PORT --topic TOPIC"),
-    Rule("--topic, --kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times", needs="--kafka"),
-    Rule("--format avro", needs="--kafka", why="the ending of a file says its format"),
-    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--folder", why="they are for files"),
-    Rule("--kafka", needs="--topic", why="which topic to read"),
+    Rule(
+        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times",
+        needs="--input TOPIC",
+    ),
+    Rule("--format avro", needs="--input TOPIC", why="the ending of a file says its format"),
+    Rule("--csv-separator, --csv-line-ends-in-cells", needs="--input PATH", why="they are for files"),
     Rule("--producer-times", needs="--clock arrival"),
     Rule("--format avro", needs="--avro-schema"),
     Rule("--avro-schema, --avro-framing", needs="--format avro"),
     Rule("--avro-schema-id", needs="--avro-framing confluent"),
-    Rule("--output, --output-topic", is_one_of=True, why="a folder, a database in --output, or a topic"),
     *TABLE_RULES,
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
-    Rule("--output-kafka, --output-kafka-config", needs="--output-topic"),
-    Rule("--output-topic", needs="--output-kafka | --kafka", why="the servers that have the topic"),
+    Rule("--output-kafka-config", needs="--output TOPIC"),
     *STATE_RULES,
     Rule(
         "--metrics-port",

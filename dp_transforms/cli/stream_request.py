@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import pathlib
 import re
 import stat
 import tempfile
@@ -13,11 +12,11 @@ import tempfile
 from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
-from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of
+from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
-from dp_transforms.cli.table_output import check_table, check_table_for_workers, shown_output
+from dp_transforms.cli.table_output import in_flags_of_table
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
@@ -26,13 +25,11 @@ from dp_transforms.logs.streams.partition_progress import ARRIVAL, StreamClock
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan
-from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_table import ReportTable
-from dp_transforms.reports.report_topic import ReportTopic
-from dp_transforms.reports.report_writer import ReportSink, check_same_run
+from dp_transforms.reports import ReportHeader, ReportSink, sink_of
+from dp_transforms.reports.report_writer import check_same_run
 from dp_transforms.runs.state_file import StateFile
-from dp_transforms.stores.local_files import open_regular
+from dp_transforms.stores.kafka_client import have_same_servers, topic_of
+from dp_transforms.stores.local_files import check_folder, open_regular
 
 _LONGEST_NAME = 80
 
@@ -62,12 +59,6 @@ class StreamRequest:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
 
     @property
-    def place(self) -> str:
-        """The option that names the output."""
-        places: dict[type, str] = {ReportFolder: "--output", ReportTable: "--output-table"}
-        return places.get(type(self.sink), "--output-topic")
-
-    @property
     def log_decides(self) -> bool:
         """Whether what a window holds is decided by the log alone, so that another attempt gives the same answers: its
         clock is that of arrivals, and the log itself sets it (docs/guarantee.md, "Streams and parts")."""
@@ -88,7 +79,8 @@ def stream_request(options: StreamOptions) -> StreamRequest:
     )
     try:
         check_names(**{"--stream": options.stream, "--run-id": options.run_id})
-        _check_places(options, engine)
+        sink = _sink(options, engine)
+        _check_places(options, sink, engine)
         run_id = options.run_id or _run_id_of_state(options.part.state) or fresh_run_id()
         source = _source(options, options.fields.fields())
         request = StreamRequest(
@@ -96,12 +88,12 @@ def stream_request(options: StreamOptions) -> StreamRequest:
             source=source,
             plan=plan_of_command(options.plan, options.plan_file),
             clock=_clock(options.clock, source),
-            sink=_sink(options),
+            sink=sink,
             noise_key=_noise_key(options, engine),
             run_id=run_id,
-            stop_file=_stop_file(options, engine, run_id),
+            stop_file=_stop_file(options, sink, engine, run_id),
             engine=engine,
-            state=_state(options, run_id),
+            state=_state(options, sink, run_id),
         )
         _check_release(request)
         if options.job.once and request.stop_file is None:
@@ -133,9 +125,11 @@ def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
     of_source = options.source
     if of_source.folder is not None:
         return LogFolder(of_source.folder, fields)
+    with user_errors(ValueError, prefix="--input "):
+        servers, topic = topic_of(of_source.input)
     return KafkaTopic(
-        str(of_source.kafka),
-        str(of_source.topic),
+        servers,
+        topic,
         fields,
         record_format=of_source.record_format,
         avro_schema=of_source.avro_schema,
@@ -146,21 +140,23 @@ def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
     )
 
 
-def _sink(options: StreamOptions) -> ReportSink:
+def _sink(options: StreamOptions, engine: EngineChoice) -> ReportSink:
     of_sink, of_source = options.sink, options.source
-    if (table := options.table) is not None:
-        return table
-    if of_sink.output is not None:
-        return ReportFolder(of_sink.output, "avro" if of_sink.output_format == "avro" else "jsonl")
     # Settings such as passwords go only to the servers that they were given for.
-    is_same_kafka = of_sink.output_kafka in (None, of_source.kafka)
-    config = of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None)
-    return ReportTopic(
-        str(of_sink.output_kafka or of_source.kafka),
-        str(of_sink.output_topic),
-        record_format=of_sink.output_format,
-        client_config_file=config,
-    )
+    is_same_kafka = have_same_servers(of_source.input, of_sink.output)
+    try:
+        sink = sink_of(
+            of_sink.output,
+            table=of_sink.output_table,
+            record_format=of_sink.output_format,
+            client_config_file=of_sink.output_kafka_config or (of_source.kafka_config if is_same_kafka else None),
+        )
+    except ValueError as error:
+        in_flags = in_flags_of_table(str(error))
+        raise UserError(in_flags if in_flags.startswith("--") else f"--output {in_flags}") from None
+    with user_errors(ValueError, prefix="--output "):
+        sink.check_can_be_written(is_local=engine.is_local)
+    return sink
 
 
 def _noise_key(options: StreamOptions, engine: EngineChoice) -> KeyFile | None:
@@ -184,16 +180,15 @@ def _run_id_of_state(path: str | None) -> str | None:
     return StateFile(path).header.run_id if path is not None and os.path.lexists(path) else None
 
 
-def _state(options: StreamOptions, run_id: str) -> StateOptions | None:
+def _state(options: StreamOptions, sink: ReportSink, run_id: str) -> StateOptions | None:
     if options.part.state is None:
         return None
-    table = options.table
     return StateOptions(
         options.part.state,
         str(options.noise_key_file),
         options.fields.user_field,
         options.fields.item_field,
-        shown_output(table) if table is not None else options.sink.output or f"topic {options.sink.output_topic}",
+        sink.address,
         until_seconds=options.part.until,
         run_id=run_id,
         is_named=options.run_id is not None,
@@ -201,23 +196,20 @@ def _state(options: StreamOptions, run_id: str) -> StateOptions | None:
     )
 
 
-def _stop_file(options: StreamOptions, engine: EngineChoice, run_id: str) -> str | None:
-    path = stop_file_of_run(options.job.stop_file, options.folder, run_id, is_local=engine.is_local)
+def _stop_file(options: StreamOptions, sink: ReportSink, engine: EngineChoice, run_id: str) -> str | None:
+    path = stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_local=engine.is_local)
     if path is not None and os.path.lexists(path) and engine.resume_from is None:
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
     return path
 
 
-def _check_places(options: StreamOptions, engine: EngineChoice) -> None:
+def _check_places(options: StreamOptions, sink: ReportSink, engine: EngineChoice) -> None:
     """What must be there before. Raises UserError."""
-    output, dead_letter = options.folder, options.sink.dead_letter
-    if (table := options.table) is not None:
-        check_table_for_workers(table, is_local=engine.is_local)
-        check_table(table)
-    for name, path in (("--output", output), ("--dead-letter", dead_letter)):
-        if path is not None and engine.is_local:
-            _check_can_be_written(path, name)
+    output, dead_letter = sink.folder, options.sink.dead_letter
+    if dead_letter is not None and engine.is_local:
+        with user_errors(ValueError, prefix="--dead-letter "):
+            check_folder(dead_letter)
     if dead_letter and output:
         one, other = os.path.realpath(dead_letter), os.path.realpath(output)
         if one == other or one.startswith(other + os.sep):
@@ -226,21 +218,11 @@ def _check_places(options: StreamOptions, engine: EngineChoice) -> None:
             )
     folder = options.source.folder
     if folder is not None and engine.is_local and not os.path.isdir(folder):
-        raise UserError(f"--folder {folder} is not a folder. Make it, or name another one.")
+        raise UserError(f"--input {folder} is not a folder. Make it, or name another one.")
     _check_files(options, engine)
     if (state := options.part.state) is not None:
-        others = {"--output": options.sink.output, "--dead-letter": dead_letter, "--plan": options.plan_file}
+        others = {"--output": output, "--dead-letter": dead_letter, "--plan": options.plan_file}
         check_state_file(state, {**others, "--noise-key-file": options.noise_key_file})
-
-
-def _check_can_be_written(path: str, option: str) -> None:
-    """The folder, or the one that it will be made in, can be written."""
-    place = pathlib.Path(path).absolute()
-    if place.exists() and not place.is_dir():
-        raise UserError(f"{option} {path} is a file. Name a folder.")
-    existing = next(folder for folder in (place, *place.parents) if folder.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"{option} {path} cannot be written: Permission denied. Name another folder.")
 
 
 def _check_files(options: StreamOptions, engine: EngineChoice) -> None:
@@ -273,30 +255,20 @@ def _check_release(request: StreamRequest) -> None:
 
 def _check_new_or_resumed(request: StreamRequest) -> None:
     """A run id is used again only to resume its run: the same noise on other data would tell what changed."""
-    sink, place = request.sink, request.place
-    if isinstance(sink, ReportFolder):
-        if not os.path.isdir(sink.path):
-            return  # still to be made, or a mount of the workers, who check it
-        header, _, ended = sink.read()
-        if header is None and os.listdir(sink.path):
-            raise UserError(f"--output {sink.path} holds other files. Name a new or an empty folder.")
-    elif isinstance(sink, ReportTable) or request.options.run_id is not None:
-        header, _, ended = sink.read(request.run_id)
-    else:
-        return  # a topic can hold many runs, but none of this fresh name
+    header, _, ended = request.sink.before(request.run_id, is_fresh=request.options.run_id is None)
     if header is None:
         return
     if ended is not None:
-        raise UserError(f"{place} holds run {header.run_id!r}, which has ended. Start a new run with another {place}.")
+        raise UserError(f"--output holds run {header.run_id!r}, which has ended. Start a new run with another one.")
     if header.run_id != request.run_id:
-        raise UserError(f"{place} holds another run, {header.run_id!r}. Name another {place}.")
+        raise UserError(f"--output holds another run, {header.run_id!r}. Name another --output.")
     if request.engine.resume_from is None:
         go_on = "Resume it with --resume-from SAVEPOINT, or start" if request.engine.name == FLINK else "Start"
         raise UserError(
-            f"{place} holds run {header.run_id!r} already. {go_on} a new run: without --run-id, and with another"
-            f" {place}."
+            f"--output holds run {header.run_id!r} already. {go_on} a new run: without --run-id, and with another"
+            " --output."
         )
-    check_same_run(place, header, request.header)
+    check_same_run("--output", header, request.header)
 
 
 def stop_file_of_run(named: str | None, output: str | None, run_id: str, *, is_local: bool) -> str | None:

@@ -30,7 +30,6 @@ from dp_transforms.logs.streams.folder_files import TakenFiles
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.logs.streams.stream_source import StreamSource
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_writer import StreamContents, check_same_run
 from dp_transforms.runs.records import StateError, VerdictKind
 from dp_transforms.runs.run_part import RunPart
@@ -148,7 +147,7 @@ def part_of_stream(request: StreamRequest, account: RunAccount) -> StreamPart:
         nonlocal found
         if facts.how not in (VerdictKind.NEW, VerdictKind.CONTINUES, VerdictKind.RESUMES):
             return facts
-        found = request.sink.read(request.run_id)
+        found = request.sink.before(request.run_id, is_fresh=False)
         _check_begin(request, facts, found)
         if facts.how == VerdictKind.RESUMES:
             return facts
@@ -173,8 +172,7 @@ def no_window_was_over(facts: PartFacts) -> str:
 
 def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents) -> None:
     """Raises UserError if the output is another part's, or the part cannot be resumed."""
-    header, place = found[0], request.place
-    folder = request.sink.path if isinstance(request.sink, ReportFolder) else None
+    header = found[0]
     if facts.how != VerdictKind.RESUMES:
         if request.engine.resume_from is not None:
             raise UserError(
@@ -183,18 +181,16 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
             )
         if header is not None and (found[1:] != ([], None) or header.run_id != request.run_id):
             raise UserError(
-                f"{place} holds another part of run {header.run_id!r}. Each part that is a stream has a {place} of its"
-                " own: name another one."
+                f"--output holds another part of run {header.run_id!r}. Each part that is a stream has an --output of"
+                " its own: name another one."
             )
-        if header is None and folder is not None and os.path.isdir(folder) and _has_files(folder):
-            raise UserError(f"--output {folder} holds other files. Name a new or an empty folder.")
         return
     if header is None:
         raise UserError(
-            f"{place} is not the one with which a part of the run in {facts.state_path} was begun: that has a header of"
-            " the run, and may have answers that must not be given twice. Bring it back to where it was."
+            f"--output is not the one with which a part of the run in {facts.state_path} was begun: that has a header"
+            " of the run, and may have answers that must not be given twice. Bring it back to where it was."
         )
-    check_same_run(place, header, request.header)
+    check_same_run("--output", header, request.header)
     is_empty = found[1:] == ([], None)
     if not is_empty and not request.log_decides and request.engine.resume_from is None:
         raise UserError(
@@ -203,11 +199,6 @@ def _check_begin(request: StreamRequest, facts: PartFacts, found: StreamContents
             " it: with --resume-from SAVEPOINT, on Flink. Without one this run cannot go on; a new one needs another"
             " state file, and costs its full price."
         )
-
-
-def _has_files(folder: str) -> bool:
-    """Beside hidden ones, which a process leaves that was killed before it had written the header."""
-    return any(not name.startswith(".") for name in os.listdir(folder))
 
 
 def _fingerprint_of_input(request: StreamRequest) -> str:

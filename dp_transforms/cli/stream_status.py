@@ -25,7 +25,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import encode_report
-from dp_transforms.views.report_table import is_ascii_only, tells_epsilon, windows_table
+from dp_transforms.views.report_words import is_ascii_only, tells_epsilon, windows_table
 
 _ITEMS_PER_WINDOW = 12
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file

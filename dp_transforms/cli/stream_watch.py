@@ -21,15 +21,12 @@ from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_request import StreamRequest
 from dp_transforms.cli.stream_state import StreamPart
 from dp_transforms.cli.stream_status import OperatorMetrics, StreamStatus
-from dp_transforms.cli.table_output import show_command
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import ReportSink
 
 PATIENCE_SECONDS = 120.0
@@ -188,12 +185,7 @@ class StreamWatch:
             status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
             status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
-        show = None
-        if isinstance(sink, ReportFolder):
-            show = f"shh show {sink.path}"
-        elif isinstance(sink, ReportTable):
-            show = show_command(sink, self._request.run_id)
-        if show is not None:
+        if (show := sink.show_command(self._request.run_id)) is not None:
             status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import OUTPUT, Rule, opt, user_errors
 from dp_transforms.errors import StreamError, UserError
@@ -11,11 +9,16 @@ from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import read_report_file
 from dp_transforms.reports.report_table import DEFAULT_TABLE, ReportTable
 from dp_transforms.stores.databases import is_database
+from dp_transforms.stores.kafka_client import is_topic
+
+PATH = "PATH"  # what a place is that is neither a topic nor a database
 
 
-def seen_as_output(output: str | None) -> str:
-    """What rules take ``--output`` for."""
-    return "DATABASE" if output is not None and is_database(output) else "FILE"
+def seen_as_place(place: str | None) -> str:
+    """What rules take ``--input`` and ``--output`` for."""
+    if place is None:
+        return ""
+    return "TOPIC" if is_topic(place) else "DATABASE" if is_database(place) else PATH
 
 
 def output_table_option() -> str | None:
@@ -38,51 +41,17 @@ TABLE_RULES = (
 
 
 def output_table(output: str | None, table: str | None) -> ReportTable | None:
-    """The table of --output and --output-table; None for an output that is not of a database. Raises UserError."""
+    """The table of --output and --output-table; None for an output that is not of a database. Raises UserError also if
+    it cannot be written from here."""
     if output is None or not is_database(output):
         return None
     try:
-        return ReportTable(output, table or DEFAULT_TABLE).with_absolute_path()
+        sink = ReportTable(output, table or DEFAULT_TABLE).with_absolute_path()
     except ValueError as error:
-        raise UserError(_in_flags(str(error))) from None
-
-
-def check_table(sink: ReportTable) -> None:
-    """Raises UserError if the folder of the database cannot be written."""
-    if sink.file is None:
-        return
-    folder = os.path.dirname(os.path.abspath(sink.file))
-    if not os.path.isdir(folder):
-        raise UserError(f"--output {sink.url}: the folder {folder} does not exist. Create it, or name another one.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"--output {sink.url} cannot be written: Permission denied. Name another folder.")
-
-
-def check_table_for_workers(sink: ReportTable, *, is_local: bool) -> None:
-    """is_local: whether all workers run on this machine. Raises UserError for what others could not use, or see."""
-    if is_local:
-        return
-    if sink.file is not None:
-        raise UserError(
-            f"--output {sink.url} is a file, and the locks of a database need a disk that no other machine has. Give"
-            " --output postgresql://HOST/DATABASE, or a folder."
-        )
-    if sink.has_password:
-        raise UserError(
-            "--output must not hold a password where a cluster runs the job, which shows it. Put it into a file that"
-            " every worker has: postgresql://USER@HOST/DATABASE?passfile=/run/secrets/pgpass"
-        )
-
-
-def shown_output(sink: ReportTable) -> str:
-    """What names the table in a state or in words for a person, without a password."""
-    return f"table {sink.place.removeprefix('the table ')}"
-
-
-def show_command(sink: ReportTable, run_id: str) -> str:
-    """The command that shows a run of the table. A password is left out."""
-    place = sink.place.rpartition(" of ")[2].strip("'\"")
-    return f"shh show {place} --table {sink.table} --run-id {run_id}"
+        raise UserError(in_flags_of_table(str(error))) from None
+    with user_errors(ValueError, prefix="--output "):
+        sink.check_can_be_written(is_local=True)
+    return sink
 
 
 def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
@@ -94,9 +63,8 @@ def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
     note_done()
 
 
-def check_table_of_replay(sink: ReportTable, run_id: str) -> None:
-    """Before the work: that the database can be reached, and has no run of this id. Raises UserError."""
-    check_table(sink)
+def check_has_no_run(sink: ReportTable, run_id: str) -> None:
+    """Before the work of a replay: that the database can be reached, and has no run of this id. Raises UserError."""
     try:
         header, _, _ = sink.read(run_id)
     except StreamError as error:
@@ -105,7 +73,7 @@ def check_table_of_replay(sink: ReportTable, run_id: str) -> None:
         raise UserError(f"--output-table has a run {run_id!r} already. Give another --run-id, or leave it out.")
 
 
-def _in_flags(message: str) -> str:
+def in_flags_of_table(message: str) -> str:
     words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
     for word, in_flags in words.items():
         message = message.replace(word, in_flags)

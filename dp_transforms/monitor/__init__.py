@@ -6,6 +6,7 @@ event_ids              what an id is
 item_domain            the items of a run, where they are known and public; in a worker by keyed hash
 event_batch            events as columns: user, item, time
 packed_arrays          arrays to bytes and back: what goes through a shuffle
+column_kinds           what a column of a table may be
 columns                tables from a schema: packed, merged, selected, cut by window and by shard
 equal_rows             groups of equal rows in sorted columns
 item_table             keyed 128-bit hashes of items and their labels
@@ -16,7 +17,7 @@ counted_messages       messages gathered by counting: how a receiver knows that 
 query_noise            the noise of one count or sum in each mode, in two stages
 empty_items            the items of a known domain that are published although nobody holds them
 hit_rules              what the sequential stage needs of a plan whose users pay for hits
-candidates             the parallel front: which items pass the first stage of their draw
+candidates             the parallel front: which items the sequential stage has to look at
 user_budgets           hits paid by each user that was ever charged, and by the holders of some candidates
 known_items            what was named lately, where named items are followed
 window_queries         the queries of one window, all together, with the answers that they have one by one
@@ -30,10 +31,8 @@ replay_weights    the weights of a replay, from all pairs of each user
 pace, purses      the weights of a stream, from each user's own pace, and what it has left
 named_items       what was named, and what is published of it
 named_counts      noisy counts of the largest named items
-look_draws        the keyed noise of sums
 round_candidates  in rounds: what a round draws for, a function of what was named before
 round_namer       in rounds: from sums to what each round names
 followed_items    known items, followed down to their lower threshold
-look_candidates   names with hits: what the sequential monitor has to look at
 item_namer        the thresholds: from sums to named items
 """

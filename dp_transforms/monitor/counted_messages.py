@@ -17,7 +17,7 @@ MOST_MESSAGE_BYTES = 8_000_000
 ENDS = b"ends"
 
 Key = tuple[int, int]  # window and shard: where a message goes
-Sent = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
+EncodedMessage = tuple[int, bytes]  # the fields of a `Message`, as engines encode them
 Group = tuple[Key, list[bytes]]  # all that came for one key
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
-from dp_transforms.monitor.columns import Cells, Column, Items, Narrow, Rows, Splits, Windows, cell_keys, used
+from dp_transforms.monitor.column_kinds import Column, Items, Narrow, Splits, Windows
+from dp_transforms.monitor.columns import Cells, Rows, cell_keys, used
 from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked

@@ -13,13 +13,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.followed_items import NO_ROW, follow
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.look_draws import LookDraws
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.plan.plan import Plan
 
@@ -27,11 +27,13 @@ Whole = npt.NDArray[np.int64]
 
 
 class ItemNamer:
-    """Names the items of one shard. Holds no state: windows are a function of their sums and of what was known."""
+    """Names the items of one shard. Holds no state: windows are a function of their sums and of what was known. A draw
+    is one keyed uniform for each window and item, and the holders with their weights, inverted by the noise's table."""
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
         self._plan = plan
-        self._draws = LookDraws(plan, keys)
+        self._table = noise_bounds(plan.paid_looks.noise)
+        self._uniforms = keys.look_uniforms()
 
     def name_windows(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
         """What is named in the windows ``first .. end - 1``, in order. It does not depend on how a run is cut.
@@ -53,8 +55,8 @@ class ItemNamer:
 
     def _name_in_domain(self, sums: ItemSums) -> NamedItems:
         """All items are known for ever. A cell with sum 0 is an empty item, of which is known that it passes."""
-        table, threshold = self._draws.table, self._plan.known_threshold
-        uniforms = self._draws.of_sums(sums)
+        table, threshold = self._table, self._plan.known_threshold
+        uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         is_empty = sums.sums == 0
         named = np.flatnonzero(is_empty | table.passes(uniforms, threshold - sums.sums))
         uniforms, is_empty = uniforms[named], is_empty[named]
@@ -67,8 +69,8 @@ class ItemNamer:
         )
 
     def _name_in_open_domain(self, sums: ItemSums, known: KnownItems, first: int, end: int) -> NamedItems:
-        table, plan = self._draws.table, self._plan
-        uniforms = self._draws.of_sums(sums)
+        table, plan = self._table, self._plan
+        uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         names_anew = table.passes(uniforms, plan.threshold - sums.sums)
         if not len(known) and not names_anew.any():
             return NamedItems.none()
@@ -86,13 +88,17 @@ class ItemNamer:
         has_sum = named.rows != NO_ROW
         rows, nobody = named.rows[has_sum], named.take(~has_sum)
         noisy_sums[has_sum] = sums.sums[rows] + table.sample(uniforms[rows])
-        noisy_sums[~has_sum] = table.sample(self._draws.of_nobody(nobody.windows, items.hashes[nobody.items]))
+        noisy_sums[~has_sum] = table.sample(self._of_nobody(nobody.windows, items.hashes[nobody.items]))
         thresholds = np.where(was_known, plan.known_threshold, plan.threshold)
         return self._named(named.windows, named.items, noisy_sums, thresholds, items)
 
     def _nobody_passes(self, windows: Whole, hashes: Words) -> npt.NDArray[np.bool_]:
-        drawn = self._draws.of_nobody(windows, hashes)
-        return self._draws.table.passes(drawn, np.full(len(windows), self._plan.known_threshold))
+        drawn = self._of_nobody(windows, hashes)
+        return self._table.passes(drawn, np.full(len(windows), self._plan.known_threshold))
+
+    def _of_nobody(self, windows: Whole, hashes: Words) -> Words:
+        """The uniforms of items to which nobody adds anything."""
+        return self._uniforms(windows, hashes, np.zeros_like(hashes))
 
     def _named(
         self, windows: Whole, items: Whole, noisy_sums: Whole, thresholds: Whole, table: ItemTable

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys, Words, sum_modulo_2_128
-from dp_transforms.monitor.columns import ADDED, Cells, Digests, Items, Narrow, Windows
+from dp_transforms.monitor.column_kinds import ADDED, Digests, Items, Narrow, Windows
+from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_starts, sort_with_codes
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW

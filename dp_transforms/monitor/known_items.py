@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.columns import MOST, Cells, Column, Columns, Items
+from dp_transforms.monitor.column_kinds import MOST, Column, Items
+from dp_transforms.monitor.columns import Cells, Columns
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import WHOLE
 

@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.columns import Cells, Column, Items, Narrow, Windows
+from dp_transforms.monitor.column_kinds import Column, Items, Narrow, Windows
+from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, WHOLE

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.columns import Codes, Column, Columns, Items, Narrow, Windows
+from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
+from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.equal_rows import distinct_hashes, group_slices, group_starts, ranks_in_groups, sort_distinct
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_table import ItemTable

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.columns import LEAST, MOST, ByUser, Column
+from dp_transforms.monitor.column_kinds import LEAST, MOST, Column
+from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import places_of
 from dp_transforms.monitor.item_holders import terms_of, weights_of
 from dp_transforms.monitor.pace import Pace

@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.monitor.columns import MOST, ByUser, Column
+from dp_transforms.monitor.column_kinds import MOST, Column
+from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import distinct_hashes
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.packed_arrays import WORDS, Packed

@@ -17,7 +17,7 @@ from dp_transforms.accounting.calibration import (
 )
 from dp_transforms.accounting.release_modes import mode_of
 from dp_transforms.checks import check_whole
-from dp_transforms.plan.records import Budget, Hits, Shares, WideNoise, check_accountant, check_hits
+from dp_transforms.plan.records import Budget, Hits, Shares, WideNoise, check_hits
 
 DEFAULT_MAX_ITEMS_PER_USER = 3
 
@@ -36,12 +36,10 @@ class HitsChoices(PerUser, total=False):
     threshold: by default the smallest safe one. A smaller one raises a ValueError that names the smallest; a larger one
         leaves more of delta to the noise. In a known domain every threshold is safe, and the default is the smallest at
         which the whole run is expected to publish at most 0.05 items that nobody holds.
-    accountant: by default the tightest one.
     """
 
     max_items_per_user: int | None
     threshold: int | None
-    accountant: str | None
 
 
 def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> dict[str, Any]:
@@ -51,8 +49,6 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
     smallest safe one.
     """
     charging, domain_size, horizon = mode_of(mode), budget.domain_size, budget.schedule.horizon
-    accountant = given.get("accountant") or charging.accountants[0]
-    check_accountant(mode, accountant)
     hits, items = given.get("hits_per_user"), given.get("max_items_per_user")
     hits = charging.default_hits if hits is None else hits
     check_hits(hits)
@@ -67,7 +63,7 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
         budget.epsilon, queries, charging.widest.total_variation, horizon, domain_size
     )
     shared = delta_left(budget.delta, delta_hash + delta_sampling, budget.max_users)
-    solve = functools.partial(charging.solve, accountant, hits, budget.epsilon)
+    solve = functools.partial(charging.solve, hits, budget.epsilon)
     if domain_size:
         noise, threshold, delta_open = choose_for_known_domain(solve, shared, domain_size * horizon, threshold)
     else:
@@ -79,7 +75,7 @@ def calibrate_hits(mode: str, budget: Budget, **given: Unpack[HitsChoices]) -> d
             mode=mode,
             per_user=hits,
             max_items_per_user=items,
-            accountant=accountant,
+            accountant=charging.accountant,
             epsilon_per_query=noise.epsilon_per_query,
             wide=WideNoise(epsilon_per_query=wide, cap=noise.noise_cap) if wide else None,
         ),

@@ -122,7 +122,7 @@ def _check_charged(plan: Plan, hits: Hits) -> None:
         safe = smallest_safe_threshold(hits.noise, plan.queries_per_user, plan.shares.open)
         if not plan.threshold >= safe:
             raise threshold_error(plan.threshold, safe)
-    proved = hits.rules.accountant(hits.accountant, hits.noise, hits.per_user).delta(plan.epsilon)
+    proved = hits.rules.proof(hits.noise, hits.per_user).delta(plan.epsilon)
     if not proved <= plan.shares.paid:
         raise ValueError(
             f"epsilon_per_query = {hits.epsilon_per_query!r} is too little noise: at epsilon = {plan.epsilon:g} it "

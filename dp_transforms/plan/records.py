@@ -101,8 +101,7 @@ class Hits(Record):
     mode: `hits`, `hits-with-counts` or `kms21`.
     per_user: charged results after which a user is excluded.
     max_items_per_user: distinct items of a user that count in one window (L).
-    accountant: the proof that the noise comes from: ``game``, ``exact_tail`` or ``closed_form``; in kms21
-        ``threshold_monitor``.
+    accountant: the proof that the noise comes from: ``game``; in kms21 ``threshold_monitor``.
     epsilon_per_query: the discrete Laplace noise of one count, V in kms21, has scale 1 / epsilon_per_query.
     wide: in kms21 alone.
     """
@@ -118,7 +117,10 @@ class Hits(Record):
         super().__post_init__()
         check_hits(self.per_user)
         check_whole("max_items_per_user", self.max_items_per_user, 1)
-        check_accountant(self.mode, self.accountant)
+        if self.accountant != self.rules.accountant:
+            raise ValueError(
+                f"accountant must be {self.rules.accountant} for mode {self.mode!r}, got {shown(self.accountant)}."
+            )
         if self.wide is not None and self.mode != "kms21":
             raise ValueError(f"wide must be left out in mode {self.mode!r}: it belongs to kms21.")
         self.rules.check(self.noise)
@@ -331,14 +333,6 @@ def check_hits(hits: int) -> None:
     check_whole("hits_per_user", hits, 1)
     if hits > MOST_HITS:
         raise ValueError(f"hits_per_user must be at most {MOST_HITS}, got {hits}.")
-
-
-def check_accountant(mode: str, accountant: str) -> None:
-    accountants = mode_of(mode).accountants
-    if not isinstance(accountant, str) or accountant not in accountants:
-        raise ValueError(
-            f"accountant must be one of {', '.join(accountants)} for mode {mode!r}, got {shown(accountant)}."
-        )
 
 
 def check_price_list(weights_name: str, weights: tuple[int, ...], units_name: str, units: tuple[int, ...]) -> None:

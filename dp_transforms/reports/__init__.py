@@ -1,6 +1,6 @@
 """Files of reports: what a run writes and ``shh show`` reads. The ending of a file says its format.
 
-    `records`             header and record as JSON, and the check of every report that is written or read
+    `report_records`      header and record as JSON, and the check of every report that is written or read
     `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata; and the records of a topic
     `parquet`             typed columns, header in the schema metadata
@@ -18,6 +18,7 @@ Sinks for the reports of a stream: `ReportFolder`, one file per window, `ReportT
     `report_topic`        transactions, so that a worker that was replaced can write no more
     `table_rows`          tables and statements
     `report_table`        a key for each window, in PostgreSQL or SQLite
+    `sinks`               a sink from the one word that names it
 
 The library of a format or a sink is loaded when it is used. Knows no Beam.
 """
@@ -35,11 +36,13 @@ from dp_transforms.reports.files import (
     write_report_file,
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
-from dp_transforms.reports.records import HEADER_KEY, ReportFileError, ReportHeader
-from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
-from dp_transforms.reports.report_table import ReportTable, read_report_table
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
+from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter
+from dp_transforms.reports.sinks import read_run, sink_of
+from dp_transforms.stores.kafka_client import is_topic
 
 __all__ = [
     "HEADER_KEY",
@@ -53,14 +56,15 @@ __all__ = [
     "ReportWriter",
     "decode_report",
     "encode_report",
+    "is_topic",
     "read_report",
     "read_report_file",
     "read_report_files",
-    "read_report_folder",
-    "read_report_table",
+    "read_run",
     "report_file_bytes",
     "report_files_in",
     "report_format",
     "report_of_json",
+    "sink_of",
     "write_report_file",
 ]

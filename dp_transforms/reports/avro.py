@@ -18,7 +18,7 @@ import fastavro
 import fastavro.schema
 
 from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
-from dp_transforms.reports.records import (
+from dp_transforms.reports.report_records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,

@@ -17,7 +17,7 @@ from typing import IO, BinaryIO
 from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, checked_report, in_file_order
 from dp_transforms.stores.local_files import Path, new_on_disk, open_regular, sync_folder
 from dp_transforms.stores.remote_files import RemoteFileError, UrlError, is_remote, look_at, open_stored, put_over
 
@@ -46,16 +46,13 @@ def _module_of(file_format: str) -> ModuleType:
     return importlib.import_module(f"dp_transforms.reports.{_MODULES[file_format]}")
 
 
-def write_report_file(
-    path: Path, header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str | None = None
-) -> None:
+def write_report_file(path: Path, header: ReportHeader, reports: Iterable[WindowReport]) -> None:
     """Writes the reports, sorted by stream and window, to exactly this path, and on to the disk.
 
-    file_format: ``avro``, ``json`` or ``parquet`` if the ending of the path does not say it.
     Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
     that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
     """
-    write = report_writer(header, reports, file_format or report_format(path))
+    write = report_writer(header, reports, report_format(path))
     try:
         with new_on_disk(path) as handle:
             write(handle)

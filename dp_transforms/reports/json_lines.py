@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
-from dp_transforms.reports.records import (
+from dp_transforms.reports.report_records import (
     MAX_HEADER_BYTES,
     MAX_RECORD_BYTES,
     ReportFileError,

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, WindowReport
-from dp_transforms.reports.records import (
+from dp_transforms.reports.report_records import (
     HEADER_KEY,
     MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,

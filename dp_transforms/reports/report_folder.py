@@ -27,19 +27,20 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, report_file_bytes
-from dp_transforms.reports.records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
+from dp_transforms.reports.report_records import MAX_HEADER_BYTES, ReportFileError, ReportHeader, parse_json
 from dp_transforms.reports.report_writer import (
     Answer,
     NewWindows,
     Place,
     ReportSink,
     ReportWriter,
+    StreamContents,
     WindowFollower,
     check_same_run,
     ended_fields,
     parse_ended,
 )
-from dp_transforms.stores.local_files import new_on_disk, open_regular, read_regular, sync_folder
+from dp_transforms.stores.local_files import check_folder, new_on_disk, open_regular, read_regular, sync_folder
 
 FILE_FORMATS = {"jsonl": "json", "avro": "avro"}
 _HEADER, _ENDED = "header.json", "ended.json"
@@ -68,6 +69,22 @@ class ReportFolder(ReportSink):
             raise ValueError(f"file_format must be one of {', '.join(FILE_FORMATS)}, got {self.file_format!r}.")
         object.__setattr__(self, "path", os.fspath(self.path))
 
+    @property
+    def name(self) -> str:
+        return f"the folder {self.path!r}"
+
+    @property
+    def address(self) -> str:
+        return self.path
+
+    @property
+    def folder(self) -> str:
+        return self.path
+
+    def check_can_be_written(self, *, is_local: bool) -> None:
+        if is_local:
+            check_folder(self.path)
+
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it. Raises StreamError if the folder holds another run, or other files."""
         folder = pathlib.Path(self.path)
@@ -79,18 +96,28 @@ class ReportFolder(ReportSink):
                 fields = {"header": json.loads(header.to_json()), "file_format": self.file_format}
                 _put_first(folder / _HEADER, _line(fields))
             found, file_format = _read_header(folder)
-        check_same_run(f"the folder {self.path!r}", found, header)
+        check_same_run(self.name, found, header)
         if file_format != self.file_format:
-            raise StreamError(
-                f"the folder {self.path!r} holds {file_format} files, not {self.file_format}. Use the same format."
-            )
+            raise StreamError(f"{self.name} holds {file_format} files, not {self.file_format}. Use the same format.")
         # The header of the folder goes into all files: a later release may word the guarantee in another way.
-        return ReportWriter(FolderPlace(folder, found, file_format), found)
+        return ReportWriter(FolderPlace(self, found), found)
 
     @property
     def is_begun(self) -> bool:
         """Whether a run has begun to write into it."""
         return (pathlib.Path(self.path) / _HEADER).exists()
+
+    def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
+        """Whichever run is there: a folder holds one. One that is missing is still to be made, or a mount of the
+        workers, who check it."""
+        folder = pathlib.Path(self.path)
+        if not folder.is_dir():
+            return None, [], None
+        found = self.read()
+        if found[0] is None:
+            with _folder_errors(folder):
+                _check_empty(folder)
+        return found
 
     def follow(self, run_id: str | None = None) -> WindowFollower[str]:
         return WindowFollower(lambda known: self._read_new(known, run_id))
@@ -103,28 +130,20 @@ class ReportFolder(ReportSink):
                 return None, {}, None
             header, _ = _read_header(folder)
             asked = dataclasses.replace(header, run_id=run_id or header.run_id)
-            check_same_run(f"the folder {self.path!r}", header, asked)
+            check_same_run(self.name, header, asked)
             ended = _read_ended(folder)  # before the reports, so that none is missed once the end is seen
             names = [name for name in _window_names(folder) if name not in known]
             return header, {name: _read_window(folder / name, header) for name in names}, ended
 
 
-def read_report_folder(path: str | os.PathLike[str]) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
-    """The run of a folder, whichever it is. Raises StreamError if there is none."""
-    header, reports, ended = ReportFolder(os.fspath(path)).read()
-    if header is None:
-        raise StreamError(f"{os.fspath(path)!r} holds no reports of a stream: it has no {_HEADER}. Check the path.")
-    return header, reports, ended
-
-
 class FolderPlace(Place):
     """Every file is on the disk when it is put, so there is nothing to commit."""
 
-    def __init__(self, folder: pathlib.Path, header: ReportHeader, file_format: str) -> None:
-        self.name = f"the folder {str(folder)!r}"
-        self._folder = folder
+    def __init__(self, sink: ReportFolder, header: ReportHeader) -> None:
+        self.name = sink.name
+        self._folder = pathlib.Path(sink.path)
         self._header = header
-        self._file_format = file_format
+        self._file_format = sink.file_format
 
     def get(self, record: Answer) -> bool | None:
         return self.put_first(record) if self._path(record).exists() else None

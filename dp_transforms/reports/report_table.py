@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from dp_transforms.checks import shown
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports.records import ReportHeader
+from dp_transforms.reports.report_records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
     NewWindows,
@@ -36,6 +36,7 @@ from dp_transforms.reports.report_writer import (
     only_run,
 )
 from dp_transforms.stores.databases import POSTGRESQL, database_of, has_password, shown_url
+from dp_transforms.stores.local_files import check_folder
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -85,14 +86,33 @@ class ReportTable(ReportSink):
         return None if self.database == POSTGRESQL else self.url.partition("://")[2].removeprefix("/")
 
     @property
-    def has_password(self) -> bool:
-        """Whether the URL itself holds one, which then travels in the job graph."""
-        return has_password(self.url)
+    def name(self) -> str:
+        return f"the table {self.table!r} of {self.address!r}"
 
     @property
-    def place(self) -> str:
-        """How errors name it, without a password."""
-        return f"the table {self.table!r} of {shown_url(self.url)!r}"
+    def address(self) -> str:
+        return shown_url(self.url)
+
+    def show_command(self, run_id: str) -> str:
+        return f"shh show {self.address} --table {self.table} --run-id {run_id}"
+
+    def check_can_be_written(self, *, is_local: bool) -> None:
+        """A password in the URL travels in the job graph, which a cluster shows."""
+        if self.file is not None and not is_local:
+            raise ValueError(
+                f"{self.url} is a file, and the locks of a database need a disk that no other machine has. Give"
+                " --output postgresql://HOST/DATABASE, or a folder."
+            )
+        if has_password(self.url) and not is_local:
+            raise ValueError(
+                "must not hold a password where a cluster runs the job, which shows it. Put it into a file that every"
+                " worker has: postgresql://USER@HOST/DATABASE?passfile=/run/secrets/pgpass"
+            )
+        if self.file is not None:
+            folder = os.path.dirname(os.path.abspath(self.file))
+            if not os.path.isdir(folder):
+                raise ValueError(f"{self.url}: the folder {folder} does not exist. Create it, or name another one.")
+            check_folder(folder)
 
     def with_absolute_path(self) -> ReportTable:
         """The same for workers, which have another current folder."""
@@ -113,7 +133,7 @@ class ReportTable(ReportSink):
             rows.make()
             with rows.transaction() as connection:
                 found = rows.put_first(connection, header)
-        check_same_run(self.place, found, header)
+        check_same_run(self.name, found, header)
         return ReportWriter(TablePlace(rows, found), found)
 
     def follow(self, run_id: str | None = None) -> WindowFollower[int]:
@@ -125,7 +145,7 @@ class ReportTable(ReportSink):
             if found is None:
                 return None, {}, None
             rows, connection = found
-            run_id = only_run(self.place, rows.run_ids(connection)) if run_id is None else run_id
+            run_id = only_run(self.name, rows.run_ids(connection)) if run_id is None else run_id
             run = None if run_id is None else rows.run(connection, run_id)
             if run_id is None or run is None:
                 return None, {}, None
@@ -152,8 +172,7 @@ class ReportTable(ReportSink):
             with rows.transaction() as connection:
                 if rows.put_first(connection, header) is not header:
                     raise StreamError(
-                        f"{self.place} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was"
-                        " written."
+                        f"{self.name} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was written."
                     )
                 rows.insert(connection, header.run_id, reports)
                 rows.end_run(connection, header.run_id, ended)
@@ -174,7 +193,7 @@ class TablePlace(Place):
     """Collects reports in a transaction; nobody reads them before `commit`."""
 
     def __init__(self, rows: TableRows, header: ReportHeader) -> None:
-        self.name = rows.sink.place
+        self.name = rows.sink.name
         self._rows = rows
         self._header = header
         self._begun: contextlib.ExitStack | None = None
@@ -225,15 +244,3 @@ class TablePlace(Place):
             self._connection = stack.enter_context(self._rows.transaction())
             self._ended = self._rows.locked_run(self._connection, self._header).ended
             self._begun = stack.pop_all()
-
-
-def read_report_table(
-    place: str, table: str | None = None, run_id: str | None = None
-) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
-    """A run of a table of a database, the only one if no id is given. Raises StreamError, and ValueError for a URL that
-    is not of a database. table: None for `DEFAULT_TABLE`."""
-    sink = ReportTable(place, table or DEFAULT_TABLE)
-    header, reports, ended = sink.read(run_id)
-    if header is None:
-        raise StreamError(f"{sink.place} has no such run. Check the database, its table and the run id.")
-    return header, reports, ended

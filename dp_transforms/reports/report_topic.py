@@ -20,13 +20,14 @@ from typing import Any
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
-from dp_transforms.reports.records import ReportHeader
+from dp_transforms.reports.report_records import ReportHeader
 from dp_transforms.reports.report_writer import (
     Answer,
     HeldRun,
     Place,
     ReportSink,
     ReportWriter,
+    StreamContents,
     TopicRecord,
     check_same_run,
     key_of,
@@ -44,7 +45,6 @@ from dp_transforms.reports.topic_records import (
     run_id_of,
 )
 from dp_transforms.stores.kafka_client import (
-    check_client_config,
     client_settings,
     error_name,
     import_confluent_kafka,
@@ -69,14 +69,12 @@ class ReportTopic(ReportSink):
 
     bootstrap_servers: host:port, several with commas.
     record_format: ``json`` or ``avro``. A run may change it when it goes on.
-    client_config: settings of librdkafka, such as security.protocol. They travel in the job graph: no passwords.
-    client_config_file: further settings, one NAME=VALUE a line, in a file that every worker has at this path.
+    client_config_file: settings of librdkafka, one NAME=VALUE a line, in a file that every worker has at this path.
     """
 
     bootstrap_servers: str
     topic: str
     record_format: str = "json"
-    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
     client_config_file: str | None = None
 
     def __post_init__(self) -> None:
@@ -85,8 +83,20 @@ class ReportTopic(ReportSink):
                 raise ValueError(f"{name} of a report topic must be text that is not empty.")
         if self.record_format not in RECORD_FORMATS:
             raise ValueError(f"record_format must be one of {', '.join(RECORD_FORMATS)}, got {self.record_format!r}.")
-        reserved = {"bootstrap.servers", *_SHARED, *_PRODUCER, *CONSUMER, "transactional.id"}
-        object.__setattr__(self, "client_config", check_client_config(self.client_config, reserved))
+
+    @property
+    def name(self) -> str:
+        return f"the topic {self.topic!r}"
+
+    @property
+    def address(self) -> str:
+        return f"kafka://{self.bootstrap_servers}/{self.topic}"
+
+    def show_command(self, run_id: str) -> None:
+        return None
+
+    def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
+        return (None, [], None) if is_fresh else self.read(run_id)
 
     def open(self, header: ReportHeader) -> ReportWriter:
         """Starts the run, or continues it, and shuts out its earlier writers. Raises StreamError."""
@@ -99,7 +109,7 @@ class ReportTopic(ReportSink):
             run = TopicRun(header.run_id, header.stream)
             partitions = self._read(run.take, to_last_record=True)
         if run.held.header is not None:
-            check_same_run(f"the topic {self.topic!r}", run.held.header, header)
+            check_same_run(self.name, run.held.header, header)
         place = TopicPlace(producer, self, header, run.held, _partition(header, partitions, run.partition))
         if run.held.header is None:
             with place.errors():
@@ -156,16 +166,14 @@ class ReportTopic(ReportSink):
         found = client.list_topics(self.topic, timeout=seconds).topics[self.topic]
         if found.error is not None or not found.partitions:
             raise StreamError(
-                f"the topic {self.topic!r} cannot be used ({error_name(found.error)}). Create it first, with the"
+                f"{self.name} cannot be used ({error_name(found.error)}). Create it first, with the"
                 " replication and the retention that the reports should have."
             )
         return len(found.partitions)
 
     def _client(self, name: str, own: Mapping[str, object]) -> Any:
         kafka = import_confluent_kafka()
-        settings = client_settings(
-            self.bootstrap_servers, self.client_config, self.client_config_file, {**_SHARED, **own}
-        )
+        settings = client_settings(self.bootstrap_servers, self.client_config_file, {**_SHARED, **own})
         try:
             return operator.attrgetter(name)(kafka)(settings, logger=silent_logger())
         except (kafka.KafkaException, ValueError, TypeError) as error:
@@ -176,7 +184,7 @@ class TopicPlace(Place):
     """Collects records in a transaction; nobody reads them before `commit`. held: all that is committed of the run."""
 
     def __init__(self, producer: Any, sink: ReportTopic, header: ReportHeader, held: HeldRun, partition: int) -> None:
-        self.name = f"the topic {sink.topic!r}"
+        self.name = sink.name
         self.producer = producer
         self._sink = sink
         self._run_id = header.run_id

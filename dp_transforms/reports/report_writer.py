@@ -20,7 +20,13 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.json_lines import encode_report
-from dp_transforms.reports.records import ReportFileError, ReportHeader, checked_report, in_file_order, is_unicode
+from dp_transforms.reports.report_records import (
+    ReportFileError,
+    ReportHeader,
+    checked_report,
+    in_file_order,
+    is_unicode,
+)
 
 _MOST_NAMED = 5
 Name = TypeVar("Name", bound=Hashable)
@@ -56,7 +62,31 @@ class ReportFollower(abc.ABC):
 
 class ReportSink(abc.ABC):
     """Names a sink; small, and can be pickled into a job graph. run_id: None for whichever run is there, if it is the
-    only one."""
+    only one. Commands make one by `sinks.sink_of`, and ask it for what differs."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """How errors name it, without a password."""
+
+    @property
+    @abc.abstractmethod
+    def address(self) -> str:
+        """What `sink_of` makes it of, without a password."""
+
+    @property
+    def folder(self) -> str | None:
+        """The folder that it is, which all workers have at this path."""
+        return None
+
+    def show_command(self, run_id: str) -> str | None:
+        """The command that shows a run of it, if there is one."""
+        return f"shh show {self.address}"
+
+    def check_can_be_written(self, *, is_local: bool) -> None:
+        """Before a job. is_local: whether all workers are on this machine. Raises ValueError, whose message goes behind
+        the name of an option."""
+        return
 
     @abc.abstractmethod
     def open(self, header: ReportHeader) -> ReportWriter:
@@ -66,6 +96,11 @@ class ReportSink(abc.ABC):
     @abc.abstractmethod
     def follow(self, run_id: str | None = None) -> ReportFollower:
         """For who looks again and again: a look costs what is new, not what is there. Reads nothing yet."""
+
+    def before(self, run_id: str, *, is_fresh: bool) -> StreamContents:
+        """What is there when a run begins, or goes on. is_fresh: nobody else has this run id, so where a sink holds
+        many runs there is nothing to look for. Raises StreamError, also for a place that no run can take."""
+        return self.read(run_id)
 
     def read(self, run_id: str | None = None) -> StreamContents:
         """What can be read of the run so far, windows in order. Raises StreamError, also for what is damaged."""

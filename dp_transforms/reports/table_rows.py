@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from dp_transforms.checks import how_to_install
 from dp_transforms.errors import MissingLibraryError, StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports.records import ReportFileError, ReportHeader, check_report, parse_header
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, check_report, parse_header
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import parse_ended
 from dp_transforms.stores.databases import (
@@ -127,7 +127,7 @@ class TableRows:
 
     def check_names(self, header: ReportHeader) -> None:
         if "\0" in header.run_id + header.stream:
-            raise StreamError(f"{self.sink.place}: names of runs and streams must not hold U+0000. Choose others.")
+            raise StreamError(f"{self.sink.name}: names of runs and streams must not hold U+0000. Choose others.")
         header.to_json()
 
     def find_file(self) -> bool:
@@ -150,7 +150,7 @@ class TableRows:
         with self.transaction() as connection:
             asked = "SHOW server_encoding"
             if self._file is None and (name := connection.exec_driver_sql(asked).scalar_one()) != "UTF8":
-                raise StreamError(f"{self.sink.place}: its database has the encoding {name}. Use one with UTF8.")
+                raise StreamError(f"{self.sink.name}: its database has the encoding {name}. Use one with UTF8.")
             if not self.exist(connection):
                 self.create(connection)
 
@@ -209,7 +209,7 @@ class TableRows:
         """The run of this header, which must be there. Until the end of the transaction nobody else writes of it."""
         found = self.run(connection, header.run_id, locks=True)
         if found is None or found.header != header:
-            raise StreamError(f"{self.sink.place} {DAMAGED}.")
+            raise StreamError(f"{self.sink.name} {DAMAGED}.")
         return found
 
     def put_first(self, connection: sa.Connection, header: ReportHeader) -> ReportHeader:
@@ -220,7 +220,7 @@ class TableRows:
         is_first = connection.execute(statement).rowcount == 1
         found = None if is_first else self.run(connection, header.run_id)
         if not is_first and found is None:
-            raise StreamError(f"{self.sink.place} {DAMAGED}.")
+            raise StreamError(f"{self.sink.name} {DAMAGED}.")
         return header if found is None else found.header
 
     def run_ids(self, connection: sa.Connection) -> list[str]:
@@ -304,7 +304,7 @@ class TableRows:
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Errors of the database as a StreamError of one line, without a password and without values."""
-        place = self.sink.place
+        place = self.sink.name
         try:
             yield
         except StreamError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports.json_lines import encode_report, report_of_json
-from dp_transforms.reports.records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
+from dp_transforms.reports.report_records import ReportFileError, ReportHeader, in_file_order, is_unicode, parse_json
 from dp_transforms.reports.report_writer import (
     HeldRun,
     ReportFollower,
@@ -229,8 +229,7 @@ class TopicFollower(ReportFollower):
                 self._run.take(message)
             elif error.code() == kafka.KafkaError._AUTO_OFFSET_RESET:
                 raise StreamError(
-                    f"the topic {self._topic.topic!r} was made anew, or has lost records. It is read again from its"
-                    " beginning."
+                    f"{self._topic.name} was made anew, or has lost records. It is read again from its beginning."
                 )
             elif error.code() != kafka.KafkaError._PARTITION_EOF:
                 failed = error  # what came with it is taken first: it comes once
@@ -239,7 +238,6 @@ class TopicFollower(ReportFollower):
         return len(messages) == CONSUME
 
     def _only_run(self) -> str:
-        place = f"the topic {self._topic.topic!r}"
-        if (found := only_run(place, self._topic.run_ids())) is None:
-            raise StreamError(f"{place} holds no reports yet.")
+        if (found := only_run(self._topic.name, self._topic.run_ids())) is None:
+            raise StreamError(f"{self._topic.name} holds no reports yet.")
         return found

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.candidates import find_candidates
+from dp_transforms.monitor.candidates import LookCandidates, find_candidates
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_domain import DomainTable
@@ -16,7 +16,6 @@ from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.known_items import KnownItems
-from dp_transforms.monitor.look_candidates import LookCandidates
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
 from dp_transforms.plan.plan import Plan
@@ -93,7 +92,7 @@ class _FollowingWork(StageWork):
 
 class FindLooks(_FollowingWork, _DrawingWork):
     """`ItemHolders` -> the candidates among them, where users pay for looks and for hits. What passed lately is drawn
-    for in every window (`monitor.look_candidates`)."""
+    for in every window (`monitor.candidates`)."""
 
     KIND = Kind.PASSED
 

@@ -28,7 +28,7 @@ Sent = ItemHolders | ItemSums | NamedItems
 """What a stage sends to the next: columns with a window in each row."""
 Reported = tuple[int, WindowReport]
 """The number of a window, and its report: what the last stage makes."""
-Key = tuple[int, int]
+SlabKey = tuple[int, int]
 """A slab of windows, and a shard of users or items."""
 
 
@@ -158,7 +158,7 @@ class Stage:
         return self.work(self.run.plan, keys, None if self.domain is None else self.domain.table(keys))
 
 
-def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[Key, list[bytes]]]:
+def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[SlabKey, list[bytes]]]:
     """Columns by slab and shard of items, packed in messages that engines accept. What has none is left out."""
     for slab, of_slab in sent.by_slab(cut.windows_per_slab):
         for shard, of_shard in of_slab.shard_by_item(cut.shards):

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+import re
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from dp_transforms.checks import how_to_install, on_one_line
 from dp_transforms.errors import StreamError
 from dp_transforms.stores.local_files import read_regular
 
+TOPIC = "kafka://HOST:PORT/TOPIC"  # what names a topic, as an input or as an output
 _MAX_FILE_BYTES = 1 << 20
+_SCHEME = "kafka://"
+_SERVERS_AND_TOPIC = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
+
+
+def is_topic(place: str) -> bool:
+    return place.startswith(_SCHEME)
+
+
+def have_same_servers(one: str, other: str) -> bool:
+    """Whether both are topics of the same servers."""
+    return is_topic(one) and one.rpartition("/")[0] == other.rpartition("/")[0]
+
+
+def topic_of(url: str) -> tuple[str, str]:
+    """Servers and topic. Raises ValueError."""
+    parts = _SERVERS_AND_TOPIC.fullmatch(url.removeprefix(_SCHEME))
+    if parts is None or not is_topic(url):
+        raise ValueError(
+            f"must be {TOPIC}, with several HOST:PORT by commas. Names and passwords go into a file: --kafka-config."
+        )
+    return parts[1], parts[2]
 
 
 def import_confluent_kafka() -> Any:
@@ -21,16 +45,6 @@ def import_confluent_kafka() -> Any:
     except ImportError:
         raise StreamError(f"Kafka needs the confluent-kafka client. {how_to_install('kafka')}") from None
     return confluent_kafka
-
-
-def check_client_config(config: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
-    """A copy. Raises ValueError unless it maps texts to texts, and for settings in ``reserved``."""
-    if not all(isinstance(key, str) and isinstance(value, str) for key, value in config.items()):
-        raise ValueError("Kafka client settings must be texts by name, such as {'security.protocol': 'SASL_SSL'}.")
-    taken = sorted(set(config) & set(reserved))
-    if taken:
-        raise ValueError(f"the Kafka client settings {', '.join(taken)} are set by the command. Leave them out.")
-    return dict(config)
 
 
 def read_client_config_file(path: str) -> dict[str, str]:
@@ -61,18 +75,19 @@ def read_client_config_file(path: str) -> dict[str, str]:
 
 def client_settings(
     bootstrap_servers: str,
-    config: Mapping[str, str],
     config_file: str | None,
     own: Mapping[str, object],
+    defaults: Mapping[str, object] = types.MappingProxyType({}),
 ) -> dict[str, object]:
-    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win."""
+    """All settings of a client. The file is read now, on the machine that connects. ``own`` settings win, and
+    ``defaults`` give way."""
     from_file = read_client_config_file(config_file) if config_file is not None else {}
     reserved = sorted(set(from_file) & set(own))
     if reserved and config_file is not None:
         raise StreamError(
             f"{on_one_line(config_file)}: the settings {', '.join(reserved)} are set by the command. Leave them out."
         )
-    return {**from_file, **config, "bootstrap.servers": bootstrap_servers, **own}
+    return {**defaults, **from_file, "bootstrap.servers": bootstrap_servers, **own}
 
 
 def silent_logger() -> logging.Logger:

@@ -58,6 +58,17 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
+def check_folder(path: Path) -> None:
+    """Raises ValueError unless the folder, or the one that it will be made in, can be written. Its message goes behind
+    the name of an option."""
+    place = pathlib.Path(path).absolute()
+    if place.exists() and not place.is_dir():
+        raise ValueError(f"{os.fspath(path)} is a file. Name a folder.")
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"{os.fspath(path)} cannot be written: Permission denied. Name another folder.")
+
+
 def mode_for_others(file: BinaryIO) -> str | None:
     """The mode of an open file that others than its owner can use, as chmod writes it; None for a private file."""
     mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -18,7 +18,7 @@ from dp_transforms.plan.lifetime_cost import from_delta_units, from_epsilon_unit
 from dp_transforms.runs.ledger import Balance
 from dp_transforms.runs.records import Part, Run, Status, amount
 from dp_transforms.views.line_plot import Series, line_plot_svg
-from dp_transforms.views.report_table import is_ascii_only, label_text
+from dp_transforms.views.report_words import is_ascii_only, label_text
 
 _MOST_LINES = 8  # of a chart
 _DAY_SECONDS = 86_400.0

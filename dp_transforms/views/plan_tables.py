@@ -27,7 +27,7 @@ from dp_transforms.plan.plan_comparison import (
 from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import in_a_sentence, why
-from dp_transforms.views.report_table import counted
+from dp_transforms.views.report_words import counted
 
 _HITS = (1, 3, 10, 30)
 _MAX_ITEMS_PER_USER = (1, 3, 10)
@@ -63,9 +63,7 @@ def alternatives(chosen: Plan) -> list[Plan]:
             if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.charged_hits.max_items_per_user):
                 plans.append(chosen)
                 continue
-            other = chosen.again(
-                hits_per_user=hits, max_items_per_user=max_items_per_user, accountant=chosen.charged_hits.accountant
-            )
+            other = chosen.again(hits_per_user=hits, max_items_per_user=max_items_per_user)
             if other is not None:
                 plans.append(other)
     return plans
@@ -257,7 +255,6 @@ def _charging_lines(plan: Plan) -> list[tuple[str, str]]:
         ("chosen", f"{plan.mode}, {hits.per_user} hits, {hits.max_items_per_user} items per user"),
         ("noise", _noise_text(hits)),
         ("threshold", _threshold_text(plan.threshold, hits.zone_width)),
-        ("accountant", hits.accountant),
     ]
 
 

@@ -14,7 +14,7 @@ from dp_transforms.plan.plan_comparison import (
     FoundFrom,
     likely_hits,
 )
-from dp_transforms.views.report_table import counted
+from dp_transforms.views.report_words import counted
 
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 

@@ -101,7 +101,7 @@ def _run(
     start = int(time.time()) + _START_IN_SECONDS
     end = start + _WINDOWS * _WINDOW_SECONDS
     lines = (
-        ["stream", "--kafka", kafka.bootstrap, "--topic", "clicks", "--output-topic", "reports"],
+        ["stream", "--input", f"kafka://{kafka.bootstrap}/clicks", "--output", f"kafka://{kafka.bootstrap}/reports"],
         [
             "--start",
             _utc(start),

@@ -1,4 +1,4 @@
-"""Whose clock a topic has is asked before a run begins, and said or refused."""
+"""Topics of a stream: whose clock they have is asked before a run begins, and said or refused; and whose settings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from dp_transforms import KafkaTopic, StreamClock
 from dp_transforms.cli.options import fill
 from dp_transforms.cli.stream import command
 from dp_transforms.cli.stream_options import StreamOptions
-from dp_transforms.cli.stream_request import stream_request
+from dp_transforms.cli.stream_request import StreamRequest, stream_request
 from dp_transforms.errors import StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import TopicSettings, check_clock, check_topic
+from dp_transforms.reports import ReportTopic
 from tests.helpers.small_runs import key_file
+from tests.helpers.submitted_jobs import STREAM, script
 
 
 def lines_of_check(
@@ -33,17 +35,39 @@ def lines_of_check(
     return lines
 
 
+def request_of(folder: pathlib.Path, *words: str) -> StreamRequest:
+    given = ["--noise-key-file", key_file(folder), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
+    given += ["--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
+    options = fill(StreamOptions, command.make_context("stream", [*words, *given], obj=[]).params)
+    return stream_request(options)
+
+
 @pytest.mark.parametrize(("words", "only"), [([], True), (["--producer-times"], False), (["--clock", "event"], False)])
 def test_the_command_believes_producers_only_where_it_was_told_to(
     words: list[str], only: bool, tmp_path: pathlib.Path
 ) -> None:
-    given = ["--kafka", "b:1", "--topic", "clicks", "--output", str(tmp_path / "reports"), *words]
-    given += ["--noise-key-file", key_file(tmp_path), "--start", "2026-01-01", "--end", "2026-01-02", "--window", "1h"]
-    words = [*given, "--epsilon", "2", "--delta", "1e-9", "--mode", "hits"]
-    options = fill(StreamOptions, command.make_context("stream", words, obj=[]).params)
-    source = stream_request(options).source
+    output = str(tmp_path / "reports")
+    source = request_of(tmp_path, "--input", "kafka://b:1/clicks", "--output", output, *words).source
     assert isinstance(source, KafkaTopic)
     assert source.append_times_only is only
+
+
+def test_passwords_go_only_to_the_servers_that_they_were_given_for(tmp_path: pathlib.Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).write_text("sasl.username=shh\n")
+    one, other = str(tmp_path / "one"), str(tmp_path / "other")
+    given = ["--input", "kafka://b:1,c:2/clicks", "--kafka-config", one]
+    for words, config in (
+        (["--output", "kafka://b:1,c:2/trends"], one),
+        (["--output", "kafka://b:1/trends"], None),
+        (["--output", "kafka://b:1/trends", "--output-kafka-config", other], other),
+    ):
+        sink = request_of(tmp_path, *given, *words).sink
+        assert isinstance(sink, ReportTopic)
+        assert (sink.address, sink.client_config_file) == (words[1], config)
+        job = ["--input", given[1], "--output", words[1], "--plan", "p", "--kafka-config", one]
+        if len(words) == 2:
+            assert script(STREAM).output_of(script(STREAM).parser().parse_args(job)) == sink
 
 
 def test_the_brokers_clock_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:

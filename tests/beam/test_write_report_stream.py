@@ -16,13 +16,10 @@ from dp_transforms.beam.write_report_stream import (
     _SharedWriter,
     _WriteStreamDoFn,
 )
-from dp_transforms.logs import EventFields
-from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_table import ReportTable
-from dp_transforms.reports.report_topic import ReportTopic
 from tests.helpers.beam_pipelines import Collected, local_pipeline
 from tests.helpers.sinks import stored
 
@@ -152,17 +149,6 @@ def test_one_writer_writes_all_and_commits_before_a_bundle_ends(logged):
     assert "close" not in log[:-1]
     last = max(place for place, event in enumerate(log) if event in ("write", "end"))
     assert "commit" in log[last:]
-
-
-def test_the_settings_of_a_client_are_shown_nowhere():
-    config = {"sasl.password": "hunter2"}
-    topic = ReportTopic("broker:9092", "reports", client_config=config)
-    source = KafkaTopic("broker:9092", "clicks", EventFields("user", "item", "time", "s"), client_config=config)
-    do_fn = _WriteStreamDoFn(topic, HEADER)
-    do_fn.setup()  # a sink is opened with the first report
-    for shown in (topic, source, WriteReportStream(topic, HEADER), do_fn, _SharedWriter._by_step):
-        assert "hunter2" not in f"{shown!r} {shown}"
-    assert pickle.loads(pickle.dumps(topic)).client_config == config  # noqa: S301
 
 
 def test_copies_of_a_step_share_a_writer_and_other_steps_do_not(sink):

@@ -111,7 +111,7 @@ def test_no_error_about_a_log_shows_a_cell(shell: Shell, canaries: Canaries) -> 
 
 
 def stream(*more: object, engine: str = "in-process", budget: tuple[str, ...] = BUDGET) -> list[object]:
-    return ["stream", "--folder", "logs", *budget, *HISTORY, "--engine", engine, "--dead-letter", "bad", *more]
+    return ["stream", "--input", "logs", *budget, *HISTORY, "--engine", engine, "--dead-letter", "bad", *more]
 
 
 def test_a_stream_of_a_folder_shows_no_canary(shell: Shell, canaries: Canaries) -> None:
@@ -161,14 +161,14 @@ MISTAKES = {
     "an output": ["replay", "LOG", *BUDGET, "--time-unit", "s", "--output", "LOG"],
     "a dead letter": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--dead-letter", "LOG"],
     "a simulated log": ["simulate", "--events", "10", "--output", "LOG"],
-    "a folder": ["stream", "--folder", "LOG", *BUDGET, "--output", "r", "--engine", "in-process"],
-    "a folder of reports": ["stream", "--folder", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
+    "a folder": ["stream", "--input", "LOG", *BUDGET, "--output", "r", "--engine", "in-process"],
+    "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
     "a schema": [
-        *("stream", "--kafka", "localhost:9", "--topic", "t", "--format", "avro", "--avro-schema", "LOG", *BUDGET),
+        *("stream", "--input", "kafka://localhost:9/t", "--format", "avro", "--avro-schema", "LOG", *BUDGET),
         *("--output", "r", "--noise-key-file", "noise.key", "--engine", "job-service"),
     ],
     "settings of Kafka": [
-        *("stream", "--kafka", "localhost:9", "--topic", "t", "--kafka-config", "LOG", *BUDGET),
+        *("stream", "--input", "kafka://localhost:9/t", "--kafka-config", "LOG", *BUDGET),
         *("--output", "r", "--noise-key-file", "noise.key", "--engine", "job-service"),
     ],
     "no unit": ["replay", "LOG", *BUDGET, "--output", "r.avro"],

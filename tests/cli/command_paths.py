@@ -25,8 +25,8 @@ BUDGET = [
     *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
 ]
 IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
-STREAM = ["stream", "--folder", "logs", "--dead-letter", "bad"]
-KAFKA = ["stream", "--kafka", "localhost:9", "--topic", "t", "--engine", "in-process", *BUDGET]
+STREAM = ["stream", "--input", "logs", "--dead-letter", "bad"]
+KAFKA = ["stream", "--input", "kafka://localhost:9/t", "--engine", "in-process", *BUDGET]
 RESERVED = ["--population", "news", "--plan", "made.json"]
 PLANNED = WindowSchedule.fixed("2026-01-01", "2026-01-02", 3600)
 HEADER = ReportHeader("run-1", "events", "a guarantee", {})
@@ -79,12 +79,12 @@ READ = {
     ("stream", "avro_schema"): [*KAFKA, "--format", "avro", "--avro-schema", "PATH", "--output", "out"],
     ("stream", "kafka_config"): [*KAFKA, "--kafka-config", "PATH", "--output", "out"],
     ("stream", "output_kafka_config"): [
-        *(*STREAM, *IN_PROCESS, *BUDGET, "--output-topic", "t", "--output-kafka", "localhost:9", "--run-id", "r"),
+        *(*STREAM, *IN_PROCESS, *BUDGET, "--output", "kafka://localhost:9/t", "--run-id", "r"),
         *("--output-kafka-config", "PATH"),
     ],
 }
 # Folders: what is in them is read file by file, by the rules of logs.
-READ_FOLDERS = {("stream", "folder")}
+READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
     ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
@@ -101,7 +101,7 @@ WRITTEN = {
         ["out.csv", "out.avro", "out.parquet", "out.jsonl"],
     ),
     ("stream", "output"): ([*STREAM, *IN_PROCESS, *BUDGET], ["out"]),
-    ("stream", "dead_letter"): (["stream", "--folder", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
+    ("stream", "dead_letter"): (["stream", "--input", "logs", *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
     ("stream", "stop_file"): ([*STREAM, *IN_PROCESS, *BUDGET, "--output", "reports"], ["out"]),
 }
 # Only named to Flink, which opens them.

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.report_table import windows_table
+from dp_transforms.views.report_words import windows_table
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z

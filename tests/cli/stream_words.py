@@ -17,7 +17,7 @@ PLAN = [
     *("--start", "2020-01-01", "--end", "2020-01-01T06:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits-with-counts"),
 ]
-FOLDER = ["--folder", "logs", "--time-unit", "s"]
+FOLDER = ["--input", "logs", "--time-unit", "s"]
 KEY = ["--noise-key-file", "noise.key"]
 IN_PROCESS = ["--engine", "in-process"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.

@@ -112,7 +112,7 @@ def test_a_stream_of_a_folder_reads_them_too(tmp_path: pathlib.Path) -> None:
     words = ["--csv-separator", ";", "--time-format", "%d.%m.%Y %H:%M", "--time-zone", BERLIN, "--mode", "hits"]
     words += ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s", "--epsilon", "8", "--delta", "1e-6"]
     span = ["--start", "2026-10-24T12:00:00Z", "--end", "2026-10-24T14:00:00Z", "--window", "1h"]
-    ended = shh("stream", "--folder", "logs", *words, *span, "--output", "reports", cwd=tmp_path)
+    ended = shh("stream", "--input", "logs", *words, *span, "--output", "reports", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "/hour/24-12" in shh("show", "reports", "--json", cwd=tmp_path).stdout
 

@@ -14,7 +14,7 @@ from tests.helpers import forked, option_tables, shh_here, shh_process
 from tests.helpers.replay_logs import BUDGET, write_log
 
 STREAM = [
-    *("stream", "--folder", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
+    *("stream", "--input", ".", "--output", "reports", "--engine", "in-process", "--clock", "event"),
     *BUDGET,
 ]
 UNREADABLE = [
@@ -29,6 +29,7 @@ UNREADABLE = [
     ["replay", "log.csv", *BUDGET],
     ["simulate", "--events", "0", "--output", "log.csv"],
     ["stream", "--engine", "spark"],
+    ["stream", *BUDGET],
 ]
 REFUSED = [
     ["plan", *BUDGET, "--hits-per-user", "0"],
@@ -38,8 +39,7 @@ REFUSED = [
     ["replay", "missing.csv", *BUDGET, "--output", "report.avro"],
     ["replay", "taken", *BUDGET, "--output", "report.avro", "--run-id", "r", "--noise-key-file", "k"],
     ["simulate", "--output", "log.txt"],
-    ["stream", *BUDGET],
-    [*STREAM, "--topic", "t"],
+    [*STREAM, "--kafka-config", "c"],
 ]
 
 

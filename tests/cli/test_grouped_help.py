@@ -44,7 +44,8 @@ def test_every_option_has_a_group_and_the_long_help_shows_each_once() -> None:
 
 def test_what_a_run_needs_comes_first_in_its_group() -> None:
     for command, word in itertools.product(_MANY, ("--help", "--help-all")):
-        needed = {option.opts[0] for option in _options(command) if isinstance(option, GroupedOption) and option.needed}
+        options = [option for option in _options(command) if isinstance(option, GroupedOption)]
+        needed = {option.opts[0] for option in options if option.needed or option.required}
         assert {"--epsilon", "--delta", "--window", "--start", "--end"} <= needed
         assert command == "plan" or {"--plan", "--output"} <= needed
         had_another = False

@@ -16,7 +16,7 @@ from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, Win
 from dp_transforms.reports import ReportHeader, write_report_file
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
-from dp_transforms.views.report_table import label_text, shown_text
+from dp_transforms.views.report_words import label_text, shown_text
 from tests.helpers.replay_logs import BUDGET, START
 from tests.helpers.shh_here import shh
 
@@ -117,7 +117,7 @@ def test_a_picture_holds_them_as_text() -> None:
 IN_PROCESS = ("--engine", "in-process", "--clock", "event", "--idle-timeout", "1s")
 COMMANDS = {
     "replay": ["replay", "logs", *BUDGET, "--output", "report.jsonl"],
-    "stream": ["stream", "--folder", "logs", *BUDGET, *IN_PROCESS, "--output", "reports"],
+    "stream": ["stream", "--input", "logs", *BUDGET, *IN_PROCESS, "--output", "reports"],
 }
 
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dp_transforms.cli import audit, plan
-from dp_transforms.cli.plan_options import read_plan
+from dp_transforms.cli.plan_options import read_plan, warn_of_budget
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -73,10 +73,6 @@ def test_no_whole_number_ends_in_a_traceback() -> None:
     numbers = ("0", "-1", str(2**31), str(2**62 + 1), str(2**64), "1" + "0" * 400)
     for option, number in itertools.product(options, numbers):
         assert_told(run_plan(*DAY, *LABELS, "--epsilon", "8", "--delta", "1e-6", option, number))
-    for name in ("--epsilon-per-query", "--delta"):
-        for value in EXTREMES[::3]:
-            words = {"--epsilon-per-query": "0.1", "--delta": "1e-8", name: value}
-            assert_told(run_plan("--hits-per-user", "2", *itertools.chain(*words.items())))
 
 
 @pytest.mark.parametrize(
@@ -99,18 +95,19 @@ def test_no_window_ends_in_a_traceback(words: list[str]) -> None:
 # A large delta.
 
 
-def test_a_large_delta_is_told_in_words(tmp_path: pathlib.Path) -> None:
+def test_a_large_delta_is_told_in_words(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     for delta, share in (
-        ("0.1", "1 in 10 users"),
-        ("1.1e-6", "1 in 909,091 users"),
-        ("0.001", "1 in 1,000 users"),
-        ("0.9", "90% of the users"),
+        (0.1, "1 in 10 users"),
+        (1.1e-6, "1 in 909,091 users"),
+        (0.001, "1 in 1,000 users"),
+        (0.9, "90% of the users"),
     ):
         mechanism = "A mechanism with this delta may publish everything about"
-        warning = f"shh: warning: delta = {float(delta):g} is large. {mechanism} {share}"
-        assert warning in run_plan("--epsilon-per-query", "0.1", "--delta", delta).stderr
+        warning = f"shh: warning: delta = {delta:g} is large. {mechanism} {share}"
+        warn_of_budget(2.0, delta)
+        assert warning in capsys.readouterr().err
     output = str(tmp_path / "plan.json")
-    assert warning in run_plan(*DAY, *LABELS, "--epsilon", "2", "--delta", delta, "--output", output).stderr
+    assert warning in run_plan(*DAY, *LABELS, "--epsilon", "2", "--delta", "0.9", "--output", output).stderr
     result = CliRunner().invoke(audit.command, ["--plan", output, "--runs", "0", "--rounds", "1"])
     assert warning in result.stderr
 
@@ -153,7 +150,7 @@ def test_every_cut_of_a_plan_is_refused(tmp_path: pathlib.Path) -> None:
 def test_a_plan_with_flipped_bits_is_refused_or_the_same(tmp_path: pathlib.Path) -> None:
     path, text, generator = tmp_path / "plan.json", PLAN.to_json().encode(), random.Random(5)
     refused = 0
-    for _ in range(2000):
+    for _ in range(500):
         damaged = bytearray(text)
         for _ in range(generator.choice([1, 1, 2, 20])):
             damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
@@ -162,7 +159,7 @@ def test_a_plan_with_flipped_bits_is_refused_or_the_same(tmp_path: pathlib.Path)
         assert read in (None, PLAN)  # a blank became another one, or a digit beyond the last
         assert message.isprintable()
         refused += read is None
-    assert refused > 1500
+    assert refused > 375
 
 
 ODD: list[Any] = [None, True, [], {}, "2", "", -1, 0, 1.5, 10**30, -0.0, 5e-324, 1.7e308, 2**53 + 1, [[[]]], {"a": 1}]

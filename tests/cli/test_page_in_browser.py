@@ -16,7 +16,7 @@ import zoneinfo
 import pytest
 
 from dp_transforms.views.page.report_page import fact_sheet, report_page
-from dp_transforms.views.report_table import shown_text
+from dp_transforms.views.report_words import shown_text
 from dp_transforms.views.time_axis import local_text, ticks
 from tests.cli.shown_reports import HOSTILE
 from tests.helpers.browser import WatchedPage, running_browser

@@ -118,7 +118,7 @@ def test_the_largest_items_have_counts_and_the_report_tells_their_noise(folder: 
 def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
     below = shh("replay", "log.parquet", *IN_LOOKS, "--counts-for", -1, "--output", "r.avro", cwd=folder)
     assert "--counts-for must be" in below.stderr
-    words = ["--folder", ".", "--noise-key-file", key_file(folder), "--output", "reports", "--engine", "in-process"]
+    words = ["--input", ".", "--noise-key-file", key_file(folder), "--output", "reports", "--engine", "in-process"]
     assert "--counts-for cannot be used with a stream" in error_line(
         shh("stream", *words, *IN_LOOKS, "--counts-for", 3, cwd=folder)
     )
@@ -145,7 +145,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
         found = items_by_window(read_report(folder / output)[1])
         assert found
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
-    stream = shh("stream", "--folder", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
+    stream = shh("stream", "--input", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--rounds cannot be used with a stream" in stream.stderr
     assert "--plan has rounds of looks" in shh("audit", "--plan", "plan.json", cwd=folder).stderr
 

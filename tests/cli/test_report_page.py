@@ -19,7 +19,7 @@ from dp_transforms.views.page import report_page as page_module
 from dp_transforms.views.page.html_text import FOLDER
 from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.page.report_page import report_page
-from dp_transforms.views.report_table import shown_text
+from dp_transforms.views.report_words import shown_text
 from tests.cli.shown_reports import HEADER, HOSTILE, LABELS, report
 from tests.helpers.calibrated_plans import COUNTS
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, many_windows, reports_of

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.report_table import legend
+from dp_transforms.views.report_words import legend
 from tests.cli.shown_reports import LABELS, NAMES, NAMES_HEADER
 
 pytestmark = pytest.mark.usefixtures("terminal")

@@ -20,7 +20,7 @@ def temporary(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
 
 
 def default(run_id: str) -> pathlib.Path:
-    """With --output-topic, on an engine of this machine."""
+    """With a topic for reports, on an engine of this machine."""
     path = stop_file_of_run(None, None, run_id, is_local=True)
     assert path is not None
     return pathlib.Path(path)

@@ -70,7 +70,7 @@ def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
 
 
 OUT = ["--output", "reports"]
-KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
+KAFKA = ["--input", "kafka://localhost:9/t"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,11 @@ KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
     [
         ([*FOLDER, *OUT], ["--noise-key-file", "head -c 32", "prism"]),
         ([*FOLDER, *OUT, "--noise-key-file", "open.key"], ["chmod 600"]),
-        (["--folder", "nowhere", *OUT, *KEY], ["--folder", "nowhere"]),
+        (["--input", "nowhere", *OUT, *KEY], ["--input", "nowhere"]),
         ([*FOLDER, "--output", "a.file", *KEY], ["--output", "is a file"]),
-        ([*FOLDER, "--output", "logs", *KEY], ["--output", "other files"]),
+        ([*FOLDER, "--output", "logs", *KEY], ["the folder", "other files"]),
+        ([*FOLDER, "--output", "kafka://h/t", *KEY], ["--output must be kafka://HOST:PORT/TOPIC"]),
+        (["--input", "kafka://h:1", *OUT, *KEY], ["--input must be kafka://HOST:PORT/TOPIC"]),
         ([*FOLDER, *OUT, "--dead-letter", "reports/bad", *KEY], ["--dead-letter", "outside"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "stop"], ["--stop-file", "Remove it"]),
         ([*FOLDER, *OUT, *KEY, "--run-id", ""], ["--run-id"]),
@@ -95,7 +97,7 @@ KAFKA = ["--kafka", "localhost:9", "--topic", "t"]
         ([*FOLDER, *OUT, *KEY, "--time-format", "%d.%m.%Y"], ["--time-format and --time-unit must not"]),
         ([*FOLDER, *OUT, *KEY, "--stop-file", "gs://bucket/stop"], ["--stop-file", "got a URL"]),
         ([*FOLDER, "--output", "s3://bucket/out", *KEY], ["--output", "got a URL"]),
-        ([*KAFKA, "--output-topic", "r", *KEY, *CLUSTER, "--once"], ["--once needs a stop file"]),
+        ([*KAFKA, "--output", "kafka://localhost:9/r", *KEY, *CLUSTER, "--once"], ["--once needs a stop file"]),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_starts(
@@ -217,7 +219,7 @@ def test_once_reads_what_is_there_and_ends(
     """Also a folder without files, of a run whose range goes on for decades."""
     (folder / "empty").mkdir()
     clock = ["--clock", "event", "--idle-timeout", "30s", "--out-of-order", "0s"]
-    logs = ["--folder", "empty", "--allow-empty"] if is_empty else ["--folder", "logs", "--time-unit", "s"]
+    logs = ["--input", "empty", "--allow-empty"] if is_empty else ["--input", "logs", "--time-unit", "s"]
     code, out, err = run([*logs, *KEY, *ENDLESS, *OUT, *IN_PROCESS, *clock, "--once"], capsys)
     assert code == 0, err
     assert re.search(r"Draining: what arrives by \S+ UTC counts; all windows then close, in about [123] s", err)
@@ -232,7 +234,7 @@ LEDGER = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "9",
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--folder", "empty", *PLAN], "0 are outside, 0 come too late or too early by --clock event, 0 records"),
+        (["--input", "empty", *PLAN], "0 are outside, 0 come too late or too early by --clock event, 0 records"),
         ([*FOLDER, *PLAN, "--time-unit", "ms"], "1,218 are outside, 0 come"),
         ([*FOLDER, *PLAN, "--user-field", "name"], "1,218 records cannot be read"),
         ([*FOLDER, *PLAN, "--clock", "arrival"], "0 are outside, 1,218 come too late or too early by --clock arrival"),

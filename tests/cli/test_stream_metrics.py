@@ -115,7 +115,7 @@ def test_what_is_wrong_with_the_port_is_told_in_one_line(
         assert served is not None
         with pytest.raises(UserError, match=r"--metrics-port \d+ cannot be used: Address already in use"):
             served_metrics(served[1], RUN).__enter__()
-    words = ["--kafka", "h:1", "--topic", "t", *PLAN, "--output", str(tmp_path / "reports"), "--metrics-port", "0"]
+    words = ["--input", "kafka://h:1/t", *PLAN, "--output", str(tmp_path / "reports"), "--metrics-port", "0"]
     cluster = ["--flink-master", "h:1", "--worker-pool", "localhost:5", "--allow-open-ports", "--detach"]
     (tmp_path / "noise.key").write_bytes(b"k" * 32)
     (tmp_path / "noise.key").chmod(0o600)

@@ -60,7 +60,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 PLAN = ["--start", "2020-01-01", "--end", "2020-02-01", "--window", "1d", "--epsilon", "8", "--delta", "1e-6"]
 PLAN += ["--mode", "hits"]
-STREAM = ["stream", "--folder", "logs", "--noise-key-file", "noise.key", *PLAN]
+STREAM = ["stream", "--input", "logs", "--noise-key-file", "noise.key", *PLAN]
 
 
 def stream(folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:

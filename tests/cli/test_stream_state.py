@@ -211,7 +211,7 @@ def test_each_part_has_an_output_of_its_own_and_nothing_to_resume(live: LivePart
     assert first.returncode == 0, first.stderr
     assert "2 of the 12 windows of the run are closed" in first.stderr
     before = (live.folder / "run.state").read_bytes()
-    assert "Each part that is a stream has a --output of its own" in error_of(live.run("stream", "1"))
+    assert "Each part that is a stream has an --output of its own" in error_of(live.run("stream", "1"))
     assert "holds other files" in error_of(live.run("stream", "logs"))
     resumed = live.run("stream", "2", "--engine", "flink", "--resume-from", "/savepoint")
     assert "the state has none" in error_of(resumed)

@@ -53,6 +53,9 @@ class Sink:
         assert run_id == "run-1"
         return self
 
+    def show_command(self, run_id: str) -> None:
+        return None
+
     def read_new(self) -> tuple[None, list[WindowReport], RunEnded | None, bool]:
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
         is_new = self.reads == 0 or self.reads in self.made_anew

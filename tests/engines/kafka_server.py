@@ -12,6 +12,9 @@ from dp_transforms.engines.engine_process import EngineError
 from examples.demos import kafka_server
 from examples.demos.kafka_server import CALL_SECONDS
 
+# Settings of a client by which the end of a partition is found sooner.
+QUICK = str(pathlib.Path(__file__).parents[1] / "data" / "quick.properties")
+
 
 class KafkaServer(kafka_server.KafkaServer):
     """It can be killed, and be given records. Topics and records can be taken away, and transactions given up."""

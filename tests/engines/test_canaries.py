@@ -62,7 +62,7 @@ def test_a_stream_of_a_folder_on_an_engine(
     for form in FORMATS:
         home.put(f"logs/log.{form}", logs.file_of(form, logs.rows_of(canaries)))
     home.put("logs/odd.jsonl", logs.hostile_logs(canaries)["jsonl with odd types"][1])
-    words = ("--folder", "logs", "--time-unit", "s", "--output", "reports", "--engine", engine)
+    words = ("--input", "logs", "--time-unit", "s", "--output", "reports", "--engine", engine)
     ran = run_stream(home, mode, *words, checkpoints=engine == "flink")
     assert SHARED in ran.out
     assert engine != "flink" or any(map(is_checkpoint, ran.places))
@@ -78,7 +78,7 @@ def test_a_library_that_quotes_cells_on_an_engine(
     rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
     home.put("logs/log.parquet", logs.file_of("parquet", rows))
     home.put("noise.key", bytes(range(32)), 0o600)
-    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--folder", "logs", "--time-unit", "s")
+    command = ("stream", *BUDGET, *HISTORY, "--noise-key-file", "noise.key", "--input", "logs", "--time-unit", "s")
     command += ("--output", "reports", "--engine", engine)
     command += ("--", "--number_of_execution_retries=0") if engine == "flink" else ()
     ran = run_apart(home, ("-m", "dp_transforms.cli.main", *command), environment=quoting_library(tmp_path))
@@ -126,7 +126,12 @@ def test_a_topic(
     kafka.create_topic(output)
     kafka.produce(topic, records(canaries, form))
     home.put("schema.avsc", AVRO_SCHEMA.encode())
-    words: tuple[object, ...] = ("--kafka", kafka.bootstrap, "--topic", topic, "--output-topic", output)
+    words: tuple[object, ...] = (
+        "--input",
+        f"kafka://{kafka.bootstrap}/{topic}",
+        "--output",
+        f"kafka://{kafka.bootstrap}/{output}",
+    )
     words += ("--time-field", "time", "--time-unit", "us", "--engine", engine)
     if form == "avro":
         words += ("--format", "avro", "--avro-schema", "schema.avsc", "--output-format", "avro")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import time
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.record_formats import BROKEN_RECORD, NO_VALUE
 from dp_transforms.logs.streams.stream_source import Polled
 from tests.engines import needs
-from tests.engines.kafka_server import KafkaServer
+from tests.engines.kafka_server import QUICK, KafkaServer
 from tests.helpers.event_files_oracle import SECRET
 
 pytestmark = needs("kafka")
@@ -40,7 +41,7 @@ def _times(begin: int, end: int) -> list[int]:
 
 
 def _topic(server: KafkaServer, name: str, **more: object) -> KafkaTopic:
-    more = {"client_config": {"fetch.wait.max.ms": "50"}, **more}  # the end of a partition is found sooner
+    more = {"client_config_file": QUICK, **more}
     return KafkaTopic(server.bootstrap, name, FIELDS, **more)  # type: ignore[arg-type]
 
 
@@ -275,10 +276,13 @@ def test_a_broker_that_is_killed_and_comes_back(server: KafkaServer, capfd: pyte
     assert capfd.readouterr() == ("", "")
 
 
-def test_no_topic_and_settings_without_sense_are_told_without_their_values(server: KafkaServer) -> None:
+def test_no_topic_and_settings_without_sense_are_told_without_their_values(
+    server: KafkaServer, tmp_path: pathlib.Path
+) -> None:
     with pytest.raises(StreamError, match="no Kafka topic 'none'"):
         _topic(server, "none").partitions()
-    secret = {"sasl.password": SECRET, "security.protocol": SECRET}
+    secret = tmp_path / "client.properties"
+    secret.write_text(f"sasl.password={SECRET}\nsecurity.protocol={SECRET}\n")
     with pytest.raises(StreamError, match=r"check security\.protocol") as raised:
-        _topic(server, "t", client_config=secret).partitions()
+        _topic(server, "t", client_config_file=str(secret)).partitions()
     assert SECRET not in str(raised.value)

@@ -149,7 +149,7 @@ def test_its_command_runs_on_a_cluster_of_two_processes(kafka, cluster, key_path
     }
     words = container(stream_pod(), "stream")["command"][1:]
     for place, ours in places.items():
-        assert sum(place in word for word in words) == 1, place
+        assert any(place in word for word in words), place
         words = [word.replace(place, ours) for word in words]
     known = cluster.job_ids()
     started = shh(*words, *CASE, *HISTORY, cwd=tmp_path)

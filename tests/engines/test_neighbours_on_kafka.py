@@ -12,7 +12,7 @@ from dp_transforms.logs.streams import partition_poller
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
 from dp_transforms.logs.streams.partition_progress import StreamClock
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.engines.kafka_server import KafkaServer
+from tests.engines.kafka_server import QUICK, KafkaServer
 from tests.helpers.small_runs import MICROS, settings_of
 from tests.helpers.trials import changed
 from tests.neighbours.kafka_records import AVRO, FORMATS, some
@@ -55,7 +55,7 @@ def test_both_topics_give_the_same(kafka: KafkaServer, monkeypatch: pytest.Monke
         time.sleep(0.02)
     for number, name in enumerate(names):
         format_of = {"record_format": "avro", "avro_schema": AVRO} if kind == "avro" else {}
-        topic = KafkaTopic(kafka.bootstrap, name, EventFields(), client_config={"fetch.wait.max.ms": "20"}, **format_of)
+        topic = KafkaTopic(kafka.bootstrap, name, EventFields(), client_config_file=QUICK, **format_of)
         (partition,) = topic.partitions()
         for stop in (None, 0, 1):
             for confirm in (True, False):

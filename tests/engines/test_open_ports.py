@@ -50,7 +50,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def stream(engine: str, *more: str) -> list[str]:
-    words = ["stream", "--folder", "logs", "--output", "reports", "--noise-key-file", "noise.key"]
+    words = ["stream", "--input", "logs", "--output", "reports", "--noise-key-file", "noise.key"]
     return [*words, "--engine", engine, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 

@@ -84,7 +84,7 @@ def visits(window: int, users: int) -> list[bytes]:
 def test_a_stream_on_prism_serves_what_it_has_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "0.jsonl").write_bytes(b"\n".join([*visits(0, 500), b'{"user": 7.5}', b""]))
-    words = ("--folder", "logs", "--end", "2099-01-01", "--window", "3650d", "--mode", "hits-with-counts")
+    words = ("--input", "logs", "--end", "2099-01-01", "--window", "3650d", "--mode", "hits-with-counts")
     with stream(tmp_path, *words, "--output", "sqlite:///reports.db") as streamed:
         streamed.until(lambda: streamed.numbers().get("shh_records_read_total") == 501)
         found = streamed.numbers()
@@ -100,7 +100,14 @@ def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaSe
     kafka.create_topic(reports)
     kafka.produce(clicks, [*visits(0, 400), b'{"user": "broken', *visits(1, 400), *visits(2, 1)])
     words = [
-        *("--kafka", kafka.bootstrap, "--topic", clicks, "--output-topic", reports, "--run-id", "page"),
+        *(
+            "--input",
+            f"kafka://{kafka.bootstrap}/{clicks}",
+            "--output",
+            f"kafka://{kafka.bootstrap}/{reports}",
+            "--run-id",
+            "page",
+        ),
         *("--allowed-lateness", "0s", "--out-of-order", "0s", "--end", "2020-01-02", "--window", "1h"),
         *("--engine", "flink", "--flink-master", cluster.flink.address, "--worker-pool", cluster.pool.address),
         *("--checkpoint-interval", "1s", "--idle-timeout", "1h"),

@@ -61,7 +61,7 @@ def test_each_part_may_write_to_a_topic_of_its_own(kafka: KafkaServer, tmp_path:
     def stream(topic: str, end: int) -> subprocess.CompletedProcess[str]:
         words = live.words("stream", "OUT", *live.until(end))
         at = words.index("--output")
-        words[at : at + 2] = ["--output-topic", topic, "--output-kafka", kafka.bootstrap]
+        words[at : at + 2] = ["--output", f"kafka://{kafka.bootstrap}/{topic}"]
         return shh(*words, cwd=tmp_path)
 
     first = stream(topics[0], 2)
@@ -69,7 +69,7 @@ def test_each_part_may_write_to_a_topic_of_its_own(kafka: KafkaServer, tmp_path:
     before = (tmp_path / "run.state").read_bytes()
     refused = stream(topics[0], 4)
     assert refused.returncode == 1
-    assert "Each part that is a stream has a --output-topic of its own" in refused.stderr
+    assert "Each part that is a stream has an --output of its own" in refused.stderr
     assert (tmp_path / "run.state").read_bytes() == before
     second = stream(topics[1], 4)
     assert second.returncode == 0, second.stderr

@@ -25,7 +25,8 @@ from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_file_bytes
-from dp_transforms.reports.report_folder import ReportFolder, read_report_folder
+from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.sinks import read_run
 from tests.fuzz import avro_mutators, format_mutators, parquet_mutators
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file
 from tests.helpers.pages import Page
@@ -147,7 +148,7 @@ def _place_folder(folder: str, name: str, sample: Sample, data: bytes) -> str:
 
 def _read_folder(_sample: Sample, path: str) -> Any:
     try:
-        header, reports, ended = read_report_folder(path)
+        header, reports, ended = read_run(path)
         found = [repr(header), repr(reports), repr(ended)]
         # A run goes on in a folder that can be read.
         writer = ReportFolder(path, "avro" if any(pathlib.Path(path).glob("*.avro")) else "jsonl").open(header)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dp_transforms.accounting.target_charging import between_probability, not_prior_probability
+from dp_transforms.accounting.charging_game import between_probability, not_prior_probability
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.monitor.candidates import find_candidates

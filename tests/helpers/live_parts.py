@@ -11,7 +11,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
 from dp_transforms.reports import read_report_file
-from dp_transforms.reports.report_folder import read_report_folder
+from dp_transforms.reports.sinks import read_run
 from dp_transforms.runs.state_file import StateFile
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.shh_here import shh
@@ -70,7 +70,7 @@ class LiveParts:
     ) -> list[str]:
         """A command of the run; with a ledger, one that declares its population. logs: the folder of a stream."""
         if command == "stream":
-            source = ["stream", "--folder", logs, *self._clock]
+            source = ["stream", "--input", logs, *self._clock]
             source += [] if "--engine" in words else ["--engine", "in-process"]
         else:
             source = ["replay", "later"]
@@ -89,7 +89,7 @@ class LiveParts:
         found: list[WindowReport] = []
         for name in outputs:
             path = self.folder / name
-            found += read_report_folder(path)[1] if path.is_dir() else list(read_report_file(path)[1])
+            found += read_run(str(path))[1] if path.is_dir() else list(read_report_file(path)[1])
         return [plain(report) for report in found]
 
     def expected(self, end: int = WINDOWS, of: str = RUN_ID) -> list[tuple]:

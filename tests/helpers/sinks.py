@@ -85,7 +85,7 @@ def skip_reason(kind: str) -> str:
 
 
 @contextlib.contextmanager
-def sink_of(kind: str, place: pathlib.Path, postgres: str = "") -> Iterator[Any]:
+def sink_of_kind(kind: str, place: pathlib.Path, postgres: str = "") -> Iterator[Any]:
     """postgres: the URL of a server."""
     name, _, form = kind.partition(" ")
     if name == "folder":

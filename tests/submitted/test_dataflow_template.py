@@ -21,21 +21,19 @@ METADATA = {
 }
 ALL = {name: {parameter["name"]: parameter for parameter in found["parameters"]} for name, found in METADATA.items()}
 REQUIRED = {
-    STREAM: {"kafka", "topic", "plan", "output_topic", "noise_key_secret"},
+    STREAM: {"input", "plan", "output", "noise_key_secret"},
     REPLAY: {"log", "plan", "output", "noise_key_secret"},
 }
 # What a value of each parameter can look like, if it has no default; each must pass its regex.
 EXAMPLES = {
-    "kafka": "b-1.internal:9092,b-2.internal:9092",
-    "topic": "clicks",
     "plan": "gs://bucket/plan.json",
-    "output_topic": "trends",
     "noise_key_secret": "projects/p/secrets/s/versions/12",
     "log": "gs://bucket/clicks/2026-*.parquet",
     "domain_file": "gs://bucket/items.txt",
     "output": "gs://bucket/reports/january.avro",
     "dead_letter": "s3://bucket/bad.jsonl",
 }
+OF_STREAM = {"input": "kafka://b-1.internal:9092,b-2.internal:9092/clicks", "output": "kafka://b:9092/trends"}
 NAMES = pytest.mark.parametrize("name", [STREAM, REPLAY])
 
 
@@ -70,7 +68,7 @@ def test_every_parameter_is_an_option_and_takes_what_the_option_takes(name: str)
             assert [choice["value"] for choice in parameter["enumOptions"]] == list(action.choices or ()), called
             continue
         assert parameter.get("defaultValue") == action.default or called in REQUIRED[name], called
-        example = EXAMPLES.get(called, action.default)
+        example = {**EXAMPLES, **(OF_STREAM if name == STREAM else {})}.get(called, action.default)
         for regex in parameter["regexes"]:
             assert re.fullmatch(regex, example), called
             assert not re.fullmatch(regex, ""), called

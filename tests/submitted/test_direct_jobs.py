@@ -21,12 +21,12 @@ from tests.helpers.submitted_jobs import (
 
 KEY = ["--noise-key-file", "noise.key"]
 LOG = ["--log", "clicks", "--plan", "plan.json", "--output", "report.avro"]
-FOLDER = ["--folder", "clicks", "--plan", "plan.json", "--output", "reports"]
+FOLDER = ["--input", "clicks", "--plan", "plan.json", "--output", "reports"]
+TOPICS = ["--input", "kafka://b:9/t", "--output", "kafka://b:9/r", "--plan", "plan.json"]
 ELSEWHERE = ["--runner=PortableRunner", "--job_endpoint=localhost:9"]
 SECRET = ["--noise-key-secret", "projects/p/secrets/s/versions/1"]
 CLOUD = ["--project=project", "--region=r", "--temp_location=gs://bucket/tmp", "--sdk_container_image=i"]
 DATAFLOW = ["--runner=DataflowRunner", *CLOUD, "--dry_run=true"]
-TOPIC = ["--kafka", "localhost:9", "--plan", "plan.json", "--output-topic", "t"]
 
 
 @pytest.fixture
@@ -97,9 +97,10 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (STREAM, [*FOLDER, *KEY, *ELSEWHERE, "--savepoint_path=s"], "belong together"),
         (STREAM, [*FOLDER, *ELSEWHERE], "need one noise key"),
         (STREAM, [*FOLDER[:-1], "clicks"], "holds files"),
-        (STREAM, [*TOPIC], "--kafka and --topic belong together"),
-        (STREAM, [*FOLDER[:4], "--output-topic", "t"], "--output-topic is a topic of --kafka"),
-        (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --folder"),
+        (STREAM, [*FOLDER[:-1], "kafka://localhost/t"], "must be kafka://HOST:PORT/TOPIC"),
+        (STREAM, [*FOLDER[:-1], "sqlite:///r.db"], "no other machine has"),
+        (STREAM, [*FOLDER, *SECRET, *DATAFLOW], "share no disk: give topics and --noise-key-secret, not --input"),
+        (STREAM, [*TOPICS, *SECRET, *DATAFLOW, "--dead-letter", "gs://b/bad"], "--noise-key-secret, not --dead-letter"),
         (STREAM, [*FOLDER, "--update"], "belong together"),
     ],
 )

@@ -10,16 +10,18 @@ import pathlib
 import numpy as np
 import pytest
 
-from benchmarks.charging_bounds import RenyiAccountant, static_adversary_delta, static_adversary_epsilon
-from dp_transforms.accounting.charging_game import (
-    GameAccountant,
-    charging_game_delta,
-    charging_game_deltas,
-)
-from dp_transforms.accounting.target_charging import (
+from benchmarks.charging_bounds import (
     ClosedFormAccountant,
     ExactTailAccountant,
+    RenyiAccountant,
+    static_adversary_delta,
+    static_adversary_epsilon,
+)
+from dp_transforms.accounting.charging_game import (
+    GameAccountant,
     between_probability,
+    charging_game_delta,
+    charging_game_deltas,
     not_prior_probability,
 )
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
+from dp_transforms.accounting.charging_game import (
+    GameAccountant,
+    capped_game_delta,
+    charging_game_delta,
+    not_prior_probability,
+)
 from dp_transforms.accounting.composition import OptimalComposition, optimal_composition_delta
-from dp_transforms.accounting.target_charging import not_prior_probability
 from tests.helpers.charging_game_oracle import game_by_iteration, vertices
 
 History = tuple[tuple[int, int], ...]  # of each call: went up, was a hit

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 
+from benchmarks.charging_bounds import calls_exceed_probability, chernoff_tail
 from dp_transforms.accounting.composition import (
     OptimalComposition,
     advanced_composition_epsilon,
     optimal_composition_delta,
     smallest_safe_argument,
-)
-from dp_transforms.accounting.target_charging import (
-    _chernoff_tail,
-    calls_exceed_probability,
 )
 
 
@@ -67,14 +64,14 @@ def test_solver_survives_jumps() -> None:
     assert 3.0 <= found <= 3.0 * (1 + 1e-5)
 
 
-def test_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
+def testchernoff_tail_holds_with_the_floor_of_the_calls() -> None:
     """``Pr[Binomial(floor(r), q) < hits] <= exp(-alpha^2 hits / (2 (1 + alpha)))`` at ``r = (1 + alpha) hits / q``."""
     for q in (0.499, 0.3, 0.05):
         for hits in (1, 2, 10, 100):
             alpha = np.linspace(0.0, 30.0, 500)
             calls = (1 + alpha) * hits / q
-            bound = _chernoff_tail(calls, hits, q)
+            bound = chernoff_tail(calls, hits, q)
             assert bound == pytest.approx(np.exp(-(alpha**2) * hits / (2 * (1 + alpha))), rel=1e-9)
             whole = calls_exceed_probability(np.floor(calls).astype(np.int64), hits, q)
             assert (whole <= bound * (1 + 1e-9)).all()
-            assert (_chernoff_tail(np.array([0.0, hits / q / 2]), hits, q) == 1.0).all(), "nothing below the mean"
+            assert (chernoff_tail(np.array([0.0, hits / q / 2]), hits, q) == 1.0).all(), "nothing below the mean"

@@ -17,7 +17,6 @@ from tests.helpers.calibrated_plans import DOMAIN, HOURLY, looks_plan
         ({"hits_per_user": 3001}, r"hits_per_user must be a whole number in 0 \.\. 3000"),
         ({"max_items_per_user": 3}, "max_items_per_user cannot be used with mode 'looks'"),
         ({"threshold": 500}, "threshold cannot be used with mode 'looks'"),
-        ({"accountant": "game"}, "accountant cannot be used with mode 'looks'"),
         ({"usual_looks": 100}, "usual_looks must be a pair"),
         ({"usual_looks": (0, 10)}, "each of usual_looks must be a whole number in 1 .. 3000, got 0"),
         ({"usual_looks": ("a", "b")}, "each of usual_looks"),

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.charging_bounds import RenyiAccountant
-from dp_transforms.accounting.charging_game import GameAccountant
+from dp_transforms.accounting.charging_game import GameAccountant, not_prior_probability
 from dp_transforms.accounting.mixed_charging import (
     CallKind,
     MixedChargingAccountant,
     MixedChargingFilter,
     largest_support,
 )
-from dp_transforms.accounting.target_charging import not_prior_probability
 from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.private_computation import NotPrior
 from dp_transforms.mechanisms.papers.target_charging import TargetCharging

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
+from dp_transforms.accounting.charging_game import not_prior_probability
 from dp_transforms.accounting.mixed_charging import largest_lam, target_charge
-from dp_transforms.accounting.target_charging import not_prior_probability
 
 EPSILONS = (0.02, 0.3, 1.0, 3.0)
 

@@ -13,13 +13,11 @@ import random
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dp_transforms.accounting.calibration import hash_delta
 from dp_transforms.accounting.composition import optimal_composition_delta
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant
-from dp_transforms.accounting.target_charging import ClosedFormAccountant
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.plan_files import with_changes
@@ -93,7 +91,7 @@ def test_the_share_of_hash_collisions_counts_users_and_items(max_users: int, max
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "hits": {},
-    "hits-with-counts": {"accountant": "exact_tail", "hits_per_user": 2},
+    "hits-with-counts": {"hits_per_user": 2},
     "kms21": {"hits_per_user": 2},
 }
 
@@ -107,7 +105,7 @@ def plan_of(mode: str) -> Plan:
 @pytest.mark.parametrize("mode", OPTIONS)
 def test_a_plan_with_one_digit_too_little_for_its_noise_is_refused(mode: str) -> None:
     plan = plan_of(mode)
-    proved = plan.hits.rules.accountant(plan.hits.accountant, plan.hits.noise, plan.hits.per_user).delta(plan.epsilon)
+    proved = plan.hits.rules.proof(plan.hits.noise, plan.hits.per_user).delta(plan.epsilon)
     assert 0 < proved <= plan.shares.paid
     assert with_changes(plan, {"shares.paid": proved}).shares.paid == proved
     with pytest.raises(ValueError, match="is too little noise"):
@@ -143,26 +141,3 @@ def test_a_plan_with_one_digit_too_little_for_a_small_share_is_refused(share: st
         * Fraction(plan.hits.noise.total_variation),
     }[share]
     assert high == pytest.approx(float(wanted), rel=1e-14, abs=0)
-
-
-@pytest.mark.parametrize(
-    ("epsilon_per_query", "target_probability", "hits", "delta"),
-    [(0.1, 0.25, 8, 1e-7), (0.01, 0.4, 100, 1e-9), (0.001, 0.01, 1, 1e-6), (3.0, 0.04, 5, 1e-6)],
-)
-def test_the_closed_form_keeps_its_margin_for_rounding(
-    epsilon_per_query: float, target_probability: float, hits: int, delta: float
-) -> None:
-    """Basic and advanced composition of r calls, each with 60 digits, at the very r that are tried."""
-    log_term = math.log(1 / delta) / hits
-    least = (1 + log_term + math.sqrt(log_term**2 + 2 * log_term)) * hits / target_probability
-    truth = decimal.Decimal("inf")
-    with decimal.localcontext(DIGITS):
-        e, q, promised = map(decimal.Decimal, (epsilon_per_query, target_probability, delta))
-        for calls in map(decimal.Decimal, np.geomspace(least, 2 * least, 2000).tolist()):
-            alpha = calls * q / hits - 1
-            left = promised - (-(alpha**2) * hits / (2 * (1 + alpha))).exp()
-            if left > 0:
-                advanced = calls * e**2 / 2 + e * (2 * calls * (1 / left).ln()).sqrt()
-                truth = min(truth, calls * e, advanced)
-    found = ClosedFormAccountant(epsilon_per_query, target_probability, hits).epsilon(delta)
-    assert 1 + 0.5e-10 < decimal.Decimal(found) / truth < 1 + 1e-8

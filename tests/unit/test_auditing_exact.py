@@ -10,9 +10,9 @@ import math
 import pytest
 
 from benchmarks.charging_bounds import static_adversary_delta
-from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.accounting.target_charging import (
+from dp_transforms.accounting.charging_game import (
     between_probability,
+    charging_game_delta,
     not_prior_probability,
 )
 from dp_transforms.audit.exact_hits import ExactAudit, audit_exactly

@@ -13,7 +13,7 @@ import pytest
 
 from dp_transforms.monitor.window_report import ABOVE, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter
 from dp_transforms.reports import HEADER_KEY, encode_report
-from dp_transforms.reports.records import MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
+from dp_transforms.reports.report_records import MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
 from tests.fuzz.big_binary_cases import report_parquet
 from tests.helpers.report_samples import COUNTS, ENDINGS, HEADER, IN_ORDER, LABELS, NAMES, read_all, refusal, written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import pathlib
@@ -18,7 +19,6 @@ from dp_transforms.logs.streams import kafka_topic
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
 from dp_transforms.stores import kafka_client
 from dp_transforms.stores.kafka_client import (
-    check_client_config,
     client_settings,
     error_name,
     read_client_config_file,
@@ -57,6 +57,11 @@ def test_a_file_of_settings_is_read_line_by_line(tmp_path: pathlib.Path) -> None
     }
 
 
+def config_file(folder: pathlib.Path, lines: str) -> str:
+    (folder / "client.properties").write_text(f"{lines}\n")
+    return str(folder / "client.properties")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -90,25 +95,18 @@ def test_a_file_of_settings_as_long_as_it_may_be_is_read(tmp_path: pathlib.Path)
 def test_what_the_command_sets_wins_and_cannot_be_set_in_the_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("sasl.username=file\nretries=1\nbootstrap.servers=elsewhere:1\n")
-    given = {"sasl.username": "given"}
-    own = {"enable.auto.commit": False}
-    assert client_settings("here:1", given, str(path), own) == {
-        "sasl.username": "given",
+    own, defaults = {"enable.auto.commit": False}, {"retries": "9", "group.id": "shh"}
+    assert client_settings("here:1", str(path), own, defaults) == {
+        "sasl.username": "file",
         "retries": "1",
+        "group.id": "shh",
         "bootstrap.servers": "here:1",
         "enable.auto.commit": False,
     }
-    assert client_settings("here:1", given, None, own) == {**given, "bootstrap.servers": "here:1", **own}
+    assert client_settings("here:1", None, own) == {"bootstrap.servers": "here:1", **own}
     path.write_text("enable.auto.commit=true\nacks=0\n")
     with pytest.raises(StreamError, match=r"the settings acks, enable.auto.commit are set by the command"):
-        client_settings("here:1", given, str(path), {**own, "acks": "all"})
-    config = {"a": "1"}
-    assert check_client_config(config, {"b"}) == config
-    assert check_client_config(config, {"b"}) is not config
-    with pytest.raises(ValueError, match="settings a, b are set by the command"):
-        check_client_config({"b": "1", "a": "1", "c": "1"}, ["a", "b"])
-    with pytest.raises(ValueError, match="must be texts by name"):
-        check_client_config({"a": 1}, [])  # type: ignore[dict-item]
+        client_settings("here:1", str(path), {**own, "acks": "all"})
 
 
 def test_the_log_of_the_client_goes_nowhere() -> None:
@@ -146,8 +144,7 @@ def test_a_schema_is_text_or_a_file_that_is_read_at_once(tmp_path: pathlib.Path)
 def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> None:
     """The fingerprint tells whether a run may go on with what it had."""
     base = {"bootstrap_servers": "b:1", "topic": "t", "fields": FIELDS}
-    same = [{"bootstrap_servers": "c:2,d:3"}, {"client_config": {"retries": "3"}}, {"unreachable_seconds": 5.0}]
-    same += [{"client_config_file": "/f"}]
+    same = [{"bootstrap_servers": "c:2,d:3"}, {"client_config_file": "/f"}, {"unreachable_seconds": 5.0}]
     avro = {"record_format": "avro", "avro_schema": SCHEMA, "fields": FIELDS}
     others = [
         {"topic": "u"},
@@ -169,7 +166,6 @@ def test_a_source_names_what_is_read_and_not_where(tmp_path: pathlib.Path) -> No
         ({"bootstrap_servers": ""}, "needs bootstrap servers"),
         ({"unreachable_seconds": 0.9}, "1 to 86400, got 0.9"),
         ({"unreachable_seconds": 86_401}, "1 to 86400, got 86401"),
-        ({"client_config": {"debug": "all"}}, "settings debug are set"),
     ):
         with pytest.raises(ValueError, match=said):
             KafkaTopic(**{**base, **change})
@@ -192,7 +188,9 @@ def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told() 
     del cluster
 
 
-def test_a_broker_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_is_not_there_is_told_within_seconds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
     monkeypatch.setattr(kafka_topic, "_ASK_SECONDS", 0.5)
     topic = KafkaTopic("127.0.0.1:1", "clicks", FIELDS)
     for ask in (topic.partitions, topic.settings):
@@ -201,17 +199,10 @@ def test_a_broker_that_is_not_there_is_told_within_seconds(monkeypatch: pytest.M
             ask()
         assert time.monotonic() - begin < 60
     with pytest.raises(StreamError, match=r"refuses its settings: check no\.such\.setting"):
-        KafkaTopic("127.0.0.1:1", "clicks", FIELDS, client_config={"no.such.setting": "hunter2"}).partitions()
+        dataclasses.replace(topic, client_config_file=config_file(tmp_path, "no.such.setting=hunter2")).partitions()
 
 
 # What it asks of the client
-
-
-def test_settings_are_those_of_the_moment_a_topic_was_named() -> None:
-    given = {"retries": "3"}
-    topic = KafkaTopic("b:1", "t", FIELDS, client_config=given)
-    given["debug"] = "all"
-    assert topic.client_config == {"retries": "3"}
 
 
 def noting(calls: Calls, kind: Any) -> Callable[..., Any]:
@@ -222,10 +213,11 @@ def noting(calls: Calls, kind: Any) -> Callable[..., Any]:
     return make
 
 
-def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_consumer_is_made_with(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """The group of the file, which the rights of a user may name, and not the one that the library requires."""
     calls: Calls = []
     monkeypatch.setattr(confluent_kafka, "Consumer", noting(calls, confluent_kafka.Consumer))
-    topic = KafkaTopic("127.0.0.1:1", "t", FIELDS, client_config={"retries": "3", "group.id": "mine"})
+    topic = KafkaTopic("127.0.0.1:1", "t", FIELDS, client_config_file=config_file(tmp_path, "retries=3\ngroup.id=mine"))
 
     def note(error: object) -> None: ...
 
@@ -328,11 +320,13 @@ class Administrator:
         (ValueError('No such configuration property: "no.such"'), r"refuses its settings: check no\.such"),
     ],
 )
-def test_what_a_broker_says_of_a_topic(monkeypatch: pytest.MonkeyPatch, entries: Any, wanted: Any) -> None:
+def test_what_a_broker_says_of_a_topic(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, entries: Any, wanted: Any
+) -> None:
     made = Administrator(calls := [])
     made.entries = entries
     monkeypatch.setattr(admin, "AdminClient", made)
-    topic = KafkaTopic("b:1", "t", FIELDS, client_config={"no.such": "3"})
+    topic = KafkaTopic("b:1", "t", FIELDS, client_config_file=config_file(tmp_path, "no.such=3"))
     if isinstance(wanted, str):
         with pytest.raises(StreamError, match=wanted):
             topic.settings()

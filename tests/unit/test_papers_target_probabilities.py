@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.target_charging import between_probability
-from dp_transforms.accounting.target_charging import not_prior_probability as accounted_not_prior
+from dp_transforms.accounting.charging_game import between_probability
+from dp_transforms.accounting.charging_game import not_prior_probability as accounted_not_prior
 from dp_transforms.mechanisms.papers.private_computation import (
     BOUNDARY,
     BoundaryWrapper,

@@ -31,7 +31,7 @@ from dp_transforms.reports import (
     report_format,
     write_report_file,
 )
-from dp_transforms.reports.records import MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
+from dp_transforms.reports.report_records import MAX_HEADER_BYTES, MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
 from tests.helpers.report_samples import (
     ENDINGS,
     HEADER,

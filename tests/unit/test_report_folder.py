@@ -17,8 +17,9 @@ import pytest
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportHeader, read_report_file, report_file_bytes
-from dp_transforms.reports.records import MAX_HEADER_BYTES
-from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder, read_report_folder
+from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
+from dp_transforms.reports.report_records import MAX_HEADER_BYTES
+from dp_transforms.reports.sinks import read_run
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.sinks import ENDED, HEADER, MANY, REPORTS, files_of, header, one_item, write_all
 
@@ -52,7 +53,7 @@ def test_windows_are_report_files_which_all_can_read_and_which_are_the_same_else
     assert (found, list(reports)) == (HEADER, [REPORTS[1]])
     write_all(ReportFolder(str(tmp_path / "again"), sink.file_format), REPORTS[::-1])
     assert files_of(tmp_path / "again") == files_of(sink.path)
-    assert read_report_folder(sink.path) == (HEADER, REPORTS, ENDED)
+    assert read_run(sink.path) == (HEADER, REPORTS, ENDED)
     assert (tmp_path / "again").stat().st_mode & 0o755 == 0o755, "others may read it"
 
 
@@ -91,8 +92,8 @@ def test_files_of_others_are_not_touched(tmp_path: pathlib.Path) -> None:
         ReportFolder(str(tmp_path)).open(HEADER)
     with pytest.raises(StreamError, match="cannot be used"):
         ReportFolder(str(tmp_path / "thesis.tex")).open(HEADER)
-    with pytest.raises(StreamError, match="no reports of a stream"):
-        read_report_folder(tmp_path)
+    with pytest.raises(StreamError, match="no such run of a stream"):
+        read_run(str(tmp_path))
     assert files_of(tmp_path) == {"thesis.tex": b"mine"}
 
 

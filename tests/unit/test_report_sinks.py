@@ -13,7 +13,7 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
-from dp_transforms.reports import ReportFileError
+from dp_transforms.reports import ReportFileError, sink_of
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
@@ -30,7 +30,7 @@ from tests.helpers.sinks import (
     header,
     one_item,
     report,
-    sink_of,
+    sink_of_kind,
     skip_reason,
     stored,
     write_all,
@@ -51,7 +51,7 @@ def sink(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Any
     if reason := skip_reason(kind):
         pytest.skip(reason)
     server = request.getfixturevalue("postgres") if kind == "postgresql" else ""
-    with sink_of(kind, tmp_path, server) as made:
+    with sink_of_kind(kind, tmp_path, server) as made:
         yield made
 
 
@@ -224,10 +224,6 @@ def test_the_rule_on_a_run_in_memory() -> None:
         (lambda: ReportTopic("", "reports"), "bootstrap_servers of a report topic must be text"),
         (lambda: ReportTopic("b:1", 7), "topic of a report topic must be text"),
         (lambda: ReportTopic("b:1", "reports", "xml"), "json, avro, got 'xml'"),
-        *(
-            (lambda name=name: ReportTopic("b:1", "reports", client_config={name: "x"}), name)
-            for name in ("transactional.id", "isolation.level", "acks", "bootstrap.servers")
-        ),
     ],
 )
 def test_a_sink_says_what_is_wrong_with_it(made: Callable[[], Any], said: str) -> None:
@@ -297,3 +293,44 @@ def test_an_error_loses_nothing(tmp_path: pathlib.Path) -> None:
     assert follower.read_new() == (HEADER, WINDOWS[1:3], None, False)
     with pytest.raises(StreamError, match="belongs to another run"):
         folder.follow("run-2").read_new()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where a sink is
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path: pathlib.Path) -> None:
+    folder = str(tmp_path / "reports")
+    for place, kind, shown_by in (
+        (folder, ReportFolder, f"shh show {folder}"),
+        ("kafka://a:1,b:2/trends", ReportTopic, None),
+        (f"sqlite:///{folder}.db", ReportTable, f"shh show sqlite:///{folder}.db --table shh_reports --run-id r"),
+        ("postgresql://shh@h/d", ReportTable, "shh show postgresql://shh@h/d --table shh_reports --run-id r"),
+    ):
+        made = sink_of(place)
+        assert type(made) is kind
+        assert (made.address, made.show_command("r")) == (place, shown_by)
+        assert made.folder == (folder if kind is ReportFolder else None)
+        assert sink_of(made.address) == made
+        assert place in made.name or made.name == "the topic 'trends'"
+    for place in ("kafka://b/t", "kafka://b:1/", "kafka://u:p@b:1/t", "duckdb:///r.db"):
+        with pytest.raises(ValueError, match="must be"):
+            sink_of(place)
+
+
+def test_what_is_there_before_a_run(tmp_path: pathlib.Path) -> None:
+    """Of a folder whichever run; a name that is fresh is looked for in no topic, where reading may take long."""
+    nothing = (None, [], None)
+    assert ReportFolder(str(tmp_path / "none")).before("r", is_fresh=True) == nothing
+    assert sink_of("kafka://127.0.0.1:1/trends").before("r", is_fresh=True) == nothing
+    folder = ReportFolder(str(tmp_path / "reports"))
+    write_all(folder)
+    assert folder.before("another", is_fresh=True) == (HEADER, REPORTS, ENDED)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / ".header.json.0123456789abcdef0123456789abcdef.tmp").touch()  # of a worker that died
+    mine = ReportFolder(str(tmp_path / "mine"))
+    assert mine.before("r", is_fresh=True) == nothing
+    (tmp_path / "mine" / "thesis.tex").touch()
+    with pytest.raises(StreamError, match="holds other files"):
+        mine.before("r", is_fresh=True)

@@ -23,8 +23,9 @@ import sqlalchemy as sa
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter
-from dp_transforms.reports.report_table import ReportTable, read_report_table
+from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import ReportWriter
+from dp_transforms.reports.sinks import read_run
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
@@ -42,7 +43,7 @@ from tests.helpers.sinks import (
     new_database,
     report,
     rows_of,
-    sink_of,
+    sink_of_kind,
     write_all,
 )
 
@@ -60,7 +61,7 @@ def server() -> Iterator[str]:
 def table(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
     """In an empty database."""
     kind: str = request.param
-    with sink_of(kind, tmp_path, request.getfixturevalue("server") if kind == "postgresql" else "") as made:
+    with sink_of_kind(kind, tmp_path, request.getfixturevalue("server") if kind == "postgresql" else "") as made:
         yield made
 
 
@@ -150,7 +151,7 @@ def test_a_writer_waits_for_the_one_that_has_begun(table: ReportTable) -> None:
 def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(table: ReportTable) -> None:
     assert table.run_ids() == []
     write_all(table)
-    assert read_report_table(table.url, table.table) == (HEADER, REPORTS, ENDED)
+    assert read_run(table.url, table.table) == (HEADER, REPORTS, ENDED)
     second = header("run-2", "sport", 1.0)
     theirs = [report(window, HeavyHitter(f"goal-{window}", None, window), stream="sport") for window in (1, 5)]
     write_all(table, theirs, None, second)
@@ -324,14 +325,15 @@ def test_a_password_is_shown_nowhere() -> None:
         "postgresql://shh:top-secret@localhost:none/reports",
     ):
         table = ReportTable(url)
-        assert table.has_password
-        assert "secret" not in repr(table)
-        assert "secret" not in table.place
+        with pytest.raises(ValueError, match="must not hold a password"):
+            table.check_can_be_written(is_local=False)
+        table.check_can_be_written(is_local=True)
+        assert "secret" not in f"{table!r} {table.name} {table.address} {table.show_command('run-1')}"
         with pytest.raises(StreamError) as caught:
             table.open(HEADER)
         assert "secret" not in str(caught.value)
         assert "\n" not in str(caught.value)
-    assert not ReportTable("postgresql://shh@localhost/reports?passfile=/run/pgpass").has_password
+    ReportTable("postgresql://shh@localhost/reports?passfile=/run/pgpass").check_can_be_written(is_local=False)
 
 
 def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +352,7 @@ class TestOnPostgresql:
 
     @pytest.fixture
     def table(self, server: str, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
-        with sink_of("postgresql", tmp_path, server) as made:
+        with sink_of_kind("postgresql", tmp_path, server) as made:
             yield made
 
     def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(

@@ -51,8 +51,9 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 
 
 @pytest.fixture
-def sink() -> Iterator[ReportTopic]:
-    with simulated_topic(client_config={"retries": "7"}) as made:
+def sink(tmp_path: pathlib.Path) -> Iterator[ReportTopic]:
+    (tmp_path / "topic.properties").write_text("retries=7\n")
+    with simulated_topic(client_config_file=str(tmp_path / "topic.properties")) as made:
         yield made
 
 

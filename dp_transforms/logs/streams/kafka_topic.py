@@ -35,8 +35,11 @@ _OWN_SETTINGS: dict[str, object] = {
     "allow.auto.create.topics": False,
     "check.crcs": True,
 }
-_RESERVED = (*_OWN_SETTINGS, "bootstrap.servers", "metadata.broker.list", "client.rack", "debug", "log_level")
-_PREFETCHED_KILOBYTES = "16384"  # per partition; the client's default is four times as much
+_DEFAULT_SETTINGS: dict[str, object] = {
+    "group.id": "shifting-heavy-hitters",  # the library requires one, although nothing is ever stored for it
+    "queued.max.messages.kbytes": "16384",  # per partition; the client's default is four times as much
+    "reconnect.backoff.max.ms": "2000",
+}
 _ASK_SECONDS = 8.0
 _MAX_SCHEMA_BYTES = 1 << 20
 
@@ -62,9 +65,8 @@ class KafkaTopic:
     avro_schema: the schema that the records were written with: its JSON text, or the path of a file with it, which is
         read at once.
     avro_schema_id: with the Confluent framing, the only schema number of the registry that is accepted; None: any.
-    client_config: more settings of librdkafka, such as ``security.protocol``. They are pickled into the job graph,
-        which engines store and show: put no secret there.
-    client_config_file: a properties file (``key=value``) that each worker reads itself: the place for secrets.
+    client_config_file: a properties file (``key=value``) with more settings of librdkafka, such as
+        ``security.protocol``. Each worker reads it itself, since engines store and show the job graph.
     unreachable_seconds: how long a worker keeps trying while no broker answers, before it gives up.
     append_times_only: reject records whose time was set by their producer. A topic that was changed to LogAppendTime
         still has such records from before. Give it with the arrival clock, unless no producer is a user's device:
@@ -78,7 +80,6 @@ class KafkaTopic:
     fields: EventFields
     record_format: str = "json"
     avro_schema: str | None = dataclasses.field(default=None, repr=False)
-    client_config: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
     avro_framing: str = "none"
     avro_schema_id: int | None = None
     client_config_file: str | None = None
@@ -91,8 +92,6 @@ class KafkaTopic:
             raise ValueError("a Kafka source needs bootstrap servers (host:port) and a topic.")
         if not 1 <= self.unreachable_seconds <= 86_400:
             raise ValueError(f"unreachable_seconds must be 1 to 86400, got {self.unreachable_seconds!r}.")
-        config = kafka_client.check_client_config(self.client_config, _RESERVED)
-        object.__setattr__(self, "client_config", config)
         if self.avro_schema is not None and not self.avro_schema.lstrip().startswith("{"):
             object.__setattr__(self, "avro_schema", _read_schema_file(self.avro_schema))
         self.decoder()
@@ -145,7 +144,7 @@ class KafkaTopic:
         """What the cluster says of one thing. ask: of a client for administrators. Raises KafkaException; StreamError
         for settings that the client refuses."""
         admin = kafka_client.import_confluent_kafka().admin
-        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config, self.client_config_file, {})
+        settings = kafka_client.client_settings(self.bootstrap_servers, self.client_config_file, {})
         try:
             client = admin.AdminClient(settings, logger=kafka_client.silent_logger())  # it must live until the answer
             (answer,) = ask(client).values()
@@ -200,16 +199,7 @@ class KafkaTopic:
         """A consumer without an assignment. Raises StreamError for settings that the client refuses."""
         confluent_kafka = kafka_client.import_confluent_kafka()
         settings = kafka_client.client_settings(
-            self.bootstrap_servers,
-            {
-                # The library requires a group, although nothing is ever stored for it.
-                "group.id": "shifting-heavy-hitters",
-                "queued.max.messages.kbytes": _PREFETCHED_KILOBYTES,
-                "reconnect.backoff.max.ms": "2000",
-                **self.client_config,
-            },
-            self.client_config_file,
-            _OWN_SETTINGS,
+            self.bootstrap_servers, self.client_config_file, _OWN_SETTINGS, _DEFAULT_SETTINGS
         )
         try:
             return confluent_kafka.Consumer({**settings, **callbacks}, logger=kafka_client.silent_logger())

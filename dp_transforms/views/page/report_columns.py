@@ -20,7 +20,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.report_table import shown_text
+from dp_transforms.views.report_words import shown_text
 
 _NOISES = 3  # a noisy count has grown or shrunk if it differs by more than so many standard deviations of a difference
 _FAR_ABOVE = 2  # strength of an item far above the threshold; 1 of one near it

@@ -32,7 +32,7 @@ from dp_transforms.views.page.promise import (
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_table import counted, escape_text, length_text, shown_text
+from dp_transforms.views.report_words import counted, escape_text, length_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 MOST_BYTES = 32 << 20

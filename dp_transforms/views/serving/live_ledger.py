@@ -20,7 +20,7 @@ from dp_transforms.runs.ledger.processes import is_gone
 from dp_transforms.runs.records import Part, Run, Status, amount
 from dp_transforms.views.ledger_tables import RunWithParts, status_of, windows_done
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
-from dp_transforms.views.report_table import shown_text
+from dp_transforms.views.report_words import shown_text
 from dp_transforms.views.serving.live_view import Followed, View, event_bytes, packed
 from dp_transforms.views.time_axis import local_text
 

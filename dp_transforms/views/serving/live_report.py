@@ -39,7 +39,7 @@ from dp_transforms.views.page.report_page import (
     strength_title,
     summary,
 )
-from dp_transforms.views.report_table import ended_words, shown_text
+from dp_transforms.views.report_words import ended_words, shown_text
 from dp_transforms.views.serving.live_view import Followed, View, event_bytes, packed
 from dp_transforms.views.serving.report_source import Found, ReportSource
 

@@ -5,19 +5,22 @@ only what is new.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_files, report_files_in, report_format
-from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.reports.report_topic import ReportTopic
+from dp_transforms.reports import (
+    ReportFileError,
+    ReportFolder,
+    ReportHeader,
+    is_topic,
+    read_report_files,
+    report_files_in,
+    report_format,
+    sink_of,
+)
 from dp_transforms.reports.report_writer import ReportFollower
-
-_TOPIC = "kafka://"
-_TOPIC_PARTS = re.compile(r"([^\s/@]+:\d{1,5}(?:,[^\s/@]+:\d{1,5})*)/([A-Za-z0-9._-]{1,249})")
 
 
 class Found(NamedTuple):
@@ -106,10 +109,6 @@ class FileSource:
         return Found(header, found, None, True, goes_on=False)
 
 
-def is_topic(report: str) -> bool:
-    return report.startswith(_TOPIC)
-
-
 def may_begin(report: str) -> bool:
     """Whether a path without reports may be the folder of a stream that has not begun: it has no ending of a report
     file, and the folder around it is there."""
@@ -136,12 +135,9 @@ def source_of(reports: Sequence[str], run_id: str | None = None, kafka_config: s
         return (
             FileSource(lambda: reports) if os.path.lexists(report) or not may_begin(report) else _folder_source(report)
         )
-    parts = _TOPIC_PARTS.fullmatch(report.removeprefix(_TOPIC))
-    if parts is None:
-        raise UserError(
-            "REPORT as a topic must be kafka://HOST:PORT/TOPIC, with several HOST:PORT by commas. Names and passwords"
-            " go into a file: --kafka-config."
-        )
-    missing = f"the topic {parts[2]!r} does not have the run yet, or no longer its first record."
-    topic = ReportTopic(parts[1], parts[2], client_config_file=kafka_config)
+    try:
+        topic = sink_of(report, client_config_file=kafka_config)
+    except ValueError as error:
+        raise UserError(f"REPORT as a topic {error}") from None
+    missing = f"{topic.name} does not have the run yet, or no longer its first record."
     return SinkSource(topic.follow(run_id), lambda: UserError(f"{missing} Name the run, once the stream has begun."))

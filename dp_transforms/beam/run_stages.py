@@ -14,7 +14,7 @@ from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.counted_messages import Key, Sent
+from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
 from dp_transforms.stages.stage import AtOnceStep, Sharding
@@ -179,7 +179,7 @@ class ReleaseStagesInOrder(beam.PTransform):
             sent[STATE] for stage, sent in zip(stages, (added, found, released), strict=True) if stage.work.keeps_state
         )
         for state in states:
-            state.element_type = convert_to_beam_type(tuple[Key, Sent])
+            state.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
         return ReleasedInOrder(released[REPORTS], released[ENDED], states)
 
 

@@ -47,7 +47,6 @@ def windows_table(
     *,
     max_items: int | None = None,
     ascii_only: bool = False,
-    title: str | None = None,
     zone: datetime.tzinfo = datetime.UTC,
     with_epsilon: bool | None = None,
     plan: Mapping[str, Any] | None = None,
@@ -68,8 +67,7 @@ def windows_table(
     with_epsilon = tells_epsilon(rows) if with_epsilon is None else with_epsilon
     several_streams = len({report.stream for report in rows}) > 1
     # A Text and never a str, here and below: rich would read a str as markup.
-    heading = None if title is None else Text(escape_text(title, ascii_only))
-    table = Table(box=rich.box.SIMPLE, title=heading, title_justify="left", pad_edge=False)
+    table = Table(box=rich.box.SIMPLE, pad_edge=False)
     if several_streams:
         table.add_column("stream", overflow="fold")
     table.add_column(f"start ({zone})", overflow="fold")
