@@ -129,9 +129,12 @@ def planted_and_run(
     return code, stderr_text
 
 
-@pytest.mark.parametrize("kind", LINKS)
 @pytest.mark.parametrize(
-    ("words", "output"), [pytest.param(words, output, id=name) for name, words, output in lines_that_write()]
+    ("words", "output", "kind"),
+    [
+        pytest.param(words, output, LINKS[number % len(LINKS)], id=name)
+        for number, (name, words, output) in enumerate(lines_that_write())
+    ],
 )
 def test_a_link_in_the_place_of_an_output_is_not_followed(
     folder: pathlib.Path, words: list[str], output: str, kind: str, capsys: pytest.CaptureFixture[str]
