@@ -202,7 +202,8 @@ def test_what_is_submitted_is_short_and_nobody_imports_it() -> None:
     for path in scripts:
         assert len(path.read_text().splitlines()) <= 150, _relative(path)
     for path in _sources("dp_transforms", "runners", "tests", "benchmarks", "examples"):
-        assert not _within(_imports(path), "pipelines"), _relative(path)
+        if "pipelines" in path.read_text():
+            assert not _within(_imports(path), "pipelines"), _relative(path)
 
 
 def test_each_engine_has_a_folder_with_a_short_page() -> None:
