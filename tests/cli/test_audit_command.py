@@ -187,7 +187,7 @@ SOUND: list[Any] = [
 @pytest.mark.parametrize("options", SOUND)
 def test_a_sound_plan_passes(options: dict[str, Any], tmp_path: pathlib.Path) -> None:
     plan = _plan(**options)
-    result = _audit(plan, tmp_path, "--runs", RUNS if plan.looks is not None else 200)
+    result = _audit(plan, tmp_path, "--runs", 500 if plan.looks is not None else 200)
     assert result.exit_code == 0, result.output
     assert "PASSED" in result.stdout
     if plan.looks is None:

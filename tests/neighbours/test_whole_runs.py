@@ -214,4 +214,6 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         published = [of_others(ran.reports[f"{name}, {kind}"], left_out) for kind in ("with", "without")]
         assert published[0] == published[1], name
         assert ran.ended[f"{name}, with"] == ran.ended[f"{name}, without"] != []
-        assert len(ran.reports[f"{name}, with"]) == (WINDOWS if "stop" not in name else 4), name
+        found = len(ran.reports[f"{name}, with"])
+        # Three windows were over when the stop was asked for, and another one had begun.
+        assert found in ((3, 4) if "stop" in name else (WINDOWS,)), name
