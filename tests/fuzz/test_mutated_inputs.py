@@ -11,7 +11,7 @@ from tests.fuzz.campaign import alike, run
 from tests.fuzz.readers import cases_by_reader
 
 _SEED = 9
-_CASES = 1000
+_CASES = 2000
 
 
 def test_mutated_inputs_are_read_or_refused(tmp_path: pathlib.Path) -> None:
