@@ -30,8 +30,13 @@ def pytest_sessionstart() -> None:
                 function.cache_clear()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for seconds come first, beside others that work: at the end they would wait alone."""
+    """Tests that wait for seconds come first, one after the other in one process: the others have the cores then. At
+    the end they would wait alone, and in several processes at once nobody would work."""
+    for item in items:
+        if item.get_closest_marker("waits") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("waits"))
     items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 

@@ -6,6 +6,7 @@ No network is needed: processes of these tests see only the packages that the pr
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import pathlib
 import subprocess
@@ -65,13 +66,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def _run(plain: pathlib.Path, folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _run(plain: pathlib.Path, folder: pathlib.Path, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(plain)}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False)
-
-
-def _shh(plain: pathlib.Path, folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return _run(plain, folder, "-m", "dp_transforms.cli.main", *words)
+    command = [sys.executable, *words]
+    return subprocess.run(command, cwd=folder, env=env, input=given, capture_output=True, text=True, check=False)
 
 
 def test_few_packages_are_required_and_none_serves_stores_or_draws() -> None:
@@ -90,20 +88,33 @@ def test_all_that_a_local_run_needs_is_there(plain: pathlib.Path, tmp_path: path
     assert "heavy: a story" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        (("ledger", "--ledger", "l.db"), "sql"),
-        (("show", "sqlite:///reports.db"), "sql"),
-        (("serve", "report.avro"), "serve"),
-        (("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"), "kafka"),
-        (("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"), "s3"),
-    ],
-)
-def test_what_is_missing_is_named_with_its_extra(
-    plain: pathlib.Path, tmp_path: pathlib.Path, words: tuple[str, ...], extra: str
-) -> None:
-    done = _shh(plain, tmp_path, *words)
-    assert done.returncode == 1, (done.stdout, done.stderr)
-    assert f"pip install '.[{extra}]'" in done.stderr
-    assert extra in DECLARED["optional-dependencies"]
+# Each command line on standard input, in one process.
+COMMANDS = """
+import contextlib, io, json, sys
+from dp_transforms.cli.main import main
+for words in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            main(words)
+            code = 0
+        except SystemExit as stopped:
+            code = stopped.code
+    print(json.dumps([code, said.getvalue()]))
+"""
+WITHOUT_EXTRA = {
+    ("ledger", "--ledger", "l.db"): "sql",
+    ("show", "sqlite:///reports.db"): "sql",
+    ("serve", "report.avro"): "serve",
+    ("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"): "kafka",
+    ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
+}
+
+
+def test_what_is_missing_is_named_with_its_extra(plain: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    done = _run(plain, tmp_path, "-c", COMMANDS, given=json.dumps(list(WITHOUT_EXTRA)))
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    ended = map(json.loads, done.stdout.splitlines())
+    for (words, extra), (code, said) in zip(WITHOUT_EXTRA.items(), ended, strict=True):
+        assert code == 1, words
+        assert f"pip install '.[{extra}]'" in said, words
+        assert extra in DECLARED["optional-dependencies"]

@@ -10,6 +10,7 @@ import itertools
 import json
 import pathlib
 import re
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -140,6 +141,11 @@ def test_a_dependency_audit_that_reaches_nobody_says_so(capsys: pytest.CaptureFi
 def test_tools_that_cannot_be_fetched_are_no_failure_and_other_faults_are(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A folder of tools that has only a Python: `python -m venv` makes it where there is none."""
+    python = tmp_path / "tools" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     monkeypatch.setenv("SHH_SUPPLY_CHAIN", str(tmp_path / "tools"))
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_FIND_LINKS", "")

@@ -1,4 +1,4 @@
-"""Whole bounded pipelines: repeated bundles, processes, a thousand windows, and logs that look alike.
+"""Whole bounded pipelines: repeated bundles, processes, hundreds of windows, and logs that look alike.
 
 What they publish, however the work is cut: tests/conformance.
 """
@@ -101,12 +101,12 @@ def test_workers_in_other_processes_share_the_files_of_the_key_and_the_domain(tm
     assert sorted(rebuilt(ast.literal_eval(line)) for line in lines) == expected.reports
 
 
-def test_a_thousand_shuffled_windows_come_out_in_order(tmp_path):
+def test_hundreds_of_shuffled_windows_come_out_in_order(tmp_path):
     """A third of the windows is empty, a third quiet, a third heavy, until the users are excluded."""
-    plan = small_plan(1000, hits_per_user=3, max_items_per_user=3)
-    log = many_windows(1000)
+    plan = small_plan(300, hits_per_user=3, max_items_per_user=3)
+    log = many_windows(300)
     expected = oracle_transcript(log, settings_of(plan), SECRET)
-    assert len(expected.reports) > 200
+    assert len(expected.reports) > 90
     assert expected.kept_out > 0
 
     found = run_monitor(batches_source(batches_of(log, 97)), plan, noise_key=key_file(tmp_path))

@@ -23,10 +23,10 @@ from tests.helpers.no_network import no_network
 from tests.helpers.small_runs import MICROS, RUN_ID, START, key_file, ordered_log, small_plan
 
 DOWNLOADS_FROM = "github.com"
-PLANS = {
-    "hits": lambda: small_plan(mode="hits", sliding=3, hits_per_user=2),
-    "looks": lambda: small_looks_plan(18, window_seconds=12 * 3600, forget_after=4, most_looks=16),
-}
+
+
+def hits_plan():
+    return small_plan(mode="hits", sliding=3, hits_per_user=2)
 
 
 @pytest.fixture(autouse=True)
@@ -46,41 +46,35 @@ def test_the_network_is_not_there(refused):
     assert refused == [DOWNLOADS_FROM, "192.0.2.1"]
 
 
-def bounded(mode, tmp_path, runner, *flags):
-    plan = PLANS[mode]()
-    source = pairs_source(ordered_log(plan, 6))
+def bounded(tmp_path, runner, *flags):
+    plan = hits_plan()
+    source = pairs_source(ordered_log(plan, 6, events=500))
     return run_monitor(source, plan, flags=flags, runner=runner, noise_key=key_file(tmp_path)).reports
 
 
-@pytest.mark.parametrize("mode", ["hits", "looks"])
-def test_bounded_input(tmp_path, refused, mode):
-    """It tries to download Prism, gives up at once, and goes on with the FnApiRunner."""
-    named = bounded(mode, tmp_path, "FnApiRunner")
+def test_bounded_input(tmp_path, refused):
+    """It tries to download Prism, gives up at once, and goes on with the FnApiRunner. If it is told of a place where no
+    Prism is, it asks nobody; the experiment: else a process keeps to the location that it had first."""
+    named = bounded(tmp_path, "FnApiRunner")
     assert named
+    flags = [f"--prism_location={tmp_path / 'nothing'}", "--experiments=disable_prism_server_singleton"]
+    assert bounded(tmp_path, "DirectRunner", *flags) == named
     assert refused == []
     begin = time.monotonic()
-    assert bounded(mode, tmp_path, "DirectRunner") == named
+    assert bounded(tmp_path, "DirectRunner") == named
     assert time.monotonic() - begin < 60  # a second; a test that waits for a network waits for minutes
     assert refused == [DOWNLOADS_FROM]
 
 
-def test_a_prism_location_where_nothing_is_asks_nobody(tmp_path, refused):
-    """The experiment: else a process keeps to the location that it had first."""
-    flags = [f"--prism_location={tmp_path / 'nothing'}", "--experiments=disable_prism_server_singleton"]
-    assert bounded("hits", tmp_path, "DirectRunner", *flags) == bounded("hits", tmp_path, "FnApiRunner")
-    assert refused == []
-
-
-@pytest.mark.parametrize("mode", ["hits", "looks"])
-def test_a_stream_that_a_test_tells(tmp_path, refused, mode):
+def test_a_stream_that_a_test_tells(tmp_path, refused):
     """`TestStream` runs on BundleBasedDirectRunner alone, and DirectRunner knows."""
-    plan = PLANS[mode]()
-    log = ordered_log(plan, 6)
+    plan = small_looks_plan(6, forget_after=0, hits=1)  # with the steps of both ways to pay
+    log = ordered_log(plan, 6, events=400)
     found = {}
     for runner in ("BundleBasedDirectRunner", "DirectRunner"):
         script = Script(plan)
-        for low in range(0, len(log), 50):
-            script.events(log[low : low + 50]).watermark(log[low : low + 50][-1][2] // MICROS - START)
+        for low in range(0, len(log), 100):
+            script.events(log[low : low + 100]).watermark(log[low : low + 100][-1][2] // MICROS - START)
         found[runner] = script.run(key_file(tmp_path), runner=runner)
     assert found["DirectRunner"] == found["BundleBasedDirectRunner"]
     assert found["DirectRunner"]
@@ -91,7 +85,7 @@ def test_a_stream_that_a_test_tells(tmp_path, refused, mode):
 def test_prism_is_told_to_split_no_bundle(tmp_path, runner, splits):
     """Else two bundles may have one key at once, and charges are lost (docs/engines.md)."""
     pipeline = local_pipeline(runner=runner)
-    plan = PLANS["hits"]()
+    plan = hits_plan()
     pairs = pipeline | beam.Create([("user", "item")]).with_output_types(tuple[str, str])
     _ = pairs | ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path), run_id=RUN_ID)
     assert pipeline.options.view_as(DebugOptions).lookup_experiment("prism_disable_sdf_split", False) != splits
@@ -99,10 +93,9 @@ def test_prism_is_told_to_split_no_bundle(tmp_path, runner, splits):
 
 def test_what_is_released_of_bounded_input_can_be_grouped_on_both_local_runners(tmp_path):
     """As every writer of a file does; where a timer released it, the older runner could not."""
-    assert bounded("hits", tmp_path, "BundleBasedDirectRunner") == bounded("hits", tmp_path, "FnApiRunner")
     for runner in ("FnApiRunner", "BundleBasedDirectRunner"):
         pipeline = local_pipeline(runner=runner)
-        plan = PLANS["hits"]()
+        plan = hits_plan()
         pairs = pairs_source(ordered_log(plan, 6))(pipeline)
         reports = (pairs | ShiftingHeavyHitters(plan, noise_key=key_file(tmp_path))).reports
         _ = reports | beam.Map(lambda report: (report.stream, report.window_end)) | beam.GroupByKey()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
+from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
@@ -25,10 +27,10 @@ CLOCK = StreamClock(out_of_order_seconds=0, idle_timeout_seconds=0.01)
 class Loop:
     """One key of the DoFn, fired by hand: what it sent, and the intents that wait."""
 
-    def __init__(self, source, **arguments):
+    def __init__(self, source, *, secret=SECRET, clock=CLOCK, shards=SHARDS, **arguments):
         settled = {"domain": None, "driver": "timers", "confirm": True, "stop_file": None, "poll_seconds": 0.001}
         polling = PollPartitions(
-            source.partitions(), settings_of(PLAN), HeldSecret(), CLOCK, SHARDS, **{**settled, **arguments}
+            source.partitions(), settings_of(PLAN), HeldSecret(secret), clock, shards, **{**settled, **arguments}
         )
         self.do_fn = polling._poll.dofn
         assert isinstance(self.do_fn, PollInTimersDoFn)
@@ -51,6 +53,39 @@ class Loop:
     @property
     def progress(self):
         return PartitionProgress.from_bytes(self.state["progress"].content, PLAN.schedule, CLOCK, SHARDS)
+
+
+class Watched:
+    """A source of one poll of so many records after the other. see: called with what its readers do, and to what:
+    "open" and "close" with the name of the partition, "polled" with the position."""
+
+    def __init__(self, partitions, records_per_poll, see):
+        self._partitions = [
+            WatchedPartition(f"partition-{number}", tuple(arrivals), records_per_poll, see)
+            for number, arrivals in enumerate(partitions)
+        ]
+
+    def partitions(self):
+        return self._partitions
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchedPartition(MemoryPartition):
+    see: Callable[[str, str | None], object]
+
+    def open(self, since_micros=0):
+        self.see("open", self.name)
+        return WatchedReader(self, since_micros)
+
+
+class WatchedReader(MemoryReader):
+    def poll(self, position, **limits):
+        polled = super().poll(position, **limits)
+        self._partition.see("polled", position)
+        return polled
+
+    def close(self):
+        self._partition.see("close", self._partition.name)
 
 
 def events():
@@ -150,7 +185,7 @@ def test_a_stop_file_that_cannot_be_looked_for_ends_the_run(tmp_path):
         loop.fire()
 
 
-def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path, monkeypatch):
+def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path):
     """By the change time, which nobody can set: neither a copied file's time of writing nor a second touch counts."""
     arrivals = [Arrival((f"u{row}", "news", at), at) for row in range(40) for at in [(START + row) * MICROS]]
     stop = tmp_path / "stop"
@@ -169,61 +204,51 @@ def test_the_stop_is_when_the_file_came_and_stays_what_it_was(tmp_path, monkeypa
     assert loop.progress.stop_micros == CLOCK.stop_micros(came)
 
 
-def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path, monkeypatch):
+def test_a_stop_is_looked_for_behind_each_poll_and_not_before_it(tmp_path):
     """The file comes while a poll runs: nothing of that poll is taken before the stop is known."""
     arrivals = [Arrival((f"u{row}", "news", START * MICROS), START * MICROS) for row in range(40)]
     stop = tmp_path / "stop"
-    poll = MemoryReader.poll
 
-    def poll_and_stop(self, position, **limits):
-        polled = poll(self, position, **limits)
-        if position == "10":
+    def see(deed, at):
+        if deed == "polled" and at == "10":
             stop.touch()
-        return polled
 
-    monkeypatch.setattr(MemoryReader, "poll", poll_and_stop)
-    loop = Loop(MemoryStream.of([arrivals], 10), stop_file=str(stop)).fire(2)
+    loop = Loop(Watched([arrivals], 10, see), stop_file=str(stop)).fire(2)
     assert (loop.progress.position, loop.progress.stop_micros) == ("10", None)
     assert loop.progress.intent.kind == "stop"
 
 
-def test_a_reader_is_opened_anew_when_the_state_went_back(monkeypatch):
+def test_a_reader_is_opened_anew_when_the_state_went_back():
     """It may have seen an end that lies before what another attempt has read."""
-    opened = []
-    open_partition = MemoryPartition.open
-    monkeypatch.setattr(MemoryPartition, "open", lambda self, since: opened.append(0) or open_partition(self, since))
-    loop = Loop(MemoryStream.of([events()], 10)).fire()
+    seen = []
+    loop = Loop(Watched([events()], 10, lambda deed, _: seen.append(deed))).fire()
     stored = loop.state["progress"].content
     loop.fire(2)
-    assert len(opened) == 1
+    assert seen.count("open") == 1
     loop.state["progress"].content = stored
     loop.fire()
-    assert (len(opened), loop.progress.position) == (2, "20")
+    assert (seen.count("open"), loop.progress.position) == (2, "20")
 
 
-def test_the_state_of_a_run_with_another_key_or_clock_is_refused(monkeypatch):
+def test_the_state_of_a_run_with_another_key_or_clock_is_refused():
     """Under another key all users would be strangers, with budgets of their own."""
     loop = Loop(MemoryStream.of([events()], 40)).fire()
     before = loop.state["progress"].content
     for other in ({"secret": bytes(32)}, {"clock": StreamClock(allowed_lateness_seconds=61)}):
-        monkeypatch.setattr(HeldSecret, "get_secret_bytes", lambda self, other=other: other.get("secret", SECRET))
-        monkeypatch.setattr("tests.beam.test_poll_partitions.CLOCK", other.get("clock", CLOCK))
-        changed = Loop(MemoryStream.of([events()], 40))
+        changed = Loop(MemoryStream.of([events()], 40), **other)
         changed.state = loop.state
         with pytest.raises(StreamError, match="another plan, clock, stream, run id, part or noise key"):
             changed.fire()
         loop.state["poll"].at = 0
     assert loop.state["progress"].content == before
-    monkeypatch.undo()
     same = Loop(MemoryStream.of([events()], 40))
     same.state = loop.state
     assert same.fire().progress.position == "80"
 
 
-def test_a_run_keeps_its_shards(monkeypatch):
+def test_a_run_keeps_its_shards():
     loop = Loop(MemoryStream.of([events()], 40)).fire()
-    monkeypatch.setattr("tests.beam.test_poll_partitions.SHARDS", SHARDS + 1)
-    other = Loop(MemoryStream.of([events()], 40))
+    other = Loop(MemoryStream.of([events()], 40), shards=SHARDS + 1)
     other.state = loop.state
     with pytest.raises(StreamError, match="the run was started with 2 shards, got 3"):
         other.fire()
@@ -236,12 +261,19 @@ def test_what_cannot_be_read_is_told_and_a_second_beginning_changes_nothing():
     assert loop.progress.position == "40"
 
 
-def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader(monkeypatch):
+CLOSED = []  # partitions, by readers that were pickled with what notes it
+
+
+def note_closed(deed, name):
+    if deed == "close":
+        CLOSED.append(name)
+
+
+def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader():
     """The reader of a bundle that fails behind it is closed too."""
-    closed = []
-    monkeypatch.setattr(MemoryReader, "close", lambda self: closed.append(self._partition.name))
+    CLOSED.clear()
     arguments = {"domain": None, "driver": "loop", "confirm": True, "stop_file": None, "poll_seconds": 0.001}
-    source = MemoryStream.of([events(), events()], 40)
+    source = Watched([events(), events()], 40, note_closed)
     poll = PollPartitions(source.partitions(), settings_of(PLAN), HeldSecret(), CLOCK, SHARDS, **arguments)._poll
 
     def outputs():
@@ -249,8 +281,8 @@ def test_a_loop_reads_one_partition_after_the_other_and_closes_each_reader(monke
 
     announced = [key for key, message in outputs() if message.announced]
     assert sorted(announced) == sorted(2 * [(window, shard) for window in range(3) for shard in range(SHARDS)])
-    assert closed == ["partition-0", "partition-1"]
+    assert CLOSED == ["partition-0", "partition-1"]
     begun = outputs()
     next(begun)
     begun.close()
-    assert closed == ["partition-0", "partition-1", "partition-0"]
+    assert CLOSED == ["partition-0", "partition-1", "partition-0"]

@@ -29,9 +29,9 @@ def test_two_processes_take_a_part_as_one_does(tmp_path):
     plan = small_looks_plan(12, forget_after=4)
     log = ordered_log(plan, 6)
     one, two = Parts(tmp_path / "one", plan), Parts(tmp_path / "two", plan)
-    for end in (4, 12):
-        one.take(end, log)
-        two.take(end, log, flags=TWO_PROCESSES)
+    for parts, flags in ((one, ()), (two, TWO_PROCESSES)):
+        parts.take(4, log)
+        parts.take(12, log, flags=flags)
     assert two.states[-1].read_bytes() == one.states[-1].read_bytes()
 
 

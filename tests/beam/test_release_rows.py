@@ -65,7 +65,7 @@ def same_run(monkeypatch):
 @pytest.mark.usefixtures("same_run")
 def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path):
     plan = small_plan(mode="hits")
-    log = [event for event in random_log(plan, seed=3, events=600) if 0 < event[2] < 2**60]
+    log = [event for event in random_log(plan, seed=3, events=400) if 0 < event[2] < 2**60]
     key = key_file(tmp_path)
     (tmp_path / "plan.json").write_text(plan.to_json())
     arguments = {"user": "who", "item": "what", "noise_key": key}
@@ -262,5 +262,4 @@ def test_the_order_of_rows_does_not_tell_of_data_that_are_not_released(tmp_path,
     alone = order_of_windows(tmp_path / "alone", None, key, **more)
     assert alone == sorted(alone)
     assert len(alone) >= (9 if mode == "looks" else 0)
-    for user in ("X0", "X1", "X2"):
-        assert order_of_windows(tmp_path / user, user, key, **more) == alone
+    assert order_of_windows(tmp_path / "more", "X0", key, **more) == alone

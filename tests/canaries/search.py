@@ -1,4 +1,4 @@
-"""Looks for half a million spellings at once, in all that a run left: some hundred megabytes in seconds."""
+"""Looks for a hundred thousand spellings at once, in all that a run left: some hundred megabytes in seconds."""
 
 from __future__ import annotations
 

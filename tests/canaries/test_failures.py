@@ -285,7 +285,9 @@ def test_what_workers_put_on_disk_has_no_name_and_no_user(
     shell: Shell, search: Search, canaries: Canaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody but the processes of the run can open it; who reads the disk itself finds labels."""
-    shell.home.put("log.csv", logs.file_of("csv", logs.rows_of(canaries)))
+    # So many labels that a block of them does not travel with the message about it.
+    rows = [(user, f"{item} {number}", time) for user, item, time in logs.rows_of(canaries) for number in range(5)]
+    shell.home.put("log.csv", logs.file_of("csv", rows))
     on_disk: dict[str, bytes] = {}
     close = ProcessPool.close
 

@@ -17,7 +17,7 @@ _LENGTH = 24
 _PIECE = 12  # so many characters of a token in a row are found; 62^12 of them, so that none is there by chance
 _HASHES = ("md5", "sha1", "sha256", "sha512", "blake2b")
 HASH_SEED = "0"  # PYTHONHASHSEED of what is searched: without it Python's own hashes are random, and tell nothing
-USERS = 1000
+USERS = 300
 
 
 class Canaries:

@@ -64,8 +64,14 @@ def make_odd(kind: str, path: pathlib.Path) -> None:
         path.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
-@pytest.mark.parametrize("place", READ, ids=" ".join)
+READ_ODDLY = [
+    *(pytest.param(place, "fifo", id=" ".join(place)) for place in READ),  # who opened it would wait
+    *(pytest.param(("show", "reports"), kind, id=f"a {kind}") for kind in ("folder", "device")),
+    *(pytest.param(("plan", "domain_file"), kind, id=f"a list that is a {kind}") for kind in ("folder", "device")),
+]
+
+
+@pytest.mark.parametrize(("place", "kind"), READ_ODDLY)
 def test_what_is_not_a_regular_file_is_refused_at_once(
     folder: pathlib.Path, place: tuple[str, str], kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,9 +135,12 @@ def planted_and_run(
     return code, stderr_text
 
 
-@pytest.mark.parametrize("kind", LINKS)
 @pytest.mark.parametrize(
-    ("words", "output"), [pytest.param(words, output, id=name) for name, words, output in lines_that_write()]
+    ("words", "output", "kind"),
+    [
+        pytest.param(words, output, LINKS[number % len(LINKS)], id=name)
+        for number, (name, words, output) in enumerate(lines_that_write())
+    ],
 )
 def test_a_link_in_the_place_of_an_output_is_not_followed(
     folder: pathlib.Path, words: list[str], output: str, kind: str, capsys: pytest.CaptureFixture[str]

@@ -48,7 +48,7 @@ def assert_told(result: Result) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "extremes"), [("hits", EXTREMES), ("hits-with-counts", EXTREMES[::4]), ("kms21", EXTREMES[1::4])]
+    ("mode", "extremes"), [("hits", EXTREMES[::2]), ("hits-with-counts", EXTREMES[1::4]), ("kms21", EXTREMES[3::4])]
 )
 def test_no_budget_ends_in_a_traceback(mode: str, extremes: list[str]) -> None:
     for epsilon, delta in [*((e, "1e-9") for e in extremes), *(("2", d) for d in extremes), ("5e-324", "5e-324")]:

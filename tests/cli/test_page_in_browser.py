@@ -198,6 +198,7 @@ def test_a_page_fits_its_window_and_all_controls_have_names(opened, width, schem
         page.screenshot(path=pathlib.Path(folder) / f"page-{width}-{scheme}.png", full_page=True)
 
 
+@pytest.mark.nightly
 def test_the_picture_of_the_docs(browser, tmp_path):
     """docs/page.png, the page of `make demo`, which is written anew into the folder SHH_SCREENSHOTS."""
     with python("-m", "examples.demos.demo", cwd=tmp_path, stdout=subprocess.PIPE) as demo:

@@ -306,7 +306,7 @@ def test_missing_budget_options_are_named(folder: pathlib.Path) -> None:
 
 def test_beam_options_pass_through(folder: pathlib.Path) -> None:
     """To processes of Beam, each of which would draw a key of its own."""
-    workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=2"]
+    workers = ["--", "--direct_running_mode=multi_processing", "--direct_num_workers=1"]
     words = ["replay", "log.parquet", *IN_LOOKS, "--output", "report.jsonl"]
     for typo in ("--direct_num_worker=2", "runner=Flink"):
         assert "Beam has no option" in error_line(shh(*words, "--", typo, cwd=folder))

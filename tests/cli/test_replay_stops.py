@@ -20,7 +20,7 @@ from tests.helpers.small_runs import key_file
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_replay_that_is_stopped_leaves_nothing(tmp_path: pathlib.Path, stop: signal.Signals, code: int) -> None:
-    made = shh("simulate", "--events", 3_000_000, "--output", "log.parquet", cwd=tmp_path)
+    made = shh("simulate", "--events", 100_000, "--output", "log.parquet", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     budget = ["--start", "2026-01-01", "--end", "2026-01-05", *BUDGET[4:]]
     words = ["replay", "log.parquet", *budget, "--output", "report.avro", "--dead-letter", "bad.jsonl"]
@@ -82,7 +82,7 @@ def test_what_workers_say_is_told_without_their_words(error: Exception, message:
 
 @pytest.mark.waits
 def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib.Path) -> None:
-    assert shh("simulate", "--events", 1_000_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
+    assert shh("simulate", "--events", 300_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
     words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
     words += ["--", "--direct_running_mode=multi_processing"]
     process = python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, stderr=subprocess.DEVNULL)

@@ -234,6 +234,7 @@ def as_grafana_asks(expression: str) -> str:
     return expression.replace("$__rate_interval", "4s").replace("$stream", ".*")
 
 
+@pytest.mark.waits
 @needs_prometheus
 def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
     config = (MONITORING / "prometheus.yml").read_text()

@@ -145,6 +145,7 @@ def killed_after_a_report(live: LiveParts, output: str) -> None:
     (live.folder / f"{output}.stop").unlink(missing_ok=True)
 
 
+@pytest.mark.waits
 def test_a_log_that_has_lost_files_is_not_taken_again(arriving: LiveParts) -> None:
     """What was drawn of them may be published, and the purses of their users would stay full."""
     killed_after_a_report(arriving, "1")
@@ -158,6 +159,7 @@ def test_a_log_that_has_lost_files_is_not_taken_again(arriving: LiveParts) -> No
     assert "has lost or changed files" in error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
 
 
+@pytest.mark.waits
 def test_a_file_that_came_after_the_beginning_and_was_lost_ends_the_run(arriving: LiveParts) -> None:
     """The intent does not know it. What it was read for would be answered again by the same noise over other events."""
     (log,) = (arriving.folder / "logs").iterdir()
@@ -176,6 +178,7 @@ def test_a_file_that_came_after_the_beginning_and_was_lost_ends_the_run(arriving
     assert "which files were read" in error_of(arriving.run("stream", "1", *arriving.until(6), **LEDGER))
 
 
+@pytest.mark.waits
 def test_an_end_before_what_is_published_is_refused(arriving: LiveParts) -> None:
     """As by a stop when a clock was set back: the windows that an earlier attempt has published are not given away."""
     killed_after_a_report(arriving, "1")

@@ -245,7 +245,7 @@ def watermark(case: Case) -> list[WindowReport]:
     """The transform on unbounded input, whose watermark closes windows."""
     script, arrivals = Script(case.plan), case.arrivals()
     in_time = [arrival for arrival in arrivals if not arrival.is_late]
-    pieces = pieces_of(in_time, case.cut._replace(pieces=2 * case.plan.schedule.horizon))
+    pieces = pieces_of(in_time, case.cut._replace(pieces=case.plan.schedule.horizon))
     late = [
         list(of_one) for _, of_one in itertools.groupby((one for one in arrivals if one.is_late), lambda one: one.at)
     ]

@@ -225,8 +225,11 @@ class Stream:
 IN_ORDER_MODES = [name for name, mode in MODES.items() if mode.choices.keys().isdisjoint({"counts_for", "rounds"})]
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("mode", IN_ORDER_MODES)
+# Each mode has a life, by turns with state in few pieces and in many; one that pays for both has two.
+LIVES = sorted({*((mode, number % 2) for number, mode in enumerate(IN_ORDER_MODES)), ("looks-with-hits", 0)})
+
+
+@pytest.mark.parametrize(("mode", "seed"), LIVES)
 def test_one_answer_whatever_dies(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, seed: int
 ) -> None:
@@ -244,7 +247,7 @@ def cut_finely(patch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The engine finds out whoever forgets
+# The engine finds out whoever forgets. Lives begin with the one that did it when this was written.
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -261,16 +264,16 @@ def is_contradicted(folder: pathlib.Path, mode: str, patch: pytest.MonkeyPatch, 
 def test_whoever_does_not_wait_for_a_snapshot_is_found_out(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_contradicted(tmp_path, "hits", monkeypatch, range(40), confirm=False)
+    assert is_contradicted(tmp_path, "hits", monkeypatch, range(1, 40), confirm=False)
 
 
 def test_whoever_asks_once_is_found_out(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(poll_partitions, "_CONFIRMATIONS", 1)
-    assert is_contradicted(tmp_path, "hits", monkeypatch, range(200))
+    assert is_contradicted(tmp_path, "hits", monkeypatch, range(7, 200))
 
 
-@pytest.mark.parametrize(("mode", "state"), [("looks", "cells"), ("hits", "counters")])
+@pytest.mark.parametrize(("mode", "state", "first"), [("looks", "cells", 2), ("hits", "counters", 6)])
 def test_whoever_does_not_store_is_found_out(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, state: str
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, mode: str, state: str, first: int
 ) -> None:
-    assert is_contradicted(tmp_path, mode, monkeypatch, range(20), unstored=state)
+    assert is_contradicted(tmp_path, mode, monkeypatch, range(first, 20), unstored=state)

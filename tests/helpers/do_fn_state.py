@@ -8,10 +8,13 @@ from tests.helpers.small_runs import SECRET
 
 
 class HeldSecret(beam.Secret):
-    """`SECRET`, without a file."""
+    """`SECRET`, or another one, without a file."""
+
+    def __init__(self, secret=SECRET):
+        self._secret = secret
 
     def get_secret_bytes(self):
-        return SECRET
+        return self._secret
 
 
 class Bag:

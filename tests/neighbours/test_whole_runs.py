@@ -171,8 +171,8 @@ def of_others(
 def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pipeline: Kafka with a plan of looks, where what x' spends, and what is known of its items, changes
     nothing for the others; a folder by the clock of events; and a stop in the middle of a backlog."""
-    # Each poll brings 300 records: so where a poll ends, x' decides.
-    monkeypatch.setitem(PollPartitions.__init__.__kwdefaults__, "max_records", 300)
+    # Each poll brings 120 records: so where a poll ends, x' decides.
+    monkeypatch.setitem(PollPartitions.__init__.__kwdefaults__, "max_records", 120)
     brokers = Brokers(monkeypatch)
     streams: dict[str, Any] = {}
     now = int(time.time())
@@ -189,7 +189,7 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         max_users=1000,
         max_items=1000,
     )
-    past, present = kafka_log(PLAN.schedule, 3_000), kafka_log(around_now, 9_000)
+    past, present = kafka_log(PLAN.schedule, 1_200), kafka_log(around_now, 2_400)
     logs = logs_of(crowd(4, 900))
     for kind in ("with", "without"):
         seen = [entry for entry in past if kind == "with" or not entry[1].is_added]
@@ -214,4 +214,6 @@ def test_streams_end_to_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPa
         published = [of_others(ran.reports[f"{name}, {kind}"], left_out) for kind in ("with", "without")]
         assert published[0] == published[1], name
         assert ran.ended[f"{name}, with"] == ran.ended[f"{name}, without"] != []
-        assert len(ran.reports[f"{name}, with"]) == (WINDOWS if "stop" not in name else 4), name
+        found = len(ran.reports[f"{name}, with"])
+        # Three windows were over when the stop was asked for, and another one had begun.
+        assert found in ((3, 4) if "stop" in name else (WINDOWS,)), name

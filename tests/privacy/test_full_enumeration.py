@@ -89,8 +89,7 @@ def _excess(
     return excess, ratio
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize(("epsilon", "hits"), [(0.25, 1), (0.5, 2)])
+@pytest.mark.parametrize(("mode", "epsilon", "hits"), [("hits", 0.5, 2), ("hits-with-counts", 0.25, 1)])
 def test_every_transcript_of_fresh_users(mode: str, epsilon: float, hits: int) -> None:
     settings = settings_for(mode, epsilon, hits, THRESHOLD, ZONE)
     ratios = []
@@ -101,8 +100,7 @@ def test_every_transcript_of_fresh_users(mode: str, epsilon: float, hits: int) -
     assert max(ratios) > 0.7, "six windows attain a good part of the claim somewhere"
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize("hits", [1, 2])
+@pytest.mark.parametrize(("mode", "hits"), [("hits", 2), ("hits-with-counts", 1)])
 @pytest.mark.parametrize("name", POOLS)
 def test_every_transcript_of_users_that_pay_together(mode: str, hits: int, name: str) -> None:
     """Where all others are excluded x' may be the only active holder: that is what delta_open pays for."""
@@ -118,8 +116,7 @@ def test_others_that_paid_before_the_first_window(mode: str) -> None:
     assert _excess(settings, fresh([5, 6, 5, 7]), paid_before=paid)[0] <= 1e-12
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize("hits", [1, 2])
+@pytest.mark.parametrize(("mode", "hits"), [("hits", 2), ("hits-with-counts", 1)])
 @pytest.mark.parametrize("name", TWO_ITEMS)
 def test_every_transcript_of_two_items_in_a_window(mode: str, hits: int, name: str) -> None:
     settings = settings_for(mode, 0.75, hits, THRESHOLD, ZONE, max_items=2)

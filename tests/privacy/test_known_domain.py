@@ -56,8 +56,7 @@ def excess_of(
     return excess, ratio
 
 
-@pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
-@pytest.mark.parametrize(("epsilon", "hits"), [(0.25, 1), (0.5, 2)])
+@pytest.mark.parametrize(("mode", "epsilon", "hits"), [("hits", 0.5, 2), ("hits-with-counts", 0.25, 1)])
 def test_every_transcript_of_one_item(mode: str, epsilon: float, hits: int) -> None:
     settings = settings_for(mode, epsilon, hits, THRESHOLD, ZONE, domain_size=1)
     for name, rounds in ONE_ITEM.items():

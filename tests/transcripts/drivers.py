@@ -211,9 +211,9 @@ def _unbounded(run: Run) -> Left:
     script, latest = Script(run.plan), 0
     rows = [row for night in range(NIGHTS) for row in rows_of(night)]
     events = [(user, item, time * MICROS) for user, item, time in rows if user and item and time is not None]
-    for low in range(0, len(events), 50):
-        script.events(events[low : low + 50])
-        latest = max(latest, *(time for _, _, time in events[low : low + 50]))
+    for low in range(0, len(events), 250):
+        script.events(events[low : low + 250])
+        latest = max(latest, *(time for _, _, time in events[low : low + 250]))
         script.watermark(latest // MICROS - SCRIPT_START - 40)
     return Left(script.run(run.key, domain=run.domain), [], {})
 

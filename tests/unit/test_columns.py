@@ -235,7 +235,7 @@ def is_of_other_users(case: Case) -> bool:
 
 @each_case
 @given(data=st.data(), order=st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObject, order: random.Random) -> None:
     parts = [drawn(data, case) for _ in range(data.draw(st.integers(1, 4)))]
     if case.join is dict.__or__:  # parts have different users
@@ -262,7 +262,7 @@ def test_parts_are_packed_and_merged_in_any_order(case: Case, data: st.DataObjec
 
 @each_case
 @given(data=st.data(), most_bytes=st.sampled_from([1, 300, 1000, 10**6]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_messages_are_small_and_hold_every_row_once(case: Case, data: st.DataObject, most_bytes: int) -> None:
     rows = drawn(data, case)
     table = case.build(rows)
@@ -285,7 +285,7 @@ def test_messages_are_small_and_hold_every_row_once(case: Case, data: st.DataObj
 
 @each_case
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_rows_are_selected_with_what_they_name_alone(case: Case, data: st.DataObject) -> None:
     table: Any = case.build(drawn(data, case))
     rows = list(case.rows_of(table).items())
@@ -301,7 +301,7 @@ def test_rows_are_selected_with_what_they_name_alone(case: Case, data: st.DataOb
 
 @pytest.mark.parametrize("name", ["holders", "holders with terms", "sums", "named"])
 @given(data=st.data(), windows=st.integers(1, 4), shards=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_cells_are_cut_by_window_and_by_shard_of_items(
     name: str, data: st.DataObject, windows: int, shards: int
 ) -> None:

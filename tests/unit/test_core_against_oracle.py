@@ -109,7 +109,7 @@ EVENT = st.tuples(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     log=st.lists(EVENT, min_size=0, max_size=120),
     mode=st.sampled_from(["hits-with-counts", "hits", "kms21"]),
@@ -140,7 +140,7 @@ def test_core_equals_oracle(
     assert found == oracle_reports(log, chosen, SECRET, domain)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), sliding=st.sampled_from([1, 3]), limit=st.sampled_from([1, 3]))
 @pytest.mark.parametrize("mode", ["hits-with-counts", "hits", "kms21"])
 @pytest.mark.parametrize("domain", [(), DOMAIN])
@@ -148,7 +148,7 @@ def test_core_equals_oracle_on_busy_logs(mode, domain, seed, sliding, limit):
     log = busy_log(seed)
     chosen = monitor_settings(mode, limit, sliding, threshold=5, domain=domain, run_id=f"run {seed}")
     expected = oracle_reports(log, chosen, SECRET, domain)
-    for rows_at_once in (None, 100, 10**6):
+    for rows_at_once in (None, 100):
         cut = {"shards": 3, "windows_per_slab": 2, "batch_size": 70, "rows_at_once": rows_at_once}
         assert run_core(log, chosen, **cut, domain=domain) == expected
 

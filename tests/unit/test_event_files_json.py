@@ -274,7 +274,7 @@ _MOMENT_TYPES = st.sampled_from([pa.string(), pa.int64(), pa.float64()])
 _EXACT = (None, 0, "us", 0, (pa.int64(), pa.int64(), pa.float64()))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     block=_blocks(),
     hostile=st.none() | st.sampled_from(_HOSTILE),

@@ -24,7 +24,7 @@ MICROS = 1_506_826_800_000_000
 _LIMIT = 40
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     lines=st.lists(
         st.text("ab \t\r", max_size=8) | st.integers(_LIMIT - 2, 3 * _LIMIT).map(lambda size: "x" * size), max_size=12

@@ -129,7 +129,7 @@ def all_pairs(events: Sequence[Event], schedule: WindowSchedule) -> UserPairs:
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
 @example([("u", "i", time) for time in EDGES], SLIDING, 2, 2)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_pairs_of_events(events: list[Event], schedule: WindowSchedule, windows_per_slab: int, shards: int) -> None:
     groups = pairs_by_group(events, schedule, windows_per_slab, shards)
     found: set[Row] = set()
@@ -186,7 +186,7 @@ def _oracle_bound(rows: set[Row], limit: int) -> set[Row]:
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_bound_contributions(events: list[Event], schedule: WindowSchedule, limit: int) -> None:
     pairs = all_pairs(events, schedule)
     bounded = bound_contributions(pairs, limit, KEYS)
@@ -242,7 +242,7 @@ def by_item(events: Sequence[Event], schedule: WindowSchedule, shards: int, batc
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by columns"])
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 3), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_pairs_by_item_are_those_of_the_users(
     limit: int, events: list[Event], schedule: WindowSchedule, shards: int, batches: int
 ) -> None:
@@ -262,7 +262,7 @@ def test_pairs_by_item_are_those_of_the_users(
 
 
 @given(events_strategy, st.randoms(use_true_random=False), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(
     events: list[Event], source: random.Random, several: bool
 ) -> None:
@@ -281,7 +281,7 @@ def test_they_add_up_to_the_same_whether_a_user_has_one_weight_or_several(
 
 
 @given(events_strategy, st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_same_pairs_of_a_user_are_kept(events: list[Event], most: int) -> None:
     kept = []
     for pairs in (all_pairs(events, SLIDING), by_item(events, SLIDING, 1, 1).get(0, ItemPairs.none())):
