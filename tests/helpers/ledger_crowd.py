@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import pathlib
-import sys
-import traceback
 from collections.abc import Callable
 
 from dp_transforms.runs.ledger import BudgetExceededError, Caps, Ledger, LedgerBusyError, VerdictKind
@@ -14,33 +12,22 @@ from tests.helpers.ledger_runs import part
 
 def crowd(count: int, work: Callable[[int], str]) -> list[str]:
     """What `work` of each of so many processes returns. They begin together."""
-    start_reading, start_writing = os.pipe()
-    ends = []
-    for number in range(count):
-        reading, writing = os.pipe()
-        if os.fork() == 0:
-            os.close(start_writing)
-            text = ""
-            try:
-                os.read(start_reading, 1)
-                text = work(number)
-            except BaseException:
-                traceback.print_exc()
-                text = f"failed: {sys.exc_info()[0]}"
-            finally:
-                os.write(writing, text.encode())
-                os._exit(0)
-        os.close(writing)
-        ends.append(reading)
-    os.close(start_reading)
-    os.close(start_writing)
-    answers = []
-    for reading in ends:
-        with open(reading, "rb") as file:
-            answers.append(file.read().decode())
-    for _ in range(count):
-        os.wait()
-    return answers
+    context = multiprocessing.get_context("fork")
+    answers, barrier = context.SimpleQueue(), context.Barrier(count)
+
+    def begin(number: int) -> None:
+        barrier.wait()
+        try:
+            answers.put(work(number))
+        except BaseException as error:
+            answers.put(f"failed: {error!r}")
+
+    processes = [context.Process(target=begin, args=(number,)) for number in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return [answers.get() for _ in processes]
 
 
 def spend_all(place: str | pathlib.Path, caps: Caps) -> Callable[[int], str]:
