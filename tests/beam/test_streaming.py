@@ -103,8 +103,8 @@ def test_a_sliding_window_is_reported_when_its_own_end_passes(tmp_path):
 @pytest.mark.parametrize(("mode", "threshold"), [("hits", 2), ("kms21", 100)])
 def test_windows_of_a_known_domain_close_with_and_without_events(tmp_path, monkeypatch, mode, threshold):
     counts = LocalCounter.install(monkeypatch)
-    plan = small_plan(mode=mode, threshold=threshold, domain=DOMAIN, hits_per_user=2)
-    log = [event for event in ordered_log(plan, 3, 500) if (event[2] // MICROS - START) // 60 not in range(3, 7)]
+    plan = small_plan(8, mode=mode, threshold=threshold, domain=DOMAIN, hits_per_user=2)
+    log = [event for event in ordered_log(plan, 3, 300) if (event[2] // MICROS - START) // 60 not in range(3, 7)]
     script, ends = Script(plan), range(60, 60 * (plan.schedule.horizon + 1), 60)
     for end in ends:
         script.events([event for event in log if end - 60 <= event[2] // MICROS - START < end])
