@@ -22,17 +22,18 @@ from tests.helpers.parts import Parts
 from tests.helpers.small_runs import MICROS, START, ordered_log
 from tests.helpers.stream_runs import CLOCK, arrivals_of, spread
 
-TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+ANOTHER_PROCESS = ("--direct_running_mode=multi_processing", "--direct_num_workers=1")
 
 
-def test_two_processes_take_a_part_as_one_does(tmp_path):
+def test_another_process_takes_a_part_as_this_one_does(tmp_path):
+    """It finds the state before the part, and the key."""
     plan = small_looks_plan(12, forget_after=4)
-    log = ordered_log(plan, 6)
-    one, two = Parts(tmp_path / "one", plan), Parts(tmp_path / "two", plan)
-    for parts, flags in ((one, ()), (two, TWO_PROCESSES)):
+    log = ordered_log(plan, 6, 500)
+    here, there = Parts(tmp_path / "here", plan), Parts(tmp_path / "there", plan)
+    for parts, flags in ((here, ()), (there, ANOTHER_PROCESS)):
         parts.take(4, log)
         parts.take(12, log, flags=flags)
-    assert two.states[-1].read_bytes() == one.states[-1].read_bytes()
+    assert there.states[-1].read_bytes() == here.states[-1].read_bytes()
 
 
 def test_who_comes_back_has_what_was_left(tmp_path):

@@ -20,7 +20,6 @@ from tests.unit.purse_oracle import REFERENCE
 (SCALES,) = (value for name, value in REFERENCE.items() if name.startswith("exact_game"))
 EPSILON, DELTA = REFERENCE["epsilon"], REFERENCE["delta_looks"]
 STEPS = 40  # integers a scale, where an adversary has exact probabilities
-SHAPES = [1.5, 3.0]
 
 
 @pytest.mark.parametrize(
