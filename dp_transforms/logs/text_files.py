@@ -35,7 +35,7 @@ from dp_transforms.logs.log_chunk import (
     open_by_arrow,
     open_log,
 )
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
 T = TypeVar("T")
@@ -175,9 +175,7 @@ class TextStream:
         if not self._begin or not block.rejected:
             return block
         before = line_ends_before(self._path, self._log, self.stream.begin)
-        rejected = [
-            part._replace(positions=tuple((np.asarray(part.positions) + before).tolist())) for part in block.rejected
-        ]
+        rejected = [part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected]
         return dataclasses.replace(block, rejected=tuple(rejected))
 
 
