@@ -33,7 +33,7 @@ What several share:
 - output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
 - page_files: titles and tokens that the operator keeps in files, for pages.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
-- exit_signals: Ctrl-C and SIGTERM end a command at once.
+- exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once.
 - operator_log: what the operator is told on stderr, as text or JSON.
 
 Beside the command:

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM end a command: with one line, at once, and without leaving anything half done.
+"""Ctrl-C, SIGTERM and SIGHUP (a terminal that is closed) end a command: with one line, at once, and without leaving
+anything half done.
 
 An exception would not always do that: imports, destructors, callbacks of grpc and ``except:`` in other code print it or
 swallow it. So the process ends within the handler.
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # exit code of a process that Ctrl-C ended
 TERMINATED = 143  # and of one that SIGTERM did
-_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
+HUNG_UP = 129
+_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED, signal.SIGHUP: HUNG_UP}
 _SECONDS_TO_UNWIND = 20  # twice what the slowest engine takes
 _TERMINAL_AS_BEFORE = b"\r\x1b[2K\x1b[?25h"  # clears the line of a progress bar, and shows the cursor
 
@@ -31,7 +33,7 @@ stopped_with: int | None = None
 
 
 def install() -> dict[int, Any]:
-    """From now on both signals end the process. Returns the handlers from before, for `restore`.
+    """From now on these signals end the process. Returns the handlers from before, for `restore`.
 
     A signal that the parent let this process ignore (nohup, a job in the background) stays ignored.
     """

@@ -49,6 +49,10 @@ def check_output(output: Path | None, option: str = "--output", *, force: bool |
     """
     if output is None:
         return
+    if not _is_utf8(os.fspath(output)):
+        raise UserError(
+            f"{option} {os.fspath(output)}: a name that is not UTF-8 cannot be written. Choose another one."
+        )
     if _is_url(output, option):
         _check_url(os.fspath(output), option, force)
         return
@@ -172,6 +176,11 @@ def _check_url(output: str, option: str, force: bool | None) -> None:
         raise UserError(f"{option} {output} cannot be written: {error.strerror}.") from None
     if has_name and not force:
         raise _exists(f"{option} {output}", has_force=force is False)
+
+
+def _is_utf8(name: str) -> bool:
+    """Of a name that is not, Python has made surrogates."""
+    return name.encode("utf-8", "replace") == name.encode("utf-8", "surrogateescape")
 
 
 def _write(file: BinaryIO, data: bytes) -> None:

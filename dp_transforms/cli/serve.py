@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import importlib.util
@@ -10,7 +9,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -25,15 +23,12 @@ from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import is_topic
 
 if TYPE_CHECKING:
-    from dp_transforms.views.serving.access import Access
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.live_view import Followed
     from dp_transforms.views.serving.web_app import AskOperator
 
 _LATEST_WINDOWS = 10_000
 _SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
-_MOST_CONNECTIONS = 1000  # at once; further ones are told to come later
-_BACKLOG = 1024
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
@@ -118,6 +113,7 @@ def command(options: ServeOptions) -> None:
     _check_library()
     from dp_transforms.cli.page_files import read_token
     from dp_transforms.views.serving.access import Access, new_token
+    from dp_transforms.views.serving.connections import server_of
     from dp_transforms.views.serving.web_app import LiveSite
 
     _check_shown(options)
@@ -127,12 +123,12 @@ def command(options: ServeOptions) -> None:
     token = read_token(token_file) if token_file is not None else None if is_open else new_token()
     with bound(options.host, options.port) as listening:
         site = LiveSite(*_shown(options))
-        listening.listen(_BACKLOG)
+        listening.listen()
         port = listening.getsockname()[1]
         own = [options.host] if options.is_local else [options.host, socket.gethostname()]
         access = Access(site.application(), token=token, names=[*options.names, *own], port=port)
         _announce(options, port, token)
-        _run_server(access, listening)
+        server_of(access).run(sockets=[listening])  # until a signal ends the process (`exit_signals`)
 
 
 def _check_shown(options: ServeOptions) -> None:
@@ -249,29 +245,3 @@ def bound(host: str, port: int) -> socket.socket:
             raise UserError(f"--port {port} is not allowed to this user. Give one from 1024 on.") from error
         raise UserError(f"--host {host} is not an address of this machine: {error.strerror}.") from error
     return made
-
-
-def _run_server(application: Access, listening: socket.socket) -> None:
-    """Serves until a signal ends the process, by the handlers of `exit_signals`."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            """Leaves the handlers as they are: uvicorn's would wait for all browsers to leave."""
-            yield
-
-    config = uvicorn.Config(
-        application,
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,  # a first request has the token in its address
-        proxy_headers=False,
-        server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
-        backlog=_BACKLOG,
-    )
-    Server(config).run(sockets=[listening])

@@ -238,7 +238,9 @@ def part_is_done(facts: PartFacts) -> str:
 def part_is_taken(facts: PartFacts) -> str:
     """The same of a part that has just been taken."""
     covered = f"This part of the run covers {format_utc(facts.start_micros)} .. {format_utc(facts.end_micros)}."
-    closed, windows = facts.record.end, facts.plan.schedule.horizon
+    closed, windows, rounds = facts.record.end, facts.plan.schedule.horizon, facts.plan.rounds
+    if rounds is not None and facts.end_micros - facts.start_micros < rounds.block_seconds * MICROS_PER_SECOND:
+        covered += " It is shorter than a block of its plan's rounds, which find little then: take longer parts."
     if closed == windows:
         return f"{covered} The run is at its end: all of its {windows:,} windows are closed."
     return (

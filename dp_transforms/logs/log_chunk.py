@@ -13,6 +13,8 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
+import pyarrow as pa
+
 from dp_transforms.checks import on_one_line
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -254,8 +256,13 @@ def open_log(path: str, stored: StoredFile | None, ahead: int = SEQUENTIAL_BYTES
 
 
 def open_columns(path: str, stored: StoredFile | None) -> Any:
-    """For the reader of Parquet files: a path, or a file in which it reads what it needs."""
-    return path if stored is None else open_stored(stored, ahead=_FOOTER_BYTES, keep=_KEPT_BYTES)
+    """For the reader of Parquet files: a file in which it reads what it needs."""
+    return open_by_arrow(path) if stored is None else open_stored(stored, ahead=_FOOTER_BYTES, keep=_KEPT_BYTES)
+
+
+def open_by_arrow(path: str) -> pa.NativeFile:
+    """A local file. Its name may be any bytes, which Arrow does not take as text."""
+    return pa.OSFile(os.fsencode(path), "rb")
 
 
 def log_size(path: str, stored: StoredFile | None) -> int:

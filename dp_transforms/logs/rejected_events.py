@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NamedTuple
@@ -10,20 +11,33 @@ import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
+_FEW = 1000
 
 
 class RejectedEvents(NamedTuple):
     """Rows of one source that were left out for one reason.
 
     source: the file, the partition, or ``element`` for rows that came as elements of a PCollection.
-    positions: where they are: row numbers (Parquet, Avro) or line numbers (CSV, JSON lines), counted from 1; offsets
-        of Kafka records; for elements their event times in microseconds.
+    positions: where they are, as `compact` keeps them: row numbers (Parquet, Avro) or line numbers (CSV, JSON lines),
+        counted from 1; offsets of Kafka records; for elements their event times in microseconds.
     reason: why, in words that contain no cell.
     """
 
     source: str
     positions: Sequence[int]
     reason: str
+
+
+def compact(positions: Rows) -> Sequence[int]:
+    """Positions that rise, in little memory where they are many: a small packed file can hold millions of bad rows."""
+    if len(positions) < _FEW:
+        return tuple(positions.tolist())
+    first, last = int(positions[0]), int(positions[-1])
+    return range(first, last + 1) if last - first + 1 == len(positions) else array.array("q", positions.tobytes())
+
+
+def as_array(positions: Sequence[int]) -> Rows:
+    return np.arange(positions.start, positions.stop) if isinstance(positions, range) else np.asarray(positions, "<i8")
 
 
 class Reasons:
@@ -57,7 +71,7 @@ class Reasons:
     def report(self, source: str, positions_of: Callable[[Rows], Rows]) -> tuple[RejectedEvents, ...]:
         """positions_of: numbers of rows -> their positions in the source; asked only for rejected rows."""
         return tuple(
-            RejectedEvents(source, tuple(positions_of(np.flatnonzero(self._codes == code)).tolist()), text)
+            RejectedEvents(source, compact(positions_of(np.flatnonzero(self._codes == code))), text)
             for code, text in enumerate(self._texts, 1)
         )
 
@@ -65,7 +79,7 @@ class Reasons:
 def pack_rejected(rejected: RejectedEvents) -> bytes:
     """Source and reason as a line of JSON, then the positions as little-endian int64. Never empty."""
     place = json.dumps([rejected.source, rejected.reason]).encode()
-    return place + b"\n" + np.asarray(rejected.positions, dtype="<i8").tobytes()
+    return place + b"\n" + as_array(rejected.positions).tobytes()
 
 
 def write_rejected_lines(handle: IO[bytes], packed: Iterable[bytes]) -> None:

@@ -26,8 +26,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dp_transforms.logs.id_columns import empty_batch
-from dp_transforms.logs.log_chunk import LogChunk, ReadBlock, damaged_error, faults_of_store, log_size, open_log
-from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.log_chunk import (
+    LogChunk,
+    ReadBlock,
+    damaged_error,
+    faults_of_store,
+    log_size,
+    open_by_arrow,
+    open_log,
+)
+from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, StoredFile, open_stored
 
 T = TypeVar("T")
@@ -142,7 +150,7 @@ class TextStream:
     ) -> None:
         self._path, self._log, self._begin = path, stored, span[0] if span else 0
         self._stored = None if stored is None else open_stored(stored, ahead=_AHEAD_BYTES if span else ahead)
-        self._file = pa.OSFile(path, "rb") if stored is None else pa.PythonFile(self._stored, mode="r")
+        self._file = open_by_arrow(path) if stored is None else pa.PythonFile(self._stored, mode="r")
         self.stream: Any = pa.CompressedInputStream(self._file, "gzip") if is_packed(path) else self._file
         if span:
             self.stream = _LinesOfSpan(self._file, *span)
@@ -167,9 +175,7 @@ class TextStream:
         if not self._begin or not block.rejected:
             return block
         before = line_ends_before(self._path, self._log, self.stream.begin)
-        rejected = [
-            part._replace(positions=tuple((np.asarray(part.positions) + before).tolist())) for part in block.rejected
-        ]
+        rejected = [part._replace(positions=compact(as_array(part.positions) + before)) for part in block.rejected]
         return dataclasses.replace(block, rejected=tuple(rejected))
 
 

@@ -270,6 +270,8 @@ class FileStore:
                 problem = "it was changed or removed while it was read: use files that nobody writes to any more"
                 raise FileChangedError(errno.ESTALE, problem, file.url) from None
             raise _fault(file.url, said, error) from None
+        if len(data) > length:
+            raise fault(file.url, "the store answers with more than the range that was asked for: use another store")
         if len(data) != length:
             raise _fault(file.url, Said.BROKE)
         return data

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import pathlib
 import zoneinfo
 
 import pytest
 
 from dp_transforms.cli.replay_runs import fingerprint_of_log
-from dp_transforms.logs import EventFields
+from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs.samples import sample_log
 from dp_transforms.logs.streams.log_folder import LogFolder
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
 from tests.helpers.crowded_logs import replay_request
+from tests.helpers.replay_logs import write_log
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import small_plan
 
@@ -180,3 +183,16 @@ def test_another_reading_is_another_input_of_a_run(tmp_path: pathlib.Path) -> No
         texts.add(fingerprint_of_log(request, b"k" * 32).text)
     assert len(texts) == len(readings)
     assert len({LogFolder(str(tmp_path), fields).fingerprint() for fields in readings}) == len(readings)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "avro"])
+def test_a_file_whose_name_is_not_utf8_is_read_like_another(tmp_path: pathlib.Path, ending: str) -> None:
+    """It is not called damaged. What is written must have a name that reports and jobs can hold."""
+    write_log(tmp_path / f"log.{ending}")
+    odd = tmp_path / os.fsdecode(b"log\xff." + ending.encode())
+    (tmp_path / f"log.{ending}").rename(odd)
+    chunks = find_log_chunks([str(odd)], EventFields())
+    assert sum(block.rows for chunk in chunks for block in read_log_chunk(chunk, EventFields())) == 1220
+    assert sample_log([str(odd)])
+    refused = shh("simulate", "--events", "10", "--output", str(odd), cwd=tmp_path)
+    assert refused.stderr.endswith("a name that is not UTF-8 cannot be written. Choose another one.\n")

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment, from the first line on: one line, the right exit code, and nothing left behind."""
+"""Ctrl-C, SIGTERM and SIGHUP at any moment, from the first line on: one line, the right exit code, nothing left."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.helpers.replay_logs import BUDGET, write_log
 from tests.helpers.shh_process import ROOT
 
 MOMENTS = 42
-SAMPLED = 6  # the short form has every sixth moment, of each command others, by both signals in turn
+SAMPLED = 6  # the short form has every sixth moment, of each command others, by each signal in turn
 SECONDS = 1.5  # a command takes so long to import all that it needs, on a machine that has nothing else to do
 AT_ONCE = 4
 PATIENCE_SECONDS = 300
 # Says when the interpreter, which is not ours, has begun to run what is.
 STARTING = "import os; os.write(1, b'.'); from dp_transforms.cli.main import main; main()"
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COMMANDS = {
     "plan": ["plan", *BUDGET, "--output", "plan.json"],
     "replay": ["replay", "log.parquet", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl"],

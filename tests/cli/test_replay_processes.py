@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import apache_beam as beam
 import psutil
 import pytest
+from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms import Plan
 from dp_transforms.cli import home_workers
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
-from dp_transforms.cli.replay_run import run_replay
+from dp_transforms.cli.replay_run import run_replay, run_to_end
 from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, find_log_chunks
@@ -214,6 +216,23 @@ def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: p
     assert str(here.value).startswith(str(path))
     assert str(there.value) == str(here.value)
     assert not pathlib.Path(request.output).exists()
+
+
+def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(
+    request_of: MakeRequest, tmp_path: pathlib.Path
+) -> None:
+    """Nothing of it is published, nor the list of rows that cannot be read."""
+    request = request_of("report.jsonl", PLANS["looks"]())
+
+    def run_and_write(pipeline: beam.Pipeline) -> PipelineResult:
+        result = run_to_end(pipeline)
+        with (tmp_path / "log" / "bad.jsonl").open("a") as file:
+            file.write("one more\n")
+        return result
+
+    with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
+        run_replay(request, pipeline_options([]), None, run=run_and_write)
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
 def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +17,7 @@ from dp_transforms.monitor.window_report import RunEnded
 from dp_transforms.reports import write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.runs.ledger import Ledger
-from tests.helpers import forked, shh_here, shh_process
+from tests.helpers import forked, shh_here
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page, policy_hash, told
 from tests.helpers.served import Listener, Served, served
@@ -185,29 +183,6 @@ def test_nothing_can_be_changed_and_heads_have_an_end(server: Served) -> None:
             assert server.get(path, method).status == 405
         head = server.get(path, "HEAD")
         assert (head.status, head.body) == (200, b"")
-
-
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    """This process, and each that it starts, may have 4,096 files open."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.usefixtures("many_files")
-def test_a_thousand_connections_are_the_most(tmp_path: pathlib.Path) -> None:
-    """One further is told to come later; each that goes makes room."""
-    folder_of(tmp_path / "reports", 1)
-    with served(tmp_path / "reports", start=shh_process.python) as server, contextlib.ExitStack() as left:
-        waiting = [left.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(999)]
-        assert server.get("/alive").status == 503
-        waiting.pop().close()
-        deadline = time.monotonic() + 20
-        while server.get("/alive").status != 200:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
 
 
 def test_files_have_names_of_their_content_and_may_be_kept(server: Served) -> None:

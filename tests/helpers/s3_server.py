@@ -32,7 +32,8 @@ class Request:
 class S3Server:
     """endpoint: its URL. requests: all since `forget`. cut_after: the next answers to ranged reads end after so many
     bytes, and the connection is closed; each is taken once. before_read: is called before each ranged read.
-    lost_answers: so many writes succeed, and the connection is closed before the client hears of it."""
+    lost_answers: so many writes succeed, and the connection is closed before the client hears of it. ignores_ranges:
+    reads get the whole file. gives_versions: answers have an ETag."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -41,6 +42,7 @@ class S3Server:
         self.cut_after: list[int] = []
         self.before_read: Callable[[], None] | None = None
         self.lost_answers = 0
+        self.ignores_ranges, self.gives_versions = False, True
         self._writing = threading.Lock()
 
     def reset(self) -> None:
@@ -48,6 +50,7 @@ class S3Server:
         self.requests.clear()
         self.cut_after.clear()
         self.before_read, self.lost_answers = None, 0
+        self.ignores_ranges, self.gives_versions = False, True
 
     def forget(self) -> None:
         self.requests.clear()
@@ -70,6 +73,10 @@ class S3Server:
             if self.cut_after:
                 yield from self._cut(self.cut_after.pop(0), environ, start_response)
                 return
+        if self.ignores_ranges:
+            environ.pop("HTTP_RANGE", None)
+        if not self.gives_versions:
+            start_response = functools.partial(_without_version, start_response)
         # A store settles which of two conditional writes comes first; moto alone does not.
         with self._writing if request.method == "PUT" else contextlib.nullcontext():
             answer = list(self._application(environ, start_response))
@@ -85,6 +92,10 @@ class S3Server:
         body = b"".join(self._application(environ, start_response))
         yield body[:after]
         raise ConnectionAbortedError("cut by the test")
+
+
+def _without_version(start_response: Callable[..., Any], status: str, headers: list[tuple[str, str]]) -> Any:
+    return start_response(status, [header for header in headers if header[0].lower() != "etag"])
 
 
 @contextlib.contextmanager

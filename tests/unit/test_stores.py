@@ -141,7 +141,10 @@ MEANINGS: dict[tuple[str, tuple[bytes | Said | str, ...]], object] = {
     ("look", ("why",)): "why",
     ("read", (b"content",)): b"content",
     ("read", (b"",)): "the connection to the store broke: try again",
-    ("read", (b"content and more",)): "the connection to the store broke: try again",
+    (
+        "read",
+        (b"content and more",),
+    ): "the store answers with more than the range that was asked for: use another store",
     ("read", (ABSENT,)): "it was changed or removed while it was read: use files that nobody writes to any more",
     ("read", (OTHER,)): "it was changed or removed while it was read: use files that nobody writes to any more",
     ("list", (ABSENT,)): "there is no such bucket: check its name, the region and the endpoint",
@@ -270,6 +273,19 @@ def test_an_answer_that_breaks_is_asked_for_again(s3: S3Server, bucket: str) -> 
     assert pauses == sorted(pauses) != []
     assert len(s3.reads("a.bin")) == 4
     assert {read.condition for read in s3.reads("a.bin")} == {reader.file.version}, "always the same version"
+
+
+def test_a_store_without_versions_or_without_ranges_is_refused(s3: S3Server, bucket: str) -> None:
+    """Else a change would not be seen; and a large file would be held in memory again for each range."""
+    url = f"{bucket}/a.bin"
+    remote_files.put_new(url, bytes(10_000))
+    found = remote_files.look_at(url)
+    s3.ignores_ranges = True
+    with remote_files.open_stored(found, ahead=1) as file, pytest.raises(RemoteFileError, match="more than the range"):
+        file.read(100)
+    s3.gives_versions = False
+    with pytest.raises(RemoteFileError, match="gives its files no ETag, so a change would not be seen"):
+        remote_files.look_at(url)
 
 
 def test_an_answer_that_always_breaks_is_an_error(s3: S3Server, bucket: str) -> None:
