@@ -58,7 +58,7 @@ You have a report:
 All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
 _OF_ALL = ("--config", "--log-format")
 _WITH_BEAM_OPTIONS = ("replay", "stream")
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 16
 _MOST_DOTS = 100  # of a line: the parser takes the square of the parts of a key, in time and memory
 _COMMAND_LINE_ONLY = ("help", "help-all", "verbose")
 
@@ -274,7 +274,7 @@ def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:
     try:
         data = read_regular(path, _MOST_BYTES)
         if len(data) > _MOST_BYTES:
-            raise UserError(f"--config {path} has more than 1 MB, so it is not a list of options.")
+            raise UserError(f"--config {path} has more than 64 KB, so it is not a list of options.")
         if max((line.count(b".") for line in data.splitlines()), default=0) > _MOST_DOTS:
             raise UserError(
                 f"--config {path} has a line with more than {_MOST_DOTS} dots, so it is not a list of options."

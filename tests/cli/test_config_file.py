@@ -73,6 +73,8 @@ def test_an_option_of_the_file_counts_as_given(folder: pathlib.Path) -> None:
         (f"[plan]\nepsilon = {'7' * 5000}\n", "has a value that is too large"),
         (f"[plan]\nepsilon = 0x{'7' * 5000}\n", "'epsilon' is too large a number"),
         (f"[plan]\nepsilon = {'[' * 5000}\n", "has a value that is too large"),
+        (f"[plan]\n{'a.' * 30_000}b = 1\n", "has a line with more than 100 dots"),
+        (f"[plan]\n{'# much' * 20_000}", "has more than 64 KB"),
         ("[plan\n", "is not TOML"),
         ("\udcff", "is not UTF-8 text"),
     ],

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import array
 import gzip
 import io
 import itertools
+import json
 import pathlib
 import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import EventFileError, text_files
+from dp_transforms.logs import (
+    EventFields,
+    EventFileError,
+    cut_chunks,
+    find_log_chunks,
+    read_log_chunk,
+    text_files,
+)
+from dp_transforms.logs.rejected_events import (
+    RejectedEvents,
+    as_array,
+    compact,
+    pack_rejected,
+    write_rejected_lines,
+)
 from dp_transforms.logs.text_files import LineBlock
 from tests.helpers.event_files_oracle import SECRET, read_all
 
@@ -119,3 +137,32 @@ def test_a_line_of_half_a_gigabyte_is_passed_over_in_little_memory(tmp_path: pat
     rows, good, peak_kilobytes = map(int, done.stdout.split())
     assert (rows, good) == (3, 2)
     assert peak_kilobytes < 400_000
+
+
+@pytest.mark.parametrize(
+    ("positions", "kind"),
+    [(range(3, 5003), range), (range(1, 20_000, 2), array.array), (range(1, 4), tuple), ([], tuple)],
+)
+def test_positions_of_many_bad_rows_take_little_memory_and_stay_what_they_are(
+    positions: Sequence[int], kind: type
+) -> None:
+    kept = compact(np.array(positions, np.int64))
+    assert isinstance(kept, kind)
+    assert as_array(kept).tolist() == list(kept) == list(positions)
+    written = io.BytesIO()
+    write_rejected_lines(written, [pack_rejected(RejectedEvents("log", kept, "broken line"))])
+    assert [json.loads(line)["position"] for line in written.getvalue().splitlines()] == list(positions)
+
+
+def test_a_file_of_bad_rows_alone_is_a_range_for_each_block(tmp_path: pathlib.Path) -> None:
+    """Also where it is read in parts, which count from the beginning of the file."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"no json\n" * 1_050_000)
+    chunks = cut_chunks(find_log_chunks([str(path)], EventFields()), EventFields(), 2)
+    assert len(chunks) == 2
+    found = [
+        part.positions for chunk in chunks for block in read_log_chunk(chunk, EventFields()) for part in block.rejected
+    ]
+    assert all(isinstance(positions, range) for positions in found if len(positions) >= 1000)
+    assert sum(map(len, found)) == 1_050_000
+    assert (found[0][0], found[-1][-1]) == (1, 1_050_000)
