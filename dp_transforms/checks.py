@@ -15,10 +15,11 @@ import re
 _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 _HIDDEN = "***"
+_MOST_SEARCHED = 10_000  # characters of what is cut far before: a hostile one could make the search take minutes
 # A password goes to the last @ of its word; one with blanks to the last @ of the line, and is told from a port. A path
 # that was made of a URL has one slash.
 _USER_INFO = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*)(?P<slashes>:/+)(?P<user>[^\s/:@?#'\"\[]*)(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
+    r"(?<![a-z0-9+.-])(?P<scheme>[a-z0-9+.-]+)(?P<slashes>:/+)(?P<user>[^\s/:@?#'\"\[]*)(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
     re.IGNORECASE,
 )
 # What signed URLs, databases and connection strings carry.
@@ -50,7 +51,8 @@ def on_one_line(text: str, most: int | None = None) -> str:
 
     most: how many characters to show, and then "..."; None: all.
     """
-    text = text if most is None else without_secrets(text)  # what is cut is not known for a secret any more
+    if most is not None:
+        text = without_secrets(text[:_MOST_SEARCHED])  # what is cut is not known for a secret any more
     printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
 
