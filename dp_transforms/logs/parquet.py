@@ -105,8 +105,8 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
     """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows and about 64 MB."""
     assert chunk.part is not None
     rows_read = 0
-    source = open_columns(chunk.path, chunk.stored)
     try:
+        source = open_columns(chunk.path, chunk.stored)
         with faults_of_store(chunk.path, source):
             metadata = _metadata(chunk.path, chunk.stored)
             batches = _batches(source, metadata, chunk.part, fields)
