@@ -31,8 +31,8 @@ URLS = [
 ]
 # Each option that takes a path or a URL, in a whole command line.
 WRITING = {(command, option): [*words, flag(option), "PATH"] for (command, option), (words, _) in WRITTEN.items()}
-FOLDER = ["stream", "--folder", "PATH", "--dead-letter", "bad", *IN_PROCESS, *BUDGET, "--output", "out"]
-LINES = {**READ, **WRITING, ("stream", "folder"): FOLDER}
+STREAM = ["stream", "--input", "PATH", "--dead-letter", "bad", *IN_PROCESS, *BUDGET, "--output", "out"]
+LINES = {**READ, **WRITING, ("stream", "input"): STREAM}
 
 
 @pytest.fixture(autouse=True)
