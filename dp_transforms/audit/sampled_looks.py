@@ -18,18 +18,9 @@ from scipy.stats import binom
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw, Whole
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
-from dp_transforms.audit.scenes import (
-    USER,
-    Cell,
-    Scene,
-    count_trials,
-    empty_purse_trials,
-    exclusion_trials,
-    in_world,
-    level_trial,
-    level_trials,
-    scene_of,
-)
+from dp_transforms.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
+from dp_transforms.audit.scene_trials import count_trials, empty_purse_trials, exclusion_trials, level_trials
+from dp_transforms.audit.scenes import USER, Cell, Scene, in_world, level_trial, scene_of
 from dp_transforms.audit.statistics import (
     Design,
     NamedPValue,
@@ -43,6 +34,8 @@ from dp_transforms.monitor.planned_run import PlannedRun
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
 _STEPS = 10  # of margins tried, for each unit of scale
 _PAIRS_OF_ALL_RUNS = 2_000_000  # some ten seconds for each world
+_FAR = 20  # scales below all sums: what is held is named in its block
+_MANY_NAMES = 1e6  # of a later round: so its threshold does not follow how many pairs are drawn for
 _PAIRS_WITH_HITS = 60_000  # the sequential monitor takes its time for each name
 
 OnStep = Callable[[str, float], None]
@@ -64,6 +57,8 @@ def design_looks_sampling(
     mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, most_looks: int
 ) -> LooksDesign:
     """The looks and the event for which so many runs can be expected to show the largest epsilon."""
+    if mechanism.rounds:
+        return max(_designs_in_rounds(mechanism, claim, law, runs), key=lambda design: design.expected_epsilon)
     weight = mechanism.replay_choice(1)[0]
     of_event = {"p": 1.0, "q": 1.0, "expected_epsilon": 0.0}
     certain = LooksDesign(looks=1, others=1, weight=weight, margin=0, event=0, runs=runs, **of_event)
@@ -91,8 +86,36 @@ def _designs(
                 )
 
 
+def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int) -> Iterator[LooksDesign]:
+    """A pair that all rounds draw for, since its block is next to certain to be named: named in any of them, or not."""
+    threshold, weights = law.smallest_margin(LARGEST_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
+    for others in range(1, math.ceil((threshold + 2 * law.scale) / weights[0])):
+        affordable = max(1, min(runs, _PAIRS_OF_ALL_RUNS // (1 + others)))
+        p, q = (
+            1 - math.prod(1 - law.tail(threshold - holders * weight) for weight in weights)
+            for holders in (others + 1, others)
+        )
+        bound = expected_bound(affordable, p, q, claim.delta)
+        yield LooksDesign(
+            looks=1,
+            others=others,
+            weight=weights[-1],
+            margin=threshold - others * weights[-1],
+            event=1,
+            runs=affordable,
+            p=p,
+            q=q,
+            expected_epsilon=0.0 if bound is None else bound,
+        )
+
+
 def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
+    if mechanism.rounds:
+        scene = scene_of(
+            "worst stream", [Cell(0, 0, design.others, USER)], mechanism, threshold=-_FAR * mechanism.scale
+        )
+        return dataclasses.replace(scene, false_names=_MANY_NAMES)
     cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
     threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
     return scene_of("worst stream", cells, mechanism, threshold=threshold)
@@ -109,13 +132,18 @@ def sample_names(
 ) -> SampledAudit[LooksDesign]:
     """Runs the design and the other scenes in both worlds. secret: fresh, at least 32 bytes."""
     slide, runs = run.plan.schedule.slide_seconds, design.runs
-    trials = [
-        level_trial(scene_of_design(design, mechanism), mechanism, law, runs, slide),
-        *level_trials(mechanism, law, run.plan.known_for, slide, runs),
-        *(empty_purse_trials(mechanism, law, runs) if mechanism.tests_lone_items else ()),
-        *exclusion_trials(mechanism, law, run.plan.hits_from, runs),
-        *count_trials(mechanism, runs),
-    ]
+    scene = scene_of_design(design, mechanism)
+    trials = (
+        [round_trial(scene, mechanism, law, runs), *round_trials(mechanism, law, runs)]
+        if mechanism.rounds
+        else [
+            level_trial(scene, mechanism, law, runs, slide),
+            *level_trials(mechanism, law, run.plan.known_for, slide, runs),
+            *(empty_purse_trials(mechanism, law, runs) if mechanism.tests_lone_items else ()),
+            *exclusion_trials(mechanism, law, run.plan.hits_from, runs),
+            *count_trials(mechanism, runs),
+        ]
+    )
     tests: list[NamedPValue] = []
     seen: dict[bool, int] = {}
     sizes_fit = True
@@ -136,5 +164,7 @@ def sample_names(
 
 
 def _seen(levels: Whole, event: int) -> int:
-    """In how many copies so many items were named in the first window."""
+    """In how many copies so many items were named in the first window; in rounds of looks in a later one of them."""
+    if levels.ndim > 3:
+        levels = levels[1:].sum(axis=0)
     return int(np.count_nonzero(np.count_nonzero(levels[:, 0], axis=1) >= event))
