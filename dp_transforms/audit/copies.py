@@ -32,7 +32,7 @@ from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Known, Rounds
+from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.release_stages import stages_of
@@ -74,7 +74,9 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     Both worlds have one name and key, so they differ in the holders alone. first: number of the first copy.
     """
     slide = run.plan.schedule.slide_seconds
-    is_followed = scene.forget_after > 0 and not scene.is_domain
+    is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
+    if rounds is not None:
+        rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
     return TrialPlan.of(
         run,
         run_id=f"{run.run_id}, {scene.name} from {first}",
@@ -83,13 +85,8 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
         counts=None if scene.in_order else run.plan.counts,  # a stream has none
-        rounds=None if run.plan.rounds is None else _rounds_of(scene, run.plan.rounds, slide),
+        rounds=rounds,
     )
-
-
-def _rounds_of(scene: Scene, rounds: Rounds, slide: int) -> Rounds:
-    """With one block."""
-    return dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
 
 
 def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
@@ -126,9 +123,8 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
         of_scene = trial_of_scene(run, scene, part, low)
         keys = of_scene.stream_keys(secret)
         sizes = np.zeros_like(levels[:, here])
-        for number, named in enumerate(
-            _names_of_rounds(item_pairs_of(_rows(scene, part, with_user), keys), of_scene, keys)
-        ):
+        pairs = item_pairs_of(_rows(scene, part, with_user), keys)
+        for number, named in enumerate(_names_of_rounds(pairs, of_scene, keys)):
             copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
             np.add.at(levels[number, here], (copy, named.windows, item), named.levels)
             np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
@@ -141,20 +137,18 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
 def _names_of_rounds(pairs: ItemPairs, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
     """What is named in blocks; and in windows in each later round and those before it."""
     users, items = Carried(WeighRound(plan, keys, None)), Carried(NameRound(plan, keys, None))
-    counts, before = collections.Counter[str](), list[NamedItems]()
+    counts, in_blocks, in_windows = collections.Counter[str](), NamedItems.none(), NamedItems.none()
     for number in range(len(plan.paid_rounds.units)):
-        told = [[before[0].to_bytes()], [each.to_bytes() for each in before[1:][-1:]]] if number else []
+        told = [[each.to_bytes()] for each in (in_blocks, in_windows)] if number else []
         span = Span(0, plan.schedule.horizon, round=number)
         sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
         of_shards, found = dict(sums.shard_by_item(_SHARDS)), []
         for shard in range(_SHARDS):
-            of_shard, here = (
-                of_shards.get(shard, ItemSums.none()),
-                dataclasses.replace(span, shard=shard, shards=_SHARDS),
-            )
-            found.append(items.work.advance(items.over_to_part(here, of_shard, *told), of_shard, here, counts))
-        before.append(NamedItems.merge(found))
-        yield before[-1]
+            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), of_shards.get(shard, ItemSums.none())
+            found.append(items.work.advance(items.over_to_part(here, added, *told), added, here, counts))
+        named = NamedItems.merge(found)
+        in_blocks, in_windows = (in_blocks, named) if number else (named, in_windows)
+        yield named
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:

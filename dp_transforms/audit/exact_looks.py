@@ -119,7 +119,7 @@ def audit_looks_exactly(
     tried = mechanism.most_paid if most_looks is None else min(mechanism.most_paid, most_looks)
     most_few = 0 if mechanism.rounds else min(MOST_FEW, tried)
     few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, most_few + 1)]
-    of_rounds = [number for number in _PAIRS_IN_ROUNDS if mechanism.rounds and number <= tried]
+    of_rounds = sorted({min(number, tried, mechanism.pairs_in_rounds) for number in _PAIRS_IN_ROUNDS} - {0})
     in_rounds = [worst_in_rounds(law, mechanism, pairs, claim.epsilon) for pairs in of_rounds]
     on_step("many looks")
     numbers = [looks for looks in _numbers(min(tried, _MOST_STATIC)) if looks not in of_rounds]

@@ -293,6 +293,11 @@ class LooksMechanism:
         """So many pairs of a user of a replay are paid for, in one round of looks."""
         return max(listed.most_paid for listed in self.purses)
 
+    @property
+    def pairs_in_rounds(self) -> int:
+        """So many pairs of a user are paid for in each round of looks; 0 without rounds."""
+        return min((listed.most_looks for listed in self.rounds), default=0)
+
     def all_count(self, looks: int) -> bool:
         """Whether all of so many pairs of a user of a replay count, whatever is named: each is paid for, and it is not
         on the hits list, or has but one."""

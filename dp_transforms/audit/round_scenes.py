@@ -36,13 +36,14 @@ def round_trial(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, copies: 
 
 
 def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
-    """An item that x' alone holds, one that it holds with others, and one of others: each in the first window of a
-    block, whose other windows have pairs that nobody holds. So many others that all is possible in all rounds. And an
-    item with so many that it has several levels."""
-    lone = mechanism.rounds[0].replay_weight(2) + max(1, law.smallest_margin(_PASS))
+    """An item that x' alone holds, one that it holds with others if each round pays for two, and one of others: each in
+    the first window of a block, whose other windows have pairs that nobody holds. So many others that all is possible
+    in all rounds. And an item with so many that it has several levels."""
+    held = min(2, mechanism.pairs_in_rounds)
+    lone = mechanism.rounds[0].replay_weight(held) + max(1, law.smallest_margin(_PASS))
     threshold, weights = law.smallest_margin(_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
     some, many = math.ceil(threshold / weights[-2:][0]), math.ceil((threshold + mechanism.spacing) / weights[0])
-    cells = [Cell(0, 0, 0, USER), Cell(0, 1, some, USER), Cell(0, 2, some), Cell(_WINDOWS - 1, 2, 0, NOBODY)]
+    cells = [Cell(0, 0, 0, USER), Cell(0, 1, some, range(held - 1)), Cell(0, 2, some), Cell(_WINDOWS - 1, 2, 0, NOBODY)]
     for name, of_scene in (("rounds", cells), ("levels in rounds", [Cell(0, 0, many, USER)])):
         scene = scene_of(name, of_scene, mechanism, threshold=lone)
         copies = max(1, min(runs, _MOST_COPIES, _PAIRS // scene.pairs))

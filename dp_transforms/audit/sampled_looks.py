@@ -20,7 +20,7 @@ from dp_transforms.audit.look_law import NoiseLaw, Whole
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
 from dp_transforms.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
 from dp_transforms.audit.scene_trials import count_trials, empty_purse_trials, exclusion_trials, level_trials
-from dp_transforms.audit.scenes import USER, Cell, Scene, in_world, level_trial, scene_of
+from dp_transforms.audit.scenes import USER, Cell, Scene, Trial, in_world, level_trial, scene_of
 from dp_transforms.audit.statistics import (
     Design,
     NamedPValue,
@@ -30,6 +30,7 @@ from dp_transforms.audit.statistics import (
     judge,
 )
 from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
 
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
 _STEPS = 10  # of margins tried, for each unit of scale
@@ -112,13 +113,12 @@ def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseL
 def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
     if mechanism.rounds:
-        scene = scene_of(
-            "worst stream", [Cell(0, 0, design.others, USER)], mechanism, threshold=-_FAR * mechanism.scale
-        )
-        return dataclasses.replace(scene, false_names=_MANY_NAMES)
+        threshold = -_FAR * mechanism.scale
+    else:
+        threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
     cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
-    threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
-    return scene_of("worst stream", cells, mechanism, threshold=threshold)
+    scene = scene_of("worst stream", cells, mechanism, threshold=threshold)
+    return dataclasses.replace(scene, false_names=_MANY_NAMES)
 
 
 def sample_names(
@@ -131,19 +131,7 @@ def sample_names(
     on_step: OnStep = lambda text, share: None,
 ) -> SampledAudit[LooksDesign]:
     """Runs the design and the other scenes in both worlds. secret: fresh, at least 32 bytes."""
-    slide, runs = run.plan.schedule.slide_seconds, design.runs
-    scene = scene_of_design(design, mechanism)
-    trials = (
-        [round_trial(scene, mechanism, law, runs), *round_trials(mechanism, law, runs)]
-        if mechanism.rounds
-        else [
-            level_trial(scene, mechanism, law, runs, slide),
-            *level_trials(mechanism, law, run.plan.known_for, slide, runs),
-            *(empty_purse_trials(mechanism, law, runs) if mechanism.tests_lone_items else ()),
-            *exclusion_trials(mechanism, law, run.plan.hits_from, runs),
-            *count_trials(mechanism, runs),
-        ]
-    )
+    trials, runs = list(_trials(mechanism, run.plan, design, law)), design.runs
     tests: list[NamedPValue] = []
     seen: dict[bool, int] = {}
     sizes_fit = True
@@ -161,6 +149,21 @@ def sample_names(
         return audit
     wrong_sizes = "the real code publishes sizes that do not follow from levels"
     return dataclasses.replace(audit, violations=(*audit.violations, wrong_sizes))
+
+
+def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: NoiseLaw) -> Iterator[Trial]:
+    """The one of the design first."""
+    scene, slide, runs = scene_of_design(design, mechanism), plan.schedule.slide_seconds, design.runs
+    if mechanism.rounds:
+        yield round_trial(scene, mechanism, law, runs)
+        yield from round_trials(mechanism, law, runs)
+        return
+    yield level_trial(scene, mechanism, law, runs, slide)
+    yield from level_trials(mechanism, law, plan.known_for, slide, runs)
+    if mechanism.tests_lone_items:
+        yield from empty_purse_trials(mechanism, law, runs)
+    yield from exclusion_trials(mechanism, law, plan.hits_from, runs)
+    yield from count_trials(mechanism, runs)
 
 
 def _seen(levels: Whole, event: int) -> int:

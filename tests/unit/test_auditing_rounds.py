@@ -52,8 +52,8 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained() -> None:
     assert 0.99 < audit.lone_delta / plan.delta_open <= 1
     assert audit.lone_looks == plan.paid_rounds.units[0] // plan.paid_looks.units[0]  # no later round has lone looks
     assert audit.few == ()  # they would have a whole purse in one round
-    assert [each.pairs for each in audit.in_rounds] == [1, 3, 10]
-    assert [each.looks for each in audit.static] == [30]
+    assert [each.pairs for each in audit.in_rounds] == [1, 3, 9]  # round 1 pays for 9
+    assert [each.looks for each in audit.static] == [10, 30]
     assert audit.tried == 30
     assert max(each.delta for each in audit.in_rounds) > 0.1 * plan.shares.paid
     assert audit.lone_delta <= audit.together_delta <= plan.delta
@@ -149,8 +149,8 @@ def test_likely_noise_of_rounds_is_computed_again(less: int, is_found: bool) -> 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _sample(run: TrialPlan, runs: int = RUNS) -> SampledAudit:
-    mechanism, claim = mechanism_and_claim(plan_in_rounds())
+def _sample(run: TrialPlan, runs: int = RUNS, most_looks: int = 20) -> SampledAudit:
+    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks))
     law = law_of(mechanism)
     design = design_looks_sampling(mechanism, claim, law, runs, 1)
     return sample_names(mechanism, claim, run, design, law, SECRET)
@@ -163,6 +163,17 @@ def test_the_real_code_agrees_with_its_law() -> None:
     assert audit.tests > 60
     assert 0.1 < audit.design.expected_epsilon < 2
     assert 0 < audit.epsilon < 2
+
+
+def test_rounds_that_pay_for_one_look_pass() -> None:
+    """Of more pairs than a round pays for some count, by keyed hash: so no more are taken for looks."""
+    plan = plan_in_rounds(3)
+    mechanism, claim = mechanism_and_claim(plan)
+    assert [each.most_looks for each in mechanism.rounds][:2] == [3, 1]
+    exact = audit_looks_exactly(mechanism, claim, most_looks=3)
+    assert (exact.violations, [each.pairs for each in exact.in_rounds]) == ((), [1])
+    assert [each.looks for each in exact.static] == [3]
+    assert _sample(trial_of(plan), most_looks=3).violations == ()
 
 
 @pytest.mark.parametrize("runs", [1, 20])
