@@ -98,10 +98,11 @@ def _figures(log: str, rows: list[Row]) -> Iterator[Figure]:
 
 
 def _show(log: LogPairs, rows: list[Row]) -> None:
-    heads = ("method", "pairs", *(f">= {size:,}" for size in SIZES), "below T/2", "of nobody", "note")
+    heads = ("method", "pairs", "of looks", *(f">= {size:,}" for size in SIZES), "below T/2", "of nobody", "note")
     cells = []
     for row in rows:
         shares = ["-" if row[f"recall_{size}"] is None else f"{row[f'recall_{size}']:.1%}" for size in SIZES]
-        numbers = [f"{row['pairs']:,.0f}", *shares, f"{row['below_half']:.2%}", f"{row['of_nobody']:.1f}"]
+        of_looks = f"{row['looks']:.1%}" if "looks" in row else "-"  # of an older run
+        numbers = [f"{row['pairs']:,.0f}", of_looks, *shares, f"{row['below_half']:.2%}", f"{row['of_nobody']:.1f}"]
         cells.append((row["method"], *numbers, row["note"]))
     show_table(f"{log.name}: {len(log):,} (user, window, item)", heads, cells, texts=(0, len(heads) - 1))

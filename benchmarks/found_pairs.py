@@ -33,8 +33,9 @@ class FoundPairs:
 
 
 def columns(log: LogPairs, runs: Sequence[FoundPairs]) -> dict[str, float | None]:
-    """Means over runs. None where the log has no such pair."""
+    """Means over runs. None where the log has no such pair. looks: the share of all rows whose pair was found."""
     row: dict[str, float | None] = {"pairs": statistics.mean(run.pairs for run in runs)}
+    row["looks"] = statistics.mean(float(log.holders[run.reported].sum()) / len(log) for run in runs)
     for size in SIZES:
         held = log.holders >= size
         total = int(held.sum())

@@ -234,26 +234,6 @@ def test_the_table_of_budgets_is_what_plans_say() -> None:
         assert [plan.smallest_detectable() for plan in plans] == [int(users) for users in found]
 
 
-def test_the_script_for_the_night_publishes_once(tmp_path: pathlib.Path) -> None:
-    """As it is shown; a second start of the same night fails and leaves the report as it is."""
-    _, script = re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "budgets_over_runs.md").read_text(), re.DOTALL)
-    (tmp_path / "nightly.sh").write_text(script)
-    for folder in ("logs", "reports", "operator"):
-        (tmp_path / folder).mkdir()
-    run("shh simulate --events 1000 --users 100 --days 1 --output logs/2026-01-01.parquet", tmp_path)
-    printed = run("sh nightly.sh 2026-01-01 2026-01-02", tmp_path)
-    assert printed[0].startswith("Everything published is (0.1, 1e-10)-differentially private")
-    (report,) = (tmp_path / "reports").iterdir()
-    first = report.read_bytes()
-    with pytest.raises(AssertionError):
-        run("sh nightly.sh 2026-01-01 2026-01-02", tmp_path)
-    assert report.read_bytes() == first
-    # Whether there is a report does not say whether the day had an event.
-    (tmp_path / "logs" / "2026-01-01.parquet").rename(tmp_path / "logs" / "2027-01-01.parquet")
-    run("sh nightly.sh 2027-01-01 2027-01-02", tmp_path)
-    assert len(list((tmp_path / "reports").iterdir())) == 2
-
-
 def test_the_fields_of_the_formats_are_all_there() -> None:
     """A plan, a header and a record have the fields that docs/formats.md lists, and no others."""
     text = (ROOT / "docs" / "formats.md").read_text()

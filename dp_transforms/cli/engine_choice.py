@@ -63,14 +63,13 @@ class ClusterOptions:
     parallelism: int | None = opt(ENGINE, "Parallel parts on Flink. Default: 1.", type=click.IntRange(min=1))
     worker_pool: str | None = opt(
         ENGINE,
-        "Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here, "
-        "with --flink-master [local].",
+        "Address of Beam's Python workers for Flink, as Flink sees it. Default: workers that are started here.",
         metavar="HOST:PORT",
     )
     allow_open_ports: bool = switch(
         ENGINE,
-        "Run even if other machines may reach a port that takes code without a password: a port of the engine or "
-        "of --worker-pool. First close it off by other means (docs/deploy.md).",
+        "Run even if other machines may reach a port that takes code: a port of the engine or "
+        "of --worker-pool, which need no password. First close it off by other means (docs/deploy.md).",
     )
     detach: bool = switch(ENGINE, "Print the job's id and leave the job running, on a Flink cluster.")
 

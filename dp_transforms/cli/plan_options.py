@@ -106,19 +106,19 @@ class PlanOptions:
         "Number of charged results after which a user no longer counts. With looks, a user with many pairs pays "
         "less for each of them, and besides for up to so many hits; 0 for pairs alone. "
         f"Default: {', '.join(f'{mode.default_hits} in {name}' for name, mode in RELEASE_MODES.items())}; in looks "
-        "what finds most, which is 0 where many of a user's items are near the threshold.",
+        "what finds most.",
     )
     max_items_per_user: int | None = opt(
         ADVANCED, f"Distinct items of one user that count in one window. Default: {DEFAULT_MAX_ITEMS_PER_USER}."
     )
     threshold: int | None = opt(
         ADVANCED,
-        "Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file "
-        "the smallest one at which items that nobody holds are rarely reported.",
+        "Noisy counts of at least this number are reported. Default: the smallest safe one; with --domain-file one "
+        "that items without holders rarely reach.",
     )
     usual_looks: tuple[int, int] | None = opt(
         ADVANCED,
-        "With looks: most users have between so many pairs (window, item) in the whole run. Expect it, never "
+        "With looks: so many pairs (window, item) most users have in the whole run. Expect it, never "
         f"count it in the log. Default: {DEFAULT_USUAL_LOOKS[0]} {DEFAULT_USUAL_LOOKS[1]}, at most --most-looks.",
         metavar="LOW HIGH",
     )
@@ -128,7 +128,7 @@ class PlanOptions:
     )
     forget_after: int | None = opt(
         ADVANCED,
-        "With looks: an item that was named is followed down to fewer users until it was not named for so many "
+        "With looks: a named item is followed down to fewer users until it was not named for so many "
         f"windows. Default: {DEFAULT_FORGET_AFTER}.",
         metavar="WINDOWS",
     )
@@ -137,13 +137,13 @@ class PlanOptions:
     )
     counts_for: int | None = opt(
         BUDGET,
-        "With looks, for a replay: publish a noisy count of users for the N largest named items of each window. "
+        "With looks, for a replay: publish a noisy count of users for the N largest named items of a window. "
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
         metavar="N",
     )
     rounds: bool = switch(
         ADVANCED,
-        "With looks, for a replay of a whole run: look in rounds, first at the items of each day, then at the windows "
+        "With looks, for a replay: look in rounds, first at the items of each day, then at the windows "
         "of those that were named. Finds more of what many users hold in several windows of a day; an item of one "
         "window alone needs more users. Where windows are days or longer, the whole run takes the place of a day.",
     )
@@ -155,13 +155,13 @@ class PlanOptions:
     )
     max_users: int | None = opt(
         ADVANCED,
-        "At least the number of different users that may ever appear: for hash collisions, and for stated sizes, "
+        "Most different users that may ever appear: for hash collisions, and for stated sizes, "
         "which are wrong more often if there are more users. The default fits most logs. "
         f"Default: {DEFAULT_MAX_USERS:,}.",
     )
     max_items: int | None = opt(
         ADVANCED,
-        "At least the number of different items that may ever appear (for hash collisions). The default fits most "
+        "Most different items that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
     )
     accountant: str | None = opt(

@@ -118,7 +118,7 @@ class ClockOptions:
     )
     shown_within: int | None = opt(
         INPUT,
-        "The longest time between the arrival of a record and when readers can see it. A drain waits so long for "
+        "After its arrival readers can see a record within this time. A drain waits so long for "
         "what arrived before. Default: 1s with --folder, else --idle-timeout.",
         type=DURATION_OR_ZERO,
     )
@@ -149,7 +149,7 @@ class SinkOptions:
     )
     output_kafka_config: str | None = opt(
         OUTPUT,
-        "Like --kafka-config, for --output-kafka. Default: --kafka-config, if the servers are the same.",
+        "Like --kafka-config, for --output-kafka. Default: --kafka-config for the same servers.",
         metavar="FILE",
     )
     output_format: str = opt(OUTPUT, "Format of the reports.", type=click.Choice(["json", "avro"]), default="json")
@@ -169,8 +169,8 @@ class JobOptions:
         ENGINE,
         "When this file appears, the run is drained: what arrived by then counts, all windows close and the run "
         "ends; with --state only windows that are over close, and the state is handed over. Workers look for it: leave "
-        "it there until the run has ended. Default: beside the folder of --output; with "
-        "--output-topic and databases a temporary file if all workers run on this machine, else none.",
+        "it there until the run has ended. Default: beside the folder of --output; else "
+        "a temporary file if all workers run on this machine.",
         metavar="FILE",
     )
     once: bool = switch(

@@ -1,6 +1,6 @@
 """Apache Flink: flags that make it exact and prompt, the job server, and the pool of Python workers.
 
-docs/engines.md says what was measured and why each flag is there.
+docs/engines.md says what was measured.
 """
 
 from __future__ import annotations

@@ -13,5 +13,6 @@ Read `plan` and `records` first. Each module below imports only those above it.
 - `plan_comparison`: from how many users on a plan finds an item, and other modes and the methods of others.
 - `lifetime_cost`: what runs of plans cost together, for ever, in whole numbers; the filter that the ledger keeps to.
 
-A new choice touches its record, its calibration, its option (`cli.plan_options`) and its line in docs/formats.md.
+A new choice touches its record, its calibration and its option (`cli.plan_options`). docs/plan.schema.json, which says
+what each field means, is made from the docstrings of the records.
 """

@@ -60,7 +60,7 @@ class LooksChoices(PerUser, total=False):
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. Replays of a whole run alone, without hits, counts, known items or a known domain. By default False.
+        were named. For replays, without hits, counts, known items or a known domain. By default False.
     """
 
     usual_looks: tuple[int, int] | None

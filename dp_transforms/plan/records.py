@@ -42,7 +42,10 @@ class KnownDomain(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Domain(Record):
-    """A known domain, the public list of all items: how many there are, and the hex SHA-256 of the list."""
+    """A known domain, the public list of all items.
+
+    size: how many there are. fingerprint: the hex SHA-256 of the list.
+    """
 
     size: int
     fingerprint: str
@@ -93,8 +96,9 @@ class WideNoise(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hits(Record):
-    """Users are charged for hits: modes `hits`, `hits-with-counts` and `kms21`.
+    """Users are charged for hits.
 
+    mode: `hits`, `hits-with-counts` or `kms21`.
     per_user: charged results after which a user is excluded.
     max_items_per_user: distinct items of a user that count in one window (L).
     accountant: the proof that the noise comes from: ``game``, ``exact_tail`` or ``closed_form``; in kms21
@@ -300,8 +304,8 @@ class Known(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
-    """The looks of a replay come in rounds: the first names items of blocks of windows, and each later one draws for
-    all pairs (window, item) of these that are not named yet.
+    """The looks of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
+    later one draws for all pairs (window, item) of these that are not named yet.
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.

@@ -87,10 +87,10 @@ def parse(text: str | bytes) -> dict[str, Any]:
 
 
 def schema_of(record: type) -> dict[str, Any]:
-    """The JSON schema of what `as_fields` gives, with the first sentence of each record."""
+    """The JSON schema of what `as_fields` gives, with what each record says of its fields."""
     known = fields_of(record)
     return {
-        "description": " ".join((inspect.getdoc(record) or "").split("\n\n")[0].split()),
+        "description": " ".join((inspect.getdoc(record) or "").split()),
         "type": "object",
         "properties": {name: _schema(kinds) for name, kinds in known.items()},
         "required": [name for name, kinds in known.items() if not _may_miss(kinds)],

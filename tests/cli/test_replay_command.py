@@ -124,8 +124,8 @@ def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
     )
 
 
-def test_rounds_are_for_replays_of_a_whole_run(folder: pathlib.Path) -> None:
-    """They go over the whole log again and again. And the audit, which does not know them, says so."""
+def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
+    """Of a whole run, or in parts. A stream refuses them, and so does the audit, which does not know them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
     assert "Looks are paid for in 4 rounds." in planned.stdout
@@ -139,8 +139,12 @@ def test_rounds_are_for_replays_of_a_whole_run(folder: pathlib.Path) -> None:
         shh("explain", "--plan", "plan.json", cwd=folder).stdout.split()
     )
     given = ("--plan", "plan.json", "--noise-key-file", key_file(folder))
-    replay = shh("replay", "log.parquet", *given, "--state", "s", "--output", "r.avro", cwd=folder)
-    assert "--state cannot be used with a plan that has --rounds" in replay.stderr
+    for output, until in (("1.jsonl", ("--until", "2026-01-01T03:00:00Z")), ("2.jsonl", ())):
+        part = shh("replay", "log.parquet", *given, "--state", "run.state", *until, "--output", output, cwd=folder)
+        assert part.returncode == 0, part.stderr
+        found = items_by_window(read_report(folder / output)[1])
+        assert found
+        assert all(("T03" <= window[10:]) == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--folder", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--rounds cannot be used with a stream" in stream.stderr
     assert "--plan has rounds of looks" in shh("audit", "--plan", "plan.json", cwd=folder).stderr

@@ -1,5 +1,4 @@
-"""The lists of options in docs/commands.md, made from the commands, and of names in docs/python_api.md, made from their
-docstrings: `python -m tests.helpers.option_tables` writes them.
+"""The lists of options in docs/commands.md, made from the commands. `python -m tests.helpers.option_tables` writes it.
 
 A list stands between ``<!-- options of replay -->`` and ``<!-- end -->``; what several commands have is there once.
 Kind, meaning and default are those of ``--help``, the meaning as far as its first clause.
@@ -7,7 +6,6 @@ Kind, meaning and default are those of ``--help``, the meaning as far as its fir
 
 from __future__ import annotations
 
-import inspect
 import pathlib
 import re
 import textwrap
@@ -16,9 +14,7 @@ from typing import NamedTuple
 
 import click
 
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
-PAGE = DOCS / "commands.md"
-API_PAGE = DOCS / "python_api.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "commands.md"
 SHARED = "several commands"
 _BLOCK = re.compile(r"^<!-- options of ([a-z ]+) -->\n.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
 _OPTION = re.compile(r"--[a-z-]+( (?!or\b|and\b)[\w:-]+)?")
@@ -27,7 +23,6 @@ _CLAUSE = re.compile(
 )  # "With looks: ..." goes on
 _SENTENCE_ENDS = re.compile(r"(?<=[^.]..\.) (?!\d)")
 _NAMED_AT_MOST = 6  # options of a rule; of more, three are named
-_NAME = re.compile(r"^- `(\w+)`(?:.*\n)(?:  .*\n)*", re.MULTILINE)
 
 
 class Said(NamedTuple):
@@ -83,7 +78,7 @@ def _kind(option: click.Option) -> str:
 
 def _default(option: click.Option) -> str:
     if option.required:
-        return "none, it is required"
+        return "none, required"
     if isinstance(option.show_default, str):
         return option.show_default
     shown = option.show_default and option.default is not None and not option.is_flag
@@ -104,8 +99,6 @@ def with_options(page: str, found: Mapping[str, click.Command]) -> str:
             own = [one for one in options[name] if one not in of_several]
             own_rules = [one for one in rules[name] if one not in rules_of_several]
             lines = [*own, *(["", "What goes together:", "", *own_rules] if own_rules else [])]
-            if len(own) < len(options[name]):
-                lines += ["", f"And those [of {SHARED}](#options-of-several-commands)."]
         return "\n".join([f"<!-- options of {name} -->", "", *lines, "", "<!-- end -->"])
 
     return _BLOCK.sub(block, page)
@@ -129,8 +122,19 @@ def _listed(of: str, shared: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _rules(command: click.Command) -> list[str]:
-    """The rules between its options, from the table that checks them."""
-    return [_wrapped(f"- {_some(rule.options)}: {_some(rule.in_short)}.") for rule in getattr(command, "rules", [])]
+    """The rules between its options, from the table that checks them; but not what the lines of the options say."""
+    lines = {name: one.line() for name, one in options_of(command).items()}
+    return [
+        _wrapped(f"- {_some(rule.options)}: {_some(rule.in_short)}.")
+        for rule in getattr(command, "rules", [])
+        if not rule.needs or not all(_names(lines[name.split()[0]], rule.needs) for name in rule.options.split(", "))
+    ]
+
+
+def _names(line: str, needs: str) -> bool:
+    """Whether an option's line names one of these; of a mode its name is enough."""
+    words = [needed.removeprefix("--mode ").split()[0] for needed in needs.split(" | ")]
+    return any(re.search(rf"(?<![\w-]){word}(?![\w-])", line) for word in words)
 
 
 def _some(text: str) -> str:
@@ -145,25 +149,5 @@ def _wrapped(text: str, indent: str = "  ") -> str:
     return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def documented_names(page: str) -> list[str]:
-    """What the lists of docs/python_api.md name."""
-    return _NAME.findall(page)
-
-
-def with_names(page: str) -> str:
-    """The page with the first sentence of each name's docstring, and the file that it is in."""
-    return _NAME.sub(lambda item: _item_of_name(item[1]), page)
-
-
-def _item_of_name(name: str) -> str:
-    import dp_transforms
-
-    named = getattr(dp_transforms, name)
-    what = re.split(r"(?<=\.)\s", inspect.cleandoc(named.__doc__).replace("\n", " ") + " ")[0]
-    path = named.__module__.replace(".", "/") + ".py"
-    return _wrapped(f"- `{name}` ([{path.rpartition('/')[2]}](../{path})): {what.replace('``', '`')}") + "\n"
-
-
 if __name__ == "__main__":
     PAGE.write_text(with_options(PAGE.read_text(), commands()))
-    API_PAGE.write_text(with_names(API_PAGE.read_text()))

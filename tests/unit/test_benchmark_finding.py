@@ -33,6 +33,7 @@ def test_columns_count_what_was_held() -> None:
     runs = [FoundPairs(reported, of_nobody, np.array([10.0, 5.0, 4.0]), 10.0)]
     row = columns(log, runs)
     assert row["pairs"] == 3
+    assert row["looks"] == 180 / 240
     assert row["recall_50"] == pytest.approx(2 / 3)
     assert row["recall_100"] == 1.0
     assert row["recall_200"] is None
