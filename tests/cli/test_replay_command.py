@@ -144,7 +144,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
         assert part.returncode == 0, part.stderr
         found = items_by_window(read_report(folder / output)[1])
         assert found
-        assert all(("T03" <= window[10:]) == (output == "2.jsonl") for window in found)
+        assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--folder", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--rounds cannot be used with a stream" in stream.stderr
     assert "--plan has rounds of looks" in shh("audit", "--plan", "plan.json", cwd=folder).stderr
