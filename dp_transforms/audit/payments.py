@@ -310,7 +310,7 @@ class _RoundCode:
                 sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
                 users.keep(span)
                 of_round = _cells(sums)
-                self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round if of_round)
+                self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round)
                 found[number] += of_round
             first = end
         return found
