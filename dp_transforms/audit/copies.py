@@ -17,13 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dp_transforms.audit.look_law import Whole
-from dp_transforms.audit.scene_law import Scene, Trial
+from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.round_scenes import levels_of_boundaries
+from dp_transforms.audit.scenes import Scene, Trial
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
@@ -33,12 +36,14 @@ from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
 
 Users = npt.NDArray[np.uint64]
 
 FIRST_OTHER = 1 << 40  # the ids of other holders are at least this, those of x' below
 _PAIRS_AT_ONCE = 300_000
+_SHARDS = 2  # of items, in rounds of looks
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -48,8 +53,9 @@ _PAIRS_AT_ONCE = 300_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Published:
-    """levels: int64[copies, windows, items], 0 where an item was not named; or counts, of all items. sizes_fit: whether
-    each size is that of the boundary of its level, for a known item or for a new one; and 0 without one."""
+    """levels: int64[copies, windows, items], 0 where an item was not named; or counts, of all items; of each round of
+    looks one, int64[rounds, copies, windows, items]. sizes_fit: whether each size is that of the boundary of its level,
+    for a known item or for a new one; and 0 without one."""
 
     levels: Whole
     sizes_fit: bool = True
@@ -57,7 +63,8 @@ class Published:
 
 def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
     """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
-    copies = _count_copies if trial.is_of_counts else _run_copies
+    in_rounds = run.plan.rounds is not None
+    copies = _count_copies if trial.is_of_counts else _round_copies if in_rounds else _run_copies
     return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
 
 
@@ -67,7 +74,9 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     Both worlds have one name and key, so they differ in the holders alone. first: number of the first copy.
     """
     slide = run.plan.schedule.slide_seconds
-    is_followed = scene.forget_after > 0 and not scene.is_domain
+    is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
+    if rounds is not None:
+        rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
     return TrialPlan.of(
         run,
         run_id=f"{run.run_id}, {scene.name} from {first}",
@@ -76,6 +85,7 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         known=Known(threshold=scene.known_threshold, forget_after=scene.forget_after) if is_followed else None,
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
         counts=None if scene.in_order else run.plan.counts,  # a stream has none
+        rounds=rounds,
     )
 
 
@@ -86,7 +96,7 @@ def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: 
         part = min(at_once, copies - low)
         of_scene = trial_of_scene(run, scene, part, low)
         keys = of_scene.stream_keys(secret)
-        domain = DomainTable.of_labels(_labels(part * scene.items), keys.hash_items) if scene.is_domain else None
+        domain = DomainTable.of_labels(labels_of(part * scene.items), keys.hash_items) if scene.is_domain else None
         rows = _rows(scene, part, with_user)
         pairs = user_pairs_of(rows, keys) if scene.in_order else item_pairs_of(rows, keys)
         for windows, numbers, *of_named in _name_pairs(pairs, of_scene, keys, domain, in_order=scene.in_order):
@@ -101,6 +111,61 @@ def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
         of_levels = stated_users(first + (levels - 1) * scene.spacing, plan.likely_noise, plan.paid_looks.weights[-1])
         fits |= (levels > 0) & (sizes == of_levels)
     return bool(fits.all())
+
+
+def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
+    shape = (copies, scene.windows, scene.items)
+    levels = np.zeros((len(run.plan.paid_rounds.units), *shape), dtype=np.int64)
+    at_once, sizes_fit = max(1, _PAIRS_AT_ONCE // scene.pairs), True
+    for low in range(0, copies, at_once):
+        here = slice(low, min(low + at_once, copies))
+        part = here.stop - low
+        of_scene = trial_of_scene(run, scene, part, low)
+        keys = of_scene.stream_keys(secret)
+        sizes = np.zeros_like(levels[:, here])
+        pairs = item_pairs_of(_rows(scene, part, with_user), keys)
+        for number, named in enumerate(_names_of_rounds(pairs, of_scene, keys)):
+            copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
+            np.add.at(levels[number, here], (copy, named.windows, item), named.levels)
+            np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
+        for of_rounds in (levels[:, here], sizes):
+            of_rounds[2:] -= of_rounds[1:-1].copy()  # each later round has what was named before it, too
+        sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
+    return Published(levels, sizes_fit)
+
+
+def _names_of_rounds(pairs: ItemPairs, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
+    """What is named in blocks; and in windows in each later round and those before it."""
+    users, items = Carried(WeighRound(plan, keys, None)), Carried(NameRound(plan, keys, None))
+    counts, in_blocks, in_windows = collections.Counter[str](), NamedItems.none(), NamedItems.none()
+    for number in range(len(plan.paid_rounds.units)):
+        told = [[each.to_bytes()] for each in (in_blocks, in_windows)] if number else []
+        span = Span(0, plan.schedule.horizon, round=number)
+        sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
+        of_shards, found = dict(sums.shard_by_item(_SHARDS)), []
+        for shard in range(_SHARDS):
+            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), of_shards.get(shard, ItemSums.none())
+            found.append(items.work.advance(items.over_to_part(here, added, *told), added, here, counts))
+        named = NamedItems.merge(found)
+        in_blocks, in_windows = (in_blocks, named) if number else (named, in_windows)
+        yield named
+
+
+def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
+    """Of each round: int64[rounds, copies, windows, items]."""
+    mechanism, fits = LooksMechanism.of_plan(plan), [sizes[0] == 0]
+    drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
+    for number in range(1, len(levels)):
+        terms = plan.terms_of_round(number, int(drawn.sum()), plan.schedule.horizon)
+        boundaries, of_boundaries = levels_of_boundaries(mechanism, number, terms.threshold)
+        at = np.minimum(np.searchsorted(of_boundaries, levels[number]), len(boundaries) - 1)
+        stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
+        is_named = levels[number] != 0
+        fits.append(
+            np.where(is_named, (of_boundaries[at] == levels[number]) & (sizes[number] == stated), sizes[number] == 0)
+        )
+        drawn = drawn & ~is_named
+    return all(bool(each.all()) for each in fits)
 
 
 def _count_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
@@ -156,7 +221,7 @@ def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:
-    table, positions = ItemTable.of_labels(_labels(int(rows.numbers.max()) + 1), keys.hash_items)
+    table, positions = ItemTable.of_labels(labels_of(int(rows.numbers.max()) + 1), keys.hash_items)
     return table, positions[rows.numbers]
 
 
@@ -169,7 +234,7 @@ def _sorted(rows: Rows, items: Whole, by: Sequence[npt.NDArray]) -> tuple[Users,
 
 def all_counted(windows: int, numbers: int, keys: StreamKeys) -> NamedItems:
     """As if each of so many items were named in each window, and counted."""
-    table, _ = ItemTable.of_labels(_labels(numbers), keys.hash_items)
+    table, _ = ItemTable.of_labels(labels_of(numbers), keys.hash_items)
     levels = np.ones(windows * numbers, dtype=np.int64)
     items = np.tile(np.arange(numbers), windows)
     return NamedItems(np.repeat(np.arange(windows), numbers), items, levels, levels, table)
@@ -180,7 +245,7 @@ def numbers_of(table: ItemTable, items: Whole) -> Whole:
     return np.asarray(pc.cast(table.labels, pa.int64()).to_numpy(zero_copy_only=False)[items], dtype=np.int64)
 
 
-def _labels(items: int) -> pa.StringArray:
+def labels_of(items: int) -> pa.StringArray:
     return pc.cast(pa.array(np.arange(items)), pa.string())
 
 

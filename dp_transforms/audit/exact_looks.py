@@ -24,6 +24,7 @@ from dp_transforms.audit.look_law import (
     static_delta,
 )
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, violations_of_delta, with_lone_items
+from dp_transforms.audit.round_looks import RoundLooks, together_in_rounds, worst_in_rounds
 
 MOST_FEW = 3  # looks of the adaptive adversary
 _MOST_STATIC = 30_000  # looks of one weight at one count
@@ -32,6 +33,7 @@ _FINELY = 4  # weights whose worst count is searched among all integers, besides
 _GAUSSIAN = 2.0  # the shape of the noise of counts
 _COUNT_REACH, _COUNT_STEPS = 12, 200  # of that noise, in scales; and outcomes for each unit of scale
 _SPLITS = 8  # of a purse between items that a user holds alone and others
+_PAIRS_IN_ROUNDS = (1, 3, 10)  # of more, all transcripts are too many: each round is tried alone
 
 OnStep = Callable[[str], None]
 
@@ -70,12 +72,12 @@ class LooksExactAudit:
     """All that is attained.
 
     worst_price: of all weights, the one whose price falls shortest. prices: how many were compared.
-    purse_delta: what the budget proves, by its formula. most_looks: that a purse pays for; most_paid: if counts are set
-    aside for, too.
+    purse_delta: what all that a user can pay proves, by its formula. most_looks: that a purse pays for; most_paid: if
+    counts are set aside for, too; in rounds of one round.
     count: the divergence of a count of one more user, at the order of the claim; 0 without counts. count_claimed: what
-    it pays. few, static: of looks on items that others hold too. lone_delta: an item of the user alone is named in one
-    of lone_looks looks. together_delta: of both, at the claimed epsilon. violations: a sentence for each claim that is
-    exceeded.
+    it pays. few, static: of looks on items that others hold too; in_rounds: of all rounds of them. lone_delta: an item
+    of the user alone is named in one of lone_looks looks. together_delta: of both, at the claimed epsilon. violations:
+    a sentence for each claim that is exceeded.
     """
 
     worst_price: AuditedPrice
@@ -91,10 +93,17 @@ class LooksExactAudit:
     lone_looks: int
     together_delta: float
     violations: tuple[str, ...]
+    in_rounds: tuple[RoundLooks, ...] = ()
+
+    @property
+    def tried(self) -> int:
+        """So many looks of one user on items that others hold too, in rounds of each round."""
+        return max([each.looks for each in self.static] + [each.pairs for each in self.in_rounds])
 
     @property
     def worst_delta(self) -> float:
-        return max([*(each.delta for each in self.few), *(each.delta for each in self.static)])
+        found = (each.delta for tried in (self.few, self.static, self.in_rounds) for each in tried)
+        return max(found)
 
 
 def audit_looks_exactly(
@@ -108,15 +117,20 @@ def audit_looks_exactly(
     worst_price = worst_price_of(law, mechanism, claim, reach)
     on_step("few looks")
     tried = mechanism.most_paid if most_looks is None else min(mechanism.most_paid, most_looks)
-    few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, min(MOST_FEW, tried) + 1)]
+    most_few = 0 if mechanism.rounds else min(MOST_FEW, tried)
+    few = [_few(law, mechanism, looks, claim.epsilon) for looks in range(1, most_few + 1)]
+    of_rounds = sorted({min(number, tried, mechanism.pairs_in_rounds) for number in _PAIRS_IN_ROUNDS} - {0})
+    in_rounds = [worst_in_rounds(law, mechanism, pairs, claim.epsilon) for pairs in of_rounds]
     on_step("many looks")
-    static = [_static(law, mechanism, looks, claim.epsilon) for looks in _numbers(min(tried, _MOST_STATIC))]
+    numbers = [looks for looks in _numbers(min(tried, _MOST_STATIC)) if looks not in of_rounds]
+    static = [_static(law, mechanism, looks, claim.epsilon) for looks in numbers]
     on_step("items of one user alone")
     lone_delta, lone_looks = _lone(law, mechanism)
+    together = together_in_rounds if mechanism.rounds else _together
     audit = LooksExactAudit(
         worst_price=worst_price,
         prices=sum(len(listed.weights) for listed in mechanism.lists) * len(mechanism.spacings),
-        purse_delta=claim.delta_of_purse,
+        purse_delta=claim.delta_of(claim.price(mechanism.units_of_user, mechanism.purse)),
         most_looks=mechanism.most_looks,
         most_paid=mechanism.most_paid,
         count=_count(mechanism, claim.order) if mechanism.count_scale else 0.0,
@@ -125,11 +139,12 @@ def audit_looks_exactly(
         static=tuple(static),
         lone_delta=lone_delta,
         lone_looks=lone_looks,
-        together_delta=max(
-            [_together(law, mechanism, claim.epsilon), *(each.delta for each in few), *(each.delta for each in static)]
-        ),
+        together_delta=together(law, mechanism, claim.epsilon),
         violations=(),
+        in_rounds=tuple(in_rounds),
     )
+    most = max(audit.together_delta, audit.lone_delta, audit.worst_delta)
+    audit = dataclasses.replace(audit, together_delta=most)
     return dataclasses.replace(audit, violations=tuple(_violations(audit, claim)))
 
 
@@ -185,10 +200,12 @@ def _few(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -
 def _static(law: NoiseLaw, mechanism: LooksMechanism, looks: int, epsilon: float) -> StaticLooks:
     reach = math.ceil(_STATIC_REACH * law.scale)
     found = []
-    for listed in mechanism.lists:
+    for listed, highest in zip(mechanism.purses, mechanism.highest_margins, strict=True):
+        if mechanism.rounds and looks > listed.most_paid:
+            continue
         weight = listed.replay_weight(looks)
         margins = np.arange(weight - reach, reach + 1, max(1, law.scale // _STATIC_STEPS))
-        margins = margins[margins <= mechanism.boundaries[0]]
+        margins = margins[margins <= highest]
         delta, margin, adds_user = static_delta(law, weight, looks, margins, epsilon, listed.hits)
         found.append(StaticLooks(looks, weight, margin, delta, adds_user))
     return max(found, key=lambda each: each.delta)
@@ -200,7 +217,7 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
     best = (0.0, 0)
-    for listed in mechanism.lists if mechanism.tests_lone_items else ():
+    for listed in mechanism.open_purses if mechanism.tests_lone_items else ():
         looks = np.arange(1, listed.most_paid + 1)
         places = np.searchsorted(listed.units, listed.purse_of(looks) // looks, side="right") - 1
         log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])

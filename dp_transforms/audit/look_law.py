@@ -187,6 +187,12 @@ def divergence(log_p: Values, log_q: Values, order: float, paid: Values | float 
     return np.asarray(np.log1p(np.maximum(0.0, gained.sum(axis=0))) / lam)
 
 
+def log_choose(n: Whole | int, k: Whole) -> Values:
+    from scipy.special import gammaln
+
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
 def static_delta(
     law: NoiseLaw, weight: int, looks: int, margins: npt.NDArray[np.int64], epsilon: float, hits: int = 0
 ) -> tuple[float, int, bool]:
@@ -196,11 +202,6 @@ def static_delta(
     worlds. hits: above 0, the user no longer counts after so many names: the number of the look that excludes it, or of
     names if none does, says all that is published about it.
     """
-    from scipy.special import gammaln
-
-    def log_choose(n: Whole, k: Whole) -> Values:
-        return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
-
     hits = hits or looks + 1
     names = np.arange(min(hits, looks + 1))
     last = np.arange(hits, looks + 1)

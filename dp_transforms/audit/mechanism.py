@@ -10,7 +10,7 @@ import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dp_transforms.plan.records import Looks
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 _ERROR = 1e-9  # of a quadrature, relative
+_MANY = 10_000  # pairs that a round draws for; and so often as many
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -85,11 +86,10 @@ class LooksClaim(Claim):
         """The divergence that so many units stand for."""
         return self.budget * units / purse
 
-    @property
-    def delta_of_purse(self) -> float:
-        """What a full purse proves at this order (Canonne, Kamath, Steinke 2020, Proposition 12)."""
+    def delta_of(self, divergence: float) -> float:
+        """What this divergence proves at this order (Canonne, Kamath, Steinke 2020, Proposition 12)."""
         lam = self.order - 1
-        exponent = lam * (self.budget - self.epsilon) + self.order * math.log1p(-1 / self.order) - math.log(lam)
+        exponent = lam * (divergence - self.epsilon) + self.order * math.log1p(-1 / self.order) - math.log(lam)
         return math.exp(min(0.0, exponent))
 
 
@@ -174,6 +174,11 @@ class PricesOfUser:
     count_units: int = 0
 
     @property
+    def prices(self) -> Iterator[tuple[int, int]]:
+        """Each weight, and what a look with it costs."""
+        return zip(self.weights, self.units, strict=True)
+
+    @property
     def most_looks(self) -> int:
         """A purse pays for no more looks than this."""
         return self.purse // self.units[0]
@@ -206,9 +211,10 @@ class LooksMechanism:
     """shape, scale: of the noise. looks_list: of users who pay nothing for hits. hits_list: of users who pay for hits;
     None where nobody does. Level 1 is then a hit, and level 2 is the last one.
 
-    boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not known and if it is.
+    boundaries, known_boundaries: noisy sums from which an item has level 1, 2, ..., if it is not known and if it is; in
+    rounds, of the first round and of later ones, the highest ones that these can have.
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
-    Gaussian noise of a count; 0 without counts.
+    Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
     """
 
     shape: float
@@ -219,11 +225,10 @@ class LooksMechanism:
     tests_lone_items: bool = True
     hits_list: PricesOfUser | None = None
     count_scale: int = 0
+    rounds: tuple[PricesOfUser, ...] = ()
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
-        if plan.rounds is not None:
-            raise ValueError("the audit does not know looks in rounds yet.")
         looks, hits = plan.paid_looks, plan.paid_hits
         levels = range(2 if hits else _LEVELS)
         hits_list = None
@@ -231,15 +236,20 @@ class LooksMechanism:
             left = PURSE_UNITS - hits.per_user * hits.units
             hits_list = PricesOfUser(hits.weights, hits.look_units, left, hits.per_user, hits.units)
         counts = (0, 0) if plan.counts is None else (plan.counts.per_user, plan.counts.units)
+        known_threshold, units_of_rounds = plan.known_threshold, tuple[int, ...]()
+        if plan.rounds is not None:
+            horizon, units_of_rounds = plan.schedule.horizon, plan.rounds.units
+            known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
         return cls(
             looks.shape,
             looks.scale,
             PricesOfUser(looks.weights, looks.units, PURSE_UNITS, counts=counts[0], count_units=counts[1]),
             boundaries=tuple(plan.threshold + level * looks.spacing for level in levels),
-            known_boundaries=tuple(plan.known_threshold + level * looks.spacing for level in levels),
+            known_boundaries=tuple(known_threshold + level * looks.spacing for level in levels),
             tests_lone_items=plan.domain is None,
             hits_list=hits_list,
             count_scale=0 if plan.counts is None else plan.counts.scale,
+            rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
         )
 
     @property
@@ -253,14 +263,40 @@ class LooksMechanism:
         return (self.looks_list,) if self.hits_list is None else (self.looks_list, self.hits_list)
 
     @property
+    def purses(self) -> tuple[PricesOfUser, ...]:
+        """What all looks of a user may be paid from: that of a list, or of each round its own."""
+        return self.rounds or self.lists
+
+    @property
+    def open_purses(self) -> tuple[PricesOfUser, ...]:
+        """The same of looks at items that the user alone holds: in rounds those of the first one."""
+        return self.rounds[:1] or self.lists
+
+    @property
+    def highest_margins(self) -> tuple[int, ...]:
+        """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
+        later = self.known_boundaries if self.rounds else self.boundaries
+        return (self.boundaries[0], *later[:1] * (len(self.purses) - 1))
+
+    @property
+    def units_of_user(self) -> int:
+        """A user pays at most this."""
+        return sum(listed.purse for listed in self.rounds) or self.purse
+
+    @property
     def most_looks(self) -> int:
-        """A purse pays for no more looks than this."""
-        return max(listed.most_looks for listed in self.lists)
+        """A user pays for no more looks than this."""
+        return sum(listed.most_looks for listed in self.rounds) or max(listed.most_looks for listed in self.lists)
 
     @property
     def most_paid(self) -> int:
-        """So many pairs of a user of a replay are paid for."""
-        return max(listed.most_paid for listed in self.lists)
+        """So many pairs of a user of a replay are paid for, in one round of looks."""
+        return max(listed.most_paid for listed in self.purses)
+
+    @property
+    def pairs_in_rounds(self) -> int:
+        """So many pairs of a user are paid for in each round of looks; 0 without rounds."""
+        return min((listed.most_looks for listed in self.rounds), default=0)
 
     def all_count(self, looks: int) -> bool:
         """Whether all of so many pairs of a user of a replay count, whatever is named: each is paid for, and it is not
@@ -293,21 +329,38 @@ def run_violations(plan: Plan, run: PlannedRun) -> Iterator[str]:
     if run.plan != plan or run.plan.fingerprint != plan.fingerprint:
         yield "workers get another plan than the one that is audited"
     if plan.looks is not None:
-        wrong = _wrong_sizes(plan, plan.looks, run.plan.likely_noise)
+        wrong = _wrong_sizes(plan, plan.looks, run.plan)
         if wrong > plan.looks.size_error * (1 + _ERROR):
             yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
 
 
-def _wrong_sizes(plan: Plan, looks: Looks, likely_noise: int) -> float:
+def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
     noise."""
-    law, largest = NoiseLaw.whole(looks.shape, looks.scale), looks.weights[-1]
-    numbers = [(weight, PURSE_UNITS / units) for weight, units in zip(looks.weights, looks.units, strict=True)]
-    if plan.paid_hits is not None:
-        left = PURSE_UNITS - plan.paid_hits.per_user * plan.paid_hits.units
-        listed = zip(plan.paid_hits.weights, plan.paid_hits.look_units, strict=True)
-        numbers += [(weight, left / units) for weight, units in listed]
-    beyond = likely_noise + 1 + (FEWEST_STATED - 1) * (largest - np.array([weight for weight, _ in numbers]))
-    of_users = plan.max_users * float((np.exp(law.log_tail(beyond)) * [number for _, number in numbers]).max())
-    unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
+    law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
+    if plan.rounds is None:
+        numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
+        unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
+        return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
+    return sum(
+        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in (1, _MANY, _MANY**2))
+        for number in range(1, len(mechanism.rounds))
+    )
+
+
+def _wrong_of_round(law: NoiseLaw, plan: Plan, of_run: Plan, number: int, drawn: int) -> float:
+    """The same of one round of looks, which draws for so many pairs."""
+    listed = LooksMechanism.of_plan(plan).rounds[number]
+    numbers = [(weight, listed.purse / units) for weight, units in listed.prices if units <= listed.purse]
+    likely_noise = of_run.terms_of_round(number, drawn, plan.schedule.horizon).likely_noise
+    return _wrong_of_weights(law, listed.replay_weight(1), numbers, likely_noise, plan.max_users, drawn)
+
+
+def _wrong_of_weights(
+    law: NoiseLaw, largest: int, numbers: Iterable[tuple[int, float]], likely_noise: int, users: int, unheld: int
+) -> float:
+    """numbers: weights, and so many looks of each a user can pay. unheld: sums of 0 that are drawn for."""
+    weights, paid = np.array(list(numbers)).T
+    beyond = likely_noise + 1 + (FEWEST_STATED - 1) * (largest - weights.astype(np.int64))
+    of_users = users * float((np.exp(law.log_tail(beyond)) * paid).max())
     return of_users + unheld * law.tail(likely_noise + 1 + (FEWEST_STATED - 1) * largest)

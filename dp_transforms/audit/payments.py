@@ -3,7 +3,8 @@
 Nothing here is an estimate. Random users, and some with far more looks than a purse pays for, go through the real
 weights of a replay and the real purses of a stream. Of each user the audit adds up what its weights cost, and all that
 counts can cost it: as if every item were counted. Then the same users again, without half of the others: no weight may
-change, and no count.
+change, and no count. Looks in rounds go through the real rounds of a whole run and of its parts, which hand over what
+is left in each purse; what earlier rounds named is drawn by lot, and told to all alike.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dp_transforms.audit.copies import (
     Rows,
     all_counted,
     item_pairs_of,
+    labels_of,
     numbers_of,
     user_pairs_of,
 )
@@ -30,11 +32,15 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
+from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
+from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
 
@@ -42,6 +48,8 @@ _WINDOWS = 6
 _USERS = 120
 _ITEMS = 40  # which users share
 _MOST_PAIRS = 8  # of a usual user in a window
+_WHOLE, _PARTS = (_WINDOWS,), (2, 3, _WINDOWS)  # where parts of a run in rounds end; the second one within a block
+_OF_BLOCKS = 224  # of 256 items are named in a block
 
 Cells = collections.Counter[tuple[int, int]]  # numbers by window and item
 
@@ -58,19 +66,23 @@ Weights = dict[tuple[int, int, int], Paid]  # by user, window and item
 
 @dataclasses.dataclass(frozen=True)
 class PaymentAudit:
-    """users: how many. looks: that they have. replay_share, stream_share: the largest share of a purse that one of
-    them spent. violations: a sentence for each rule that is broken."""
+    """users: how many. looks: that they have. replay_share, stream_share, parts_share: the largest share of a purse
+    that one of them spent in a replay, a stream, and a run in parts; None for what was not tried. violations: a
+    sentence for each rule that is broken."""
 
     users: int
     looks: int
     replay_share: float
-    stream_share: float
+    stream_share: float | None
     violations: tuple[str, ...]
+    parts_share: float | None = None
 
 
 def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) -> PaymentAudit:
     """run: of a real run. secret: fresh, at least 32 bytes."""
     slide = run.plan.schedule.slide_seconds
+    if run.plan.rounds is not None:
+        return _audit_rounds(mechanism, run, secret, slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
     code = _RealCode(trial, trial.stream_keys(secret))
     rows = _random_rows(mechanism.most_looks)
@@ -220,3 +232,98 @@ def _spent(weights: Weights, mechanism: LooksMechanism) -> tuple[dict[int, int],
 def _changed(weights: Weights, fewer: Weights) -> bool:
     users = {user for user, _, _ in fewer}
     return {at: weight for at, weight in weights.items() if at[0] in users} != fewer
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# In rounds of looks
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
+    """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
+    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
+    trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
+    rows = _random_rows(mechanism.most_looks // 3)
+    users, places = np.unique(rows.users, return_inverse=True)
+    size = int(rows.numbers.max()) + 1
+    own, numbers = np.unique(places * size + rows.numbers, return_inverse=True)
+    code = _RoundCode(trial, trial.stream_keys(secret), size)
+    shares, found = [], list[str]()
+    for name, ends in (("replay", _WHOLE), ("run in parts", _PARTS)):
+        alone = code.sums(rows._replace(numbers=numbers), own % size, ends)
+        spent, is_listed = _spent_in_rounds(mechanism, alone, own // size, len(users))
+        shares.append(float(spent.sum(axis=0).max()) / mechanism.purse)
+        if not is_listed:
+            found.append(f"in a {name}, users have weights that are not on the price list")
+        if shares[-1] > 1:
+            found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
+        for number, (units, listed) in enumerate(zip(spent.max(axis=1), mechanism.rounds, strict=True)):
+            if units > listed.purse:
+                found.append(f"in a {name}, a user pays {units / listed.purse:.4g} times what round {number} may cost")
+        if code.not_drawn_for:
+            found.append(f"in a {name}, users pay for pairs that are named already, or that no round draws for")
+        shared = np.arange(size)
+        halves = [code.sums(rows.take(places % 2 == half), shared, ends) for half in (0, 1)]
+        if code.sums(rows, shared, ends) != [first + second for first, second in zip(*halves, strict=True)]:
+            found.append(f"in a {name}, weights of a user change with the events of others")
+    return PaymentAudit(len(users), len(rows.users), shares[0], None, tuple(found), shares[1])
+
+
+def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
+    """Units by round and user, int64[rounds, users], and whether all weights are on the list. sums: of each round.
+    user_of: whose each item is."""
+    units = dict(mechanism.looks_list.prices)
+    spent, is_listed = np.zeros((len(sums), users), dtype=np.int64), True
+    for number, cells in enumerate(sums):
+        for (_, item), weight in cells.items():
+            is_listed &= weight in units
+            spent[number, user_of[item]] += units.get(weight, mechanism.purse + 1)
+    return spent, is_listed
+
+
+class _RoundCode:
+    """What users add in each round, by the code that runs. Each item is named in a block by lot, and each pair in some
+    later round or in none.
+
+    not_drawn_for: whether users have added to a pair that is not drawn for.
+    """
+
+    def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
+        self._plan, self._keys, self._rounds = plan, keys, len(plan.paid_rounds.units)
+        lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
+        self._in_block = lots[0] < _OF_BLOCKS
+        self._named_in = 1 + lots[1] % (2 * self._rounds)
+        self.not_drawn_for = False
+
+    def sums(self, rows: Rows, item_of: Whole, ends: tuple[int, ...]) -> list[Cells]:
+        """Of each round, through the parts of a run that end here. item_of: whose lot each item has."""
+        users, found = Carried(WeighRound(self._plan, self._keys, None)), [Cells() for _ in range(self._rounds)]
+        counts, first = collections.Counter[str](), 0
+        for end in ends:
+            pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
+            firsts = WindowBlocks.of(self._plan, first, end).of_windows(np.arange(first, end))
+            named_in = np.where(self._in_block[item_of][:, firsts], self._named_in[item_of, first:end], 0)
+            for number in range(self._rounds):
+                drawn = named_in >= number
+                told = self._told(named_in, firsts, number) if number else []
+                span = Span(first, end, round=number)
+                sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
+                users.keep(span)
+                of_round = _cells(sums)
+                self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round)
+                found[number] += of_round
+            first = end
+        return found
+
+    def _told(self, named_in: Whole, firsts: Whole, number: int) -> list[list[bytes]]:
+        """What round 0 named in blocks, and rounds before this one in windows. named_in: int64[items, windows], the
+        round that names each pair, 0 for one of another block. firsts: of the block of each window."""
+        in_blocks, in_windows = (named_in > 0) & (firsts == firsts[0] + np.arange(len(firsts))), (named_in > 0)
+        in_windows &= named_in < number
+        table, places = ItemTable.of_labels(labels_of(len(named_in)), self._keys.hash_items)
+        found = []
+        for is_named in (in_blocks, in_windows):
+            windows, items = np.nonzero(is_named.T[:, np.argsort(places)])
+            ones = np.ones(len(windows), dtype=np.int64)
+            found.append([NamedItems(firsts[0] + windows, items, ones, ones, table).select(slice(None)).to_bytes()])
+        return found

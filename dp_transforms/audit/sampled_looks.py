@@ -18,15 +18,9 @@ from scipy.stats import binom
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw, Whole
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
-from dp_transforms.audit.scene_law import USER, Cell, Scene, in_world
-from dp_transforms.audit.scenes import (
-    count_trials,
-    empty_purse_trials,
-    exclusion_trials,
-    level_trial,
-    level_trials,
-    scene_of,
-)
+from dp_transforms.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
+from dp_transforms.audit.scene_trials import count_trials, empty_purse_trials, exclusion_trials, level_trials
+from dp_transforms.audit.scenes import USER, Cell, Scene, Trial, in_world, level_trial, scene_of
 from dp_transforms.audit.statistics import (
     Design,
     NamedPValue,
@@ -36,10 +30,13 @@ from dp_transforms.audit.statistics import (
     judge,
 )
 from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.plan import Plan
 
 _LOOKS = (1, 2, 3, 5, 10)  # of the user in the stream from which epsilon is estimated
 _STEPS = 10  # of margins tried, for each unit of scale
 _PAIRS_OF_ALL_RUNS = 2_000_000  # some ten seconds for each world
+_FAR = 20  # scales below all sums: what is held is named in its block
+_MANY_NAMES = 1e6  # of a later round: so its threshold does not follow how many pairs are drawn for
 _PAIRS_WITH_HITS = 60_000  # the sequential monitor takes its time for each name
 
 OnStep = Callable[[str, float], None]
@@ -61,6 +58,8 @@ def design_looks_sampling(
     mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int, most_looks: int
 ) -> LooksDesign:
     """The looks and the event for which so many runs can be expected to show the largest epsilon."""
+    if mechanism.rounds:
+        return max(_designs_in_rounds(mechanism, claim, law, runs), key=lambda design: design.expected_epsilon)
     weight = mechanism.replay_choice(1)[0]
     of_event = {"p": 1.0, "q": 1.0, "expected_epsilon": 0.0}
     certain = LooksDesign(looks=1, others=1, weight=weight, margin=0, event=0, runs=runs, **of_event)
@@ -88,11 +87,38 @@ def _designs(
                 )
 
 
+def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int) -> Iterator[LooksDesign]:
+    """A pair that all rounds draw for, since its block is next to certain to be named: named in any of them, or not."""
+    threshold, weights = law.smallest_margin(LARGEST_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
+    for others in range(1, math.ceil((threshold + 2 * law.scale) / weights[0])):
+        affordable = max(1, min(runs, _PAIRS_OF_ALL_RUNS // (1 + others)))
+        p, q = (
+            1 - math.prod(1 - law.tail(threshold - holders * weight) for weight in weights)
+            for holders in (others + 1, others)
+        )
+        bound = expected_bound(affordable, p, q, claim.delta)
+        yield LooksDesign(
+            looks=1,
+            others=others,
+            weight=weights[-1],
+            margin=threshold - others * weights[-1],
+            event=1,
+            runs=affordable,
+            p=p,
+            q=q,
+            expected_epsilon=0.0 if bound is None else bound,
+        )
+
+
 def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
+    if mechanism.rounds:
+        threshold = -_FAR * mechanism.scale
+    else:
+        threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
     cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
-    threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
-    return scene_of("worst stream", cells, mechanism, threshold=threshold)
+    scene = scene_of("worst stream", cells, mechanism, threshold=threshold)
+    return dataclasses.replace(scene, false_names=_MANY_NAMES)
 
 
 def sample_names(
@@ -105,14 +131,7 @@ def sample_names(
     on_step: OnStep = lambda text, share: None,
 ) -> SampledAudit[LooksDesign]:
     """Runs the design and the other scenes in both worlds. secret: fresh, at least 32 bytes."""
-    slide, runs = run.plan.schedule.slide_seconds, design.runs
-    trials = [
-        level_trial(scene_of_design(design, mechanism), mechanism, law, runs, slide),
-        *level_trials(mechanism, law, run.plan.known_for, slide, runs),
-        *(empty_purse_trials(mechanism, law, runs) if mechanism.tests_lone_items else ()),
-        *exclusion_trials(mechanism, law, run.plan.hits_from, runs),
-        *count_trials(mechanism, runs),
-    ]
+    trials, runs = list(_trials(mechanism, run.plan, design, law)), design.runs
     tests: list[NamedPValue] = []
     seen: dict[bool, int] = {}
     sizes_fit = True
@@ -132,6 +151,23 @@ def sample_names(
     return dataclasses.replace(audit, violations=(*audit.violations, wrong_sizes))
 
 
+def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: NoiseLaw) -> Iterator[Trial]:
+    """The one of the design first."""
+    scene, slide, runs = scene_of_design(design, mechanism), plan.schedule.slide_seconds, design.runs
+    if mechanism.rounds:
+        yield round_trial(scene, mechanism, law, runs)
+        yield from round_trials(mechanism, law, runs)
+        return
+    yield level_trial(scene, mechanism, law, runs, slide)
+    yield from level_trials(mechanism, law, plan.known_for, slide, runs)
+    if mechanism.tests_lone_items:
+        yield from empty_purse_trials(mechanism, law, runs)
+    yield from exclusion_trials(mechanism, law, plan.hits_from, runs)
+    yield from count_trials(mechanism, runs)
+
+
 def _seen(levels: Whole, event: int) -> int:
-    """In how many copies so many items were named in the first window."""
+    """In how many copies so many items were named in the first window; in rounds of looks in a later one of them."""
+    if levels.ndim > 3:
+        levels = levels[1:].sum(axis=0)
     return int(np.count_nonzero(np.count_nonzero(levels[:, 0], axis=1) >= event))

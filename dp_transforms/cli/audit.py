@@ -79,8 +79,6 @@ def command(options: AuditOptions) -> None:
         raise click.UsageError("Missing --plan. Write a plan with `shh plan --output plan.json`, then give it here.")
     check_output(output)
     plan = read_plan(plan_file)
-    if plan.rounds is not None:
-        raise UserError("--plan has rounds of looks, which the audit does not cover yet. Use a plan without --rounds.")
     with _progress() as advance:
         if plan.looks is not None:
             report: AuditReport = audit_looks(plan, runs, rounds, advance)

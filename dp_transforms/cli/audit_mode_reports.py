@@ -10,8 +10,10 @@ from rich.table import Table
 
 from dp_transforms.audit.exact_hits import ChargedAudit, ExactAudit
 from dp_transforms.audit.exact_looks import MOST_FEW, AuditedPrice, LooksExactAudit
+from dp_transforms.audit.few_looks import FewLooks
 from dp_transforms.audit.mechanism import Mechanism
 from dp_transforms.audit.payments import PaymentAudit
+from dp_transforms.audit.round_looks import RoundLooks
 from dp_transforms.audit.sampled_hits import StreamDesign
 from dp_transforms.audit.sampled_looks import LooksDesign
 from dp_transforms.audit.statistics import SampledAudit
@@ -215,6 +217,11 @@ _OF_HITS = (
     "streams in which a user goes from one price list to the other: in payments alone",
     "hits of a group in a stream, and hits that one part of a run hands to the next: these have tests of their own",
 )
+_OF_ROUNDS = (
+    "other counts and weights in rounds than equal ones of up to 10 pairs, and of more than that one round alone; that "
+    "no stream attains more than delta_looks is the theorem of docs/guarantee.md",
+    "blocks that two parts of a run share, and their thresholds: these have tests of their own",
+)
 _OF_COUNTS = (
     "streams of counts and looks together: each is held against its price, and that a purse pays for both is proved in "
     "docs/guarantee.md",
@@ -238,6 +245,10 @@ class LooksReport(AuditReport):
         plan, looks = self.plan, self.plan.paid_looks
         known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
         further = ""
+        if plan.rounds is not None:
+            known = "in the first round"
+            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.rounds.units)
+            further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
         if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "
@@ -272,8 +283,11 @@ class LooksReport(AuditReport):
         add("delta of a full purse", plan.shares.paid, exact.purse_delta * (1 - 1e-7))
         for few in exact.few:
             add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
+        for pairs in exact.in_rounds:
+            add(f"{pairs.pairs} pair{'s' if pairs.pairs > 1 else ''} in all rounds", plan.shares.paid, pairs.delta)
+        where = " in one round" if plan.rounds else ""
         for static in (each for each in exact.static if each.looks > 1):
-            add(f"{static.looks:,} equal looks", plan.shares.paid, static.delta)
+            add(f"{static.looks:,} equal looks{where}", plan.shares.paid, static.delta)
         lone = "items the user holds alone" + (f", {exact.lone_looks:,} looks" if plan.delta_open else "")
         add(lone, plan.delta_open, exact.lone_delta)
         add("both together", plan.delta, exact.together_delta)
@@ -283,20 +297,28 @@ class LooksReport(AuditReport):
         return table
 
     def worst_texts(self) -> list[str]:
-        price, few = self.exact.worst_price, max(self.exact.few, key=lambda each: each.delta)
-        weights = ", then ".join(f"{weight:,}" for weight in few.weights)
+        tried: list[FewLooks | RoundLooks] = [*self.exact.few, *self.exact.in_rounds]
+        look, worst = self.exact.worst_price.look, max(tried, key=lambda each: each.delta)
+        weights = ", then ".join(f"{weight:,}" for weight in worst.weights)
+        stream = f"The worst adaptive stream has looks of weight {weights} until an item is named, at first"
+        margin = worst.margins[0]
+        if isinstance(worst, RoundLooks):
+            stream = (
+                f"The worst in all rounds are {worst.pairs} pairs, of weight {weights} while all are left, in the last"
+            )
+            margin = worst.margins[-1]
         return [
-            f"The worst count for that price is {_margin_text(price.look.margin)} (user "
-            f"{'added' if price.look.adds_user else 'removed'}). The worst adaptive stream has "
-            f"looks of weight {weights} until an item is named, at first where others are "
-            f"{_margin_text(few.margins[0])} (user {'added' if few.adds_user else 'removed'})."
+            f"The worst count for that price is {_margin_text(look.margin)} (user {_change_text(look.adds_user)}). "
+            f"{stream} where others are {_margin_text(margin)} (user {_change_text(worst.adds_user)})."
         ]
 
     def not_tried(self) -> list[str]:
         plan, exact = self.plan, self.exact
-        tried = exact.static[-1].looks
+        tried = exact.tried
         limits: list[str] = []
-        if tried > MOST_FEW:
+        if plan.rounds is not None:
+            limits += _OF_ROUNDS
+        elif tried > MOST_FEW:
             limits.append(
                 f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
                 "that no stream attains more than delta_looks is the theorem of docs/guarantee.md"
@@ -322,6 +344,7 @@ class LooksReport(AuditReport):
                 "most_looks": exact.most_looks,
                 "adaptive_looks": [_plain(dataclasses.asdict(each)) for each in exact.few],
                 "equal_looks": [_plain(dataclasses.asdict(each)) for each in exact.static],
+                "in_rounds": [_plain(dataclasses.asdict(each)) for each in exact.in_rounds],
                 "lone_items": {"delta": exact.lone_delta, "looks": exact.lone_looks},
                 "together": {"delta_at_claimed_epsilon": exact.together_delta},
             },
@@ -332,7 +355,8 @@ class LooksReport(AuditReport):
         design = sampled.design
         return SampledParts(
             note="The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts "
-            "are smaller by the same number, since only their difference matters.",
+            "are smaller by the same number, since only their difference matters."
+            + (" All rounds of looks are run." if self.plan.rounds else ""),
             event=f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named",
             agreement=f"agreement with the exact law, {sampled.tests} tests",
             adds_user=True,
@@ -361,6 +385,10 @@ def _price_record(price: AuditedPrice) -> dict[str, Any]:
         "adds_user": look.adds_user,
         "pays_hits": price.pays_hits,
     }
+
+
+def _change_text(adds_user: bool) -> str:
+    return "added" if adds_user else "removed"
 
 
 def _margin_text(margin: int) -> str:

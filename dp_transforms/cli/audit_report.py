@@ -141,7 +141,12 @@ def _worlds(sampled: SampledAudit[Any], adds_user: bool) -> list[tuple[str, int,
 
 def _payments_table(payments: PaymentAudit) -> Table:
     table = table_of(f"Payments: {payments.users:,} users with {payments.looks:,} pairs, through the real code")
-    for name, share in (("a replay", payments.replay_share), ("a stream", payments.stream_share)):
+    shares = {
+        "a replay": payments.replay_share,
+        "a stream": payments.stream_share,
+        "a run in parts": payments.parts_share,
+    }
+    for name, share in ((name, share) for name, share in shares.items() if share is not None):
         text = f"{math.floor(1e4 * share) / 1e4:.4f} of a purse" if share <= 1 else f"{share:.4f} purses"
         table.add_row(f"most that a user spends in {name}", text, style=alarm(share > 1))
     changed = any("events of others" in text for text in payments.violations)

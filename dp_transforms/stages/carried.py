@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
@@ -26,7 +27,7 @@ class Carried:
     """
 
     def __init__(self, work: StageWork) -> None:
-        self._work = work
+        self.work = work
         self._kept: list[tuple[Kind, bytes]] = []
         self._is_of_part = False
         self.state: Any = None
@@ -36,27 +37,39 @@ class Carried:
         """Reads the state for this window. columns: all that comes in it; None: whoever may come."""
         try:
             is_of_part = window > 0 and window % 2 == 0
-            self.state = self._of_part(window, columns) if is_of_part else self._work.read(self._kept, window)
+            here = Span(window, window + 1)
+            self.state = self._of_part(here, columns) if is_of_part else self.work.read(self._kept, window)
             self._is_of_part = is_of_part
         except ValueError:
             self.is_refused = True
 
+    def over_to_part(self, span: Span, columns: Columns, *named: Sequence[bytes]) -> Any:
+        """Reads the state for a part of a run, and a round of looks in it. named: what `StageWork.recall` takes.
+
+        Raises ValueError for a state that is refused.
+        """
+        self._is_of_part = True
+        self.state = self._of_part(span, columns, *named)
+        return self.state
+
     def keep(self, span: Span) -> None:
         """Stores what this span has changed."""
-        cells = self._work.cells(self.state) if self._is_of_part else self._work.changed(self.state, span)
+        cells = self.work.cells(self.state) if self._is_of_part else self.work.changed(self.state, span)
         self._kept += cells
 
-    def _of_part(self, window: int, columns: UserPairs | None) -> Any:
-        plan, keys = self._work.plan, self._work.keys
+    def _of_part(self, span: Span, columns: Columns | None, *named: Sequence[bytes]) -> Any:
+        plan, keys, load = self.work.plan, self.work.keys, self.work.recall if named else self.work.load
+        if not span.first:
+            return load(RunPart(0, span.end), columns, span, *named)
         digits = "0" * 64
         run = (plan.fingerprint, keys.stream, "audit", digits)
-        parts = (PartRecord(0, window, digits, "report"),)
+        parts = (PartRecord(0, span.first, digits, "report"),)
         header = StateHeader("plan", *run, user_field="user", item_field="item", parts=parts)
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "state")
-            write_state(path, header, self._joined(window - plan.known_for), _KEY)
-            part = RunPart(window, window + 1, path, StateFile(path).fingerprint)
-            return self._work.load(part, columns, Span(window, window + 1))
+            write_state(path, header, self._joined(span.first - plan.known_for), _KEY)
+            part = RunPart(span.first, span.end, path, StateFile(path).fingerprint)
+            return load(part, columns, span, *named)
 
     def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:
         cells: dict[tuple[Kind, int], list[memoryview]] = {}

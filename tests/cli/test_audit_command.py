@@ -33,7 +33,7 @@ from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import PlannedRun, fresh_run_id
 from dp_transforms.plan.plan import Plan, choices_of
 from dp_transforms.plan.window_schedule import WindowSchedule
-from tests.helpers.audited_names import audited_plan, mechanism_and_claim, run_settings
+from tests.helpers.audited_names import audited_plan, mechanism_and_claim, plan_in_rounds, run_settings
 from tests.helpers.shh_here import shh
 from tests.helpers.trials import changed, trial_of
 
@@ -132,6 +132,31 @@ def test_a_plan_in_which_users_pay_for_looks(tmp_path: pathlib.Path) -> None:
     assert 0.9 < exact["lone_items"]["delta"] / plan.delta_open <= 1
     assert exact["together"]["delta_at_claimed_epsilon"] <= plan.delta
     assert 0.99 < record["payments"]["replay_share"] <= 1
+
+
+def test_a_plan_with_looks_in_rounds(tmp_path: pathlib.Path) -> None:
+    plan = plan_in_rounds()
+    parts = (
+        "(in the first round), levels every",
+        "Rounds of looks pay up to 10, 4.5, 17.1, 68.4 % of a purse",
+        "9 pairs in all rounds",
+        "30 equal looks in one round",
+        "items the user holds alone, 20 looks",
+        "while all are left, in the last where others are",
+        "most that a user spends in a run in parts",
+        "All rounds of looks are run.",
+        "PASSED",
+    )
+    _, record = _audited(plan, tmp_path, parts)
+    exact = record["exact"]
+    assert exact["adaptive_looks"] == []
+    assert [each["pairs"] for each in exact["in_rounds"]] == [1, 3, 9]
+    for each in (*exact["in_rounds"], *exact["equal_looks"]):
+        assert 0 < each["delta_at_claimed_epsilon"] <= plan.shares.paid
+        assert {len(each["weights"]), len(each["margins"])} == {4} if "weights" in each else {"weight"} < each.keys()
+    assert 0.99 < exact["lone_items"]["delta"] / plan.delta_open <= 1
+    assert 0.99 < record["payments"]["parts_share"] <= 1
+    assert record["payments"]["stream_share"] is None
 
 
 @pytest.mark.parametrize(
@@ -377,7 +402,7 @@ LIMITS = {
     "size_error": "",
     "counts_for": "streams of counts and looks together",
     "activity_epsilon": "the histogram of activity",
-    "rounds": "",  # refused
+    "rounds": "other counts and weights in rounds",
 }
 
 
@@ -388,7 +413,8 @@ def test_each_option_is_tried_or_in_the_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("hits_per_user", 2), ("counts_for", 3), ("activity_epsilon", 0.1), ("known_items", False)]
+    ("option", "value"),
+    [("hits_per_user", 2), ("counts_for", 3), ("activity_epsilon", 0.1), ("known_items", False), ("rounds", True)],
 )
 def test_the_list_names_what_an_option_leaves_untried(option: str, value: object) -> None:
     lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]

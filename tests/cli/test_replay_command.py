@@ -125,7 +125,7 @@ def test_counts_belong_to_replays(folder: pathlib.Path) -> None:
 
 
 def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
-    """Of a whole run, or in parts. A stream refuses them, and so does the audit, which does not know them."""
+    """Of a whole run, or in parts. A stream refuses them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
     assert "Looks are paid for in 4 rounds." in planned.stdout
@@ -147,7 +147,6 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--input", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--rounds cannot be used with a stream" in stream.stderr
-    assert "--plan has rounds of looks" in shh("audit", "--plan", "plan.json", cwd=folder).stderr
 
 
 def test_every_item_has_a_noisy_count_in_that_mode(folder: pathlib.Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
-from dp_transforms.audit.scene_law import Trial
+from dp_transforms.audit.scenes import Trial
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -37,6 +37,15 @@ def audited_plan(
         hits=hits,
         counts_for=counts and 5,
         counts_per_user=counts or 1,
+    )
+
+
+@functools.cache
+def plan_in_rounds(most_looks: int = 20) -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
+    schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
+    return Plan.calibrate(
+        epsilon=2, delta=1e-4, schedule=schedule, rounds=True, most_looks=most_looks, max_users=100_000
     )
 
 

@@ -24,7 +24,6 @@ from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.purse.look_prices import look_price
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
-from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
@@ -125,14 +124,6 @@ def test_a_purse_that_is_spent_twice_is_refused() -> None:
 def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="cannot be used with"):
         calibrated(**choices)
-
-
-def test_the_audit_refuses_a_plan_with_rounds() -> None:
-    """It would look for one round with a full purse, at a threshold that is safe for a tenth of one alone."""
-    schedule = WindowSchedule.fixed(0, 24 * 3600, 3600)
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, rounds=True)
-    with pytest.raises(ValueError, match="does not know looks in rounds"):
-        LooksMechanism.of_plan(plan)
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:

@@ -1,0 +1,121 @@
+"""What a user attains in all rounds of looks together, exactly: every transcript, at the worst counts of each round.
+
+The user holds some pairs, each of an item of its own, that are alike: in a round others add the same to each. In round
+0 it is drawn for each; those that are named are its candidates, and each later round draws for those that are left,
+with the weight that its purse buys for so many. Of a look only the name is used, not the level, which can but lose.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dp_transforms.audit.look_law import ROUNDING, NoiseLaw, Values, Whole, log_choose
+from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser, with_lone_items
+
+_SURE = 1e-13  # probability of what the counts of others can make next to certain
+_COARSE, _STARTS = 7, 5  # counts of each round that are tried with all of the others; the worst of all these
+_STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
+_NEAR = 4  # steps
+_SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
+
+
+@dataclasses.dataclass(frozen=True)
+class RoundLooks:
+    """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
+
+    weights: in each round, while all pairs are left. margins: the threshold of each round less what others add.
+    """
+
+    pairs: int
+    weights: tuple[int, ...]
+    margins: tuple[int, ...]
+    delta: float
+    adds_user: bool
+
+
+def worst_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float) -> RoundLooks:
+    """Of both directions."""
+    return max(_worst(law, mechanism, pairs, epsilon), key=lambda each: each.delta)
+
+
+def _worst(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float) -> list[RoundLooks]:
+    """The worst that was found with the user added, and removed: a coarse grid of the counts of all rounds, and then
+    from the worst ones on those of one round after the other, while those of the others stay."""
+    reach, rounds = law.smallest_margin(_SURE), mechanism.rounds
+    highest = [min(reach, margin) for margin in mechanism.highest_margins]
+    weights = tuple(listed.replay_weight(pairs) for listed in rounds)
+    coarse = list(itertools.product(*(np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest)))
+    transcripts = [_transcripts(law, rounds, pairs, margins) for margins in coarse]
+    found = []
+    for adds_user in (True, False):
+
+        def delta_of(margins: tuple[int, ...], adds_user: bool = adds_user) -> float:
+            return _delta(_transcripts(law, rounds, pairs, margins), epsilon, adds_user=adds_user)
+
+        deltas = [_delta(each, epsilon, adds_user=adds_user) for each in transcripts]
+        starts = [coarse[at] for at in np.argsort(deltas)[-_STARTS:]]
+        margins = max((_refined(start, highest, law.scale, delta_of) for start in starts), key=delta_of)
+        found.append(RoundLooks(pairs, weights, margins, delta_of(margins), adds_user))
+    return found
+
+
+def _refined(
+    margins: tuple[int, ...], highest: list[int], scale: int, delta_of: Callable[[tuple[int, ...]], float]
+) -> tuple[int, ...]:
+    for step in (max(1, scale // steps) for steps in _STEPS):
+        for number in reversed(range(len(margins))):
+            near = range(margins[number] - _NEAR * step, min(highest[number], margins[number] + _NEAR * step) + 1, step)
+            tried = [margins, *((*margins[:number], margin, *margins[number + 1 :]) for margin in near)]
+            margins = max(tried, key=delta_of)
+    return margins
+
+
+def together_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float:
+    """Some items that the user alone holds in round 0, and one that others hold, which all rounds draw for."""
+    if not mechanism.tests_lone_items:
+        return 0.0
+    first = mechanism.rounds[0]
+    margins = _worst(law, mechanism, 1, epsilon)[0].margins
+    # In round 0 others make its name certain: what is left of it there counts for nothing.
+    transcripts = _transcripts(law, mechanism.rounds, 1, (-law.smallest_margin(_SURE), *margins[1:]))
+    best = 0.0
+    for part in range(_SPLITS + 1):
+        looks = (first.most_looks - 1) * part // _SPLITS
+        each = law.tail(mechanism.boundaries[0] - first.replay_weight(looks + 1))
+        named = -math.expm1(looks * math.log1p(-min(each, 1 - 1e-16)))
+        best = max(best, with_lone_items(named, epsilon, functools.partial(_delta, transcripts, adds_user=True)))
+    return best * (1 - ROUNDING)
+
+
+def _transcripts(law: NoiseLaw, rounds: tuple[PricesOfUser, ...], pairs: int, margins: Sequence[int]) -> Values:
+    """``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says of each round how
+    many of the pairs are named."""
+    here = {pairs: np.zeros((2, 1))}  # by the number of pairs that the next round draws for
+    for number, (listed, margin) in enumerate(zip(rounds, margins, strict=True)):
+        after = collections.defaultdict(list)
+        for drawn, logs in here.items():
+            of_named = _log_binomial(law, listed.replay_weight(max(1, drawn)), drawn, margin)
+            for named in range(drawn + 1):
+                after[drawn - named if number else named].append(logs + of_named[:, named, None])
+        here = {left: np.concatenate(found, axis=1) for left, found in after.items()}
+    return np.concatenate(list(here.values()), axis=1)
+
+
+@functools.lru_cache(maxsize=4096)  # a grid of counts has the same ones again and again
+def _log_binomial(law: NoiseLaw, weight: int, looks: int, margin: int) -> Values:
+    """``ln`` of the probability that so many of these looks are named: float64[2, looks + 1]."""
+    named: Whole = np.arange(looks + 1)
+    hit, miss = law.log_tail(np.array([[margin - weight, margin], [1 - margin + weight, 1 - margin]]))
+    return np.asarray(log_choose(looks, named) + hit[:, None] * named + miss[:, None] * (looks - named))
+
+
+def _delta(transcripts: Values, epsilon: float, *, adds_user: bool) -> float:
+    p, q = transcripts if adds_user else transcripts[::-1]
+    return float(np.sum(np.exp(p) * -np.expm1(np.minimum(0.0, epsilon + q - p)))) * (1 - ROUNDING)

@@ -1,0 +1,146 @@
+"""Scenes for looks in rounds, and the exact law of what each round names, given what was named before.
+
+docs/guarantee.md, "Rounds", in plain integers: what is drawn for, who has which weight, and the threshold that follows
+how many pairs are drawn for. All windows of a scene are one block. An other user holds one pair, and so has all that
+the purse of a round buys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
+from dp_transforms.audit.mechanism import LooksMechanism
+from dp_transforms.audit.scenes import NOBODY, USER, Cell, Scene, Trial, in_world, independence_p_value, scene_of
+from dp_transforms.audit.statistics import NamedPValue, multinomial_p_value
+
+Bits = npt.NDArray[np.bool_]
+
+LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few are drawn for
+_WINDOWS = 4
+_PASS = 0.3  # probability with which an item that x' alone holds is named in its block
+_ERROR = 0.003  # with which noise alone names a pair, if all are drawn for
+_BINS = 8  # no level, and so many boundaries less one; the last one is for all beyond
+_BOUNDARIES = 100  # that a noisy sum of a scene never exceeds
+_PAIRS, _MOST_COPIES = 250_000, 5_000
+
+
+def round_trial(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, copies: int) -> Trial:
+    return Trial(scene, copies, functools.partial(_p_values, scene, mechanism, law))
+
+
+def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
+    """An item that x' alone holds, one that it holds with others if each round pays for two, and one of others: each in
+    the first window of a block, whose other windows have pairs that nobody holds. So many others that all is possible
+    in all rounds. And an item with so many that it has several levels."""
+    held = min(2, mechanism.pairs_in_rounds)
+    lone = mechanism.rounds[0].replay_weight(held) + max(1, law.smallest_margin(_PASS))
+    threshold, weights = law.smallest_margin(_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
+    some, many = math.ceil(threshold / weights[-2:][0]), math.ceil((threshold + mechanism.spacing) / weights[0])
+    cells = [Cell(0, 0, 0, USER), Cell(0, 1, some, range(held - 1)), Cell(0, 2, some), Cell(_WINDOWS - 1, 2, 0, NOBODY)]
+    for name, of_scene in (("rounds", cells), ("levels in rounds", [Cell(0, 0, many, USER)])):
+        scene = scene_of(name, of_scene, mechanism, threshold=lone)
+        copies = max(1, min(runs, _MOST_COPIES, _PAIRS // scene.pairs))
+        false_names = _ERROR * copies * scene.windows * scene.items
+        yield round_trial(dataclasses.replace(scene, false_names=false_names), mechanism, law, copies)
+
+
+def levels_of_boundaries(mechanism: LooksMechanism, number: int, threshold: int) -> tuple[Whole, Whole]:
+    """The boundaries of a later round of looks, and the level that is published for each: both rise."""
+    largest = [listed.replay_weight(1) for listed in mechanism.rounds]
+    boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
+    of_all = max(largest[1:])
+    return boundaries, 1 + (boundaries * of_all // largest[number] - threshold) // mechanism.spacing
+
+
+@dataclasses.dataclass(frozen=True)
+class _Round:
+    """What a round of looks drew for, and what it named.
+
+    drawn: bool[copies, windows, items]. bins: int64[copies, windows, items], what was named: 0 for nothing, n from the
+    n-th boundary on. looks: int64[copies], of x' among them. others: int64[windows, items], holders of each;
+    by_user: bool[windows, items], whether x' is another one. In round 0 there is one window, the block.
+    """
+
+    mechanism: LooksMechanism
+    law: NoiseLaw
+    number: int
+    threshold: int
+    drawn: Bits
+    bins: Whole
+    looks: Whole
+    others: Whole
+    by_user: Bits
+
+    def masses(self, others: int, looks: int) -> Values:
+        """Of the bins, for a pair of so many others, and of x' if it has any looks in this round."""
+        listed = self.mechanism.rounds[self.number]
+        total = others * listed.replay_weight(1) + (listed.replay_weight(looks) if looks else 0)
+        if not self.number and not total:
+            return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
+        tails = np.exp(self.law.log_tail(self.threshold - total + self.mechanism.spacing * np.arange(_BINS - 1)))
+        if not self.number:
+            tails[1:] = 0.0
+        return np.asarray(-np.diff([1.0, *tails, 0.0]))
+
+    def p_values(self) -> Iterator[NamedPValue]:
+        """Of all pairs with the same holders together: given what was named before, they are independent."""
+        kinds = sorted({*zip(self.others.reshape(-1).tolist(), self.by_user.reshape(-1).tolist(), strict=True)})
+        for others, by_user in kinds:
+            is_kind = self.drawn & (self.others == others) & (self.by_user == by_user)
+            # All numbers of looks that can be: the number of tests must not depend on what was seen.
+            for looks in range(1, int(self.by_user.sum()) + 1) if by_user else (0,):
+                rows = is_kind & ((self.looks == looks) | (not by_user))[:, None, None]
+                seen = np.bincount(self.bins[rows], minlength=_BINS)
+                name = f"round {self.number}, {others} others" + (f", {looks} looks of the user" if by_user else "")
+                yield name, multinomial_p_value(seen, self.masses(others, looks))
+        yield f"round {self.number}, what is not drawn for", 0.0 if self.bins[~self.drawn].any() else 1.0
+
+    def independence(self, without: _Round, window: int, item: int) -> float:
+        """Of what is named of a pair of x' in both worlds, which have one key: noise is new for other holders."""
+        looks, others, at = int(self.by_user.sum()), int(self.others[window, item]), (slice(None), window, item)
+        rows = self.drawn[at] & without.drawn[at] & (self.looks == looks)
+        first = self.bins[at][rows], self.masses(others, looks)
+        return independence_p_value(first, (without.bins[at][rows], without.masses(others, 0)))
+
+
+def _p_values(
+    scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Mapping[bool, Whole]
+) -> Iterator[NamedPValue]:
+    """levels: int64[rounds, copies, windows, items] of each world."""
+    worlds = {with_user: list(_rounds(scene, mechanism, law, each, with_user)) for with_user, each in levels.items()}
+    for with_user, rounds in worlds.items():
+        for each in rounds:
+            yield from ((f"{scene.name}, {name}, {in_world(with_user)}", p_value) for name, p_value in each.p_values())
+    for cell in scene.cells:
+        if cell.by_user and cell.others:
+            for there, gone in zip(worlds[True], worlds[False], strict=True):
+                name = f"{scene.name}, round {there.number}, with other holders"
+                yield name, there.independence(gone, cell.window, cell.item)
+
+
+def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whole, with_user: bool) -> Iterator[_Round]:
+    others, by_user = (
+        np.zeros((scene.windows, scene.items), dtype=np.int64),
+        np.zeros((scene.windows, scene.items), bool),
+    )
+    for cell in scene.cells:
+        others[cell.window, cell.item], by_user[cell.window, cell.item] = cell.others, cell.by_user and with_user
+    of_round = functools.partial(_Round, mechanism, law)
+    in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
+    everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
+    bins, of_block = np.minimum(levels[0], 1), others.sum(axis=0, keepdims=True)
+    yield of_round(0, scene.threshold, everything, bins[:, :1], held, of_block, in_block)
+    drawn: Bits = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
+    for number in range(1, len(levels)):
+        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
+        _, of_boundaries = levels_of_boundaries(mechanism, number, threshold)
+        bins = np.minimum(np.searchsorted(of_boundaries, levels[number], side="right"), _BINS - 1)
+        yield of_round(number, threshold, drawn, bins, (drawn & by_user).sum(axis=(1, 2)), others, by_user)
+        drawn = np.logical_and(drawn, bins == 0)

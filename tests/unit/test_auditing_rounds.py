@@ -1,0 +1,252 @@
+"""The audit of plans with looks in rounds: a sound one passes, and each fault that is planted is found by its check.
+
+Keys of the sampled runs are fixed. Faults in the code that runs are in tests/planted.toml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from dp_transforms.audit.exact_looks import audit_looks_exactly
+from dp_transforms.audit.look_law import NoiseLaw
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, run_violations
+from dp_transforms.audit.payments import audit_payments
+from dp_transforms.audit.round_looks import RoundLooks, worst_in_rounds
+from dp_transforms.audit.round_scenes import round_trials
+from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
+from dp_transforms.audit.scenes import Trial
+from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.monitor.planned_run import PlannedRun
+from tests.helpers.audited_names import law_of, mechanism_and_claim, p_values_of, plan_in_rounds
+from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import trial_of
+
+RUNS = 2_000
+
+
+def _changed(**changes: object) -> tuple[LooksMechanism, LooksClaim]:
+    mechanism, claim = mechanism_and_claim(plan_in_rounds())
+    return dataclasses.replace(mechanism, **changes), claim
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Exactly
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sound_plan_passes_and_its_claims_are_nearly_attained() -> None:
+    plan = plan_in_rounds()
+    audit = audit_looks_exactly(*mechanism_and_claim(plan), most_looks=30)
+    assert audit.violations == ()
+    assert audit.most_looks <= plan.paid_looks.most_looks
+    assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
+    assert 0.99 < audit.lone_delta / plan.delta_open <= 1
+    assert audit.lone_looks == plan.paid_rounds.units[0] // plan.paid_looks.units[0]  # no later round has lone looks
+    assert audit.few == ()  # they would have a whole purse in one round
+    assert [each.pairs for each in audit.in_rounds] == [1, 3, 9]  # round 1 pays for 9
+    assert [each.looks for each in audit.static] == [10, 30]
+    assert audit.tried == 30
+    assert max(each.delta for each in audit.in_rounds) > 0.1 * plan.shares.paid
+    assert audit.lone_delta <= audit.together_delta <= plan.delta
+    assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
+
+
+def test_all_rounds_together_show_what_the_definition_says() -> None:
+    """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
+    law = NoiseLaw(2.0, 20, 160)
+    listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
+    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed))
+    epsilon = 0.3
+    grid = [[int(-60 + part * (high + 60) / 4) for part in range(5)] for high in mechanism.highest_margins]
+    for pairs in (1, 2):
+        found = worst_in_rounds(law, mechanism, pairs, epsilon)
+        assert found.weights == tuple(each.replay_weight(pairs) for each in listed)
+        assert found.delta == pytest.approx(_walked(law, mechanism, found, epsilon), rel=1e-6)
+        for margins, adds_user in itertools.product(itertools.product(*grid), (True, False)):
+            other = dataclasses.replace(found, margins=margins, adds_user=adds_user)
+            assert _walked(law, mechanism, other, epsilon) < found.delta * 1.001
+
+
+def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon: float) -> float:
+    def walk(number: int, left: int, p: float, q: float) -> float:
+        """p, q: of what was named so far, with the user and without."""
+        if number == len(mechanism.rounds):
+            p, q = (p, q) if looks.adds_user else (q, p)
+            return max(0.0, p - math.exp(epsilon) * q)
+        weight = mechanism.rounds[number].replay_weight(left) if left else 0
+        margin, total = looks.margins[number], 0.0
+        for named in itertools.product((True, False), repeat=left):
+            chances = [
+                math.prod(law.tail(margin - w) if each else law.tail(1 - margin + w) for each in named)
+                for w in (weight, 0)
+            ]
+            after = sum(named) if number == 0 else left - sum(named)
+            total += walk(number + 1, after, p * chances[0], q * chances[1])
+        return total
+
+    return walk(0, looks.pairs, 1.0, 1.0)
+
+
+PURSE, MOST, ALONE, LOOKS = "a full purse of", "a purse pays for", "holds alone", "that others hold too attain"
+
+
+def _threshold_of_a_smaller_purse() -> tuple[LooksMechanism, LooksClaim]:
+    mechanism, _ = mechanism_and_claim(plan_in_rounds())
+    return _changed(boundaries=tuple(bound - 600 for bound in mechanism.boundaries))
+
+
+def _rounds_that_cost(*shares: float) -> tuple[LooksMechanism, LooksClaim]:
+    mechanism, _ = mechanism_and_claim(plan_in_rounds())
+    purses = [int(share * PURSE_UNITS) for share in shares]
+    return _changed(rounds=tuple(dataclasses.replace(mechanism.looks_list, purse=purse) for purse in purses))
+
+
+@pytest.mark.parametrize(
+    ("faulty", "found_by"),
+    [
+        (_threshold_of_a_smaller_purse, {ALONE}),
+        (functools.partial(_rounds_that_cost, 0.1, 0.2, 0.3, 0.5), {PURSE, MOST}),
+        (functools.partial(_rounds_that_cost, 0.3, 0.1, 0.1, 0.5), {ALONE}),
+        (functools.partial(_rounds_that_cost, 1, 1, 1, 1), {PURSE, MOST, ALONE, LOOKS}),
+    ],
+)
+def test_a_planted_fault_is_found_by_its_check(faulty: functools.partial, found_by: set[str]) -> None:
+    violations = " ".join(audit_looks_exactly(*faulty(), most_looks=1).violations)
+    assert {check for check in (PURSE, MOST, ALONE, LOOKS) if check in violations} == found_by
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _LessLikelyNoise(TrialPlan):
+    """Workers state sizes that are too large."""
+
+    less: int
+
+    def terms_of_round(self, number: int, drawn: int, windows: int) -> object:
+        terms = super().terms_of_round(number, drawn, windows)
+        return terms._replace(likely_noise=terms.likely_noise - self.less)
+
+
+@pytest.mark.parametrize(("less", "is_found"), [(0, False), (200, True)])
+def test_likely_noise_of_rounds_is_computed_again(less: int, is_found: bool) -> None:
+    plan = plan_in_rounds()
+    trial = trial_of(plan)
+    fields = {field.name: getattr(trial, field.name) for field in dataclasses.fields(trial)}
+    found = list(run_violations(plan, _LessLikelyNoise(less=less, **fields)))  # type: ignore[arg-type]
+    assert any("likely_noise" in each for each in found) == is_found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# By the code that runs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _sample(run: TrialPlan, runs: int = RUNS, most_looks: int = 20) -> SampledAudit:
+    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks))
+    law = law_of(mechanism)
+    design = design_looks_sampling(mechanism, claim, law, runs, 1)
+    return sample_names(mechanism, claim, run, design, law, SECRET)
+
+
+def test_the_real_code_agrees_with_its_law() -> None:
+    audit = _sample(trial_of(plan_in_rounds()))
+    assert audit.violations == ()
+    assert audit.p_value > 0.001
+    assert audit.tests > 60
+    assert 0.1 < audit.design.expected_epsilon < 2
+    assert 0 < audit.epsilon < 2
+
+
+def test_rounds_that_pay_for_one_look_pass() -> None:
+    """Of more pairs than a round pays for some count, by keyed hash: so no more are taken for looks."""
+    plan = plan_in_rounds(3)
+    mechanism, claim = mechanism_and_claim(plan)
+    assert [each.most_looks for each in mechanism.rounds][:2] == [3, 1]
+    exact = audit_looks_exactly(mechanism, claim, most_looks=3)
+    assert (exact.violations, [each.pairs for each in exact.in_rounds]) == ((), [1])
+    assert [each.looks for each in exact.static] == [3]
+    assert _sample(trial_of(plan), most_looks=3).violations == ()
+
+
+@pytest.mark.parametrize("runs", [1, 20])
+def test_a_handful_of_runs_raises_no_alarm(runs: int) -> None:
+    audit = _sample(trial_of(plan_in_rounds()), runs)
+    assert (audit.violations, audit.epsilon) == ((), 0)
+
+
+def test_the_real_code_overdraws_no_purse() -> None:
+    plan = plan_in_rounds()
+    audit = audit_payments(mechanism_and_claim(plan)[0], trial_of(plan), SECRET)
+    assert audit.violations == ()
+    assert 0.99 < audit.replay_share <= 1
+    assert 0.99 < audit.parts_share <= 1
+    assert audit.stream_share is None
+
+
+def test_half_the_noise_is_found() -> None:
+    plan = trial_of(plan_in_rounds())
+    less = ExponentialPower(plan.paid_looks.shape, plan.paid_looks.scale // 2)
+    audit = _sample(dataclasses.replace(plan, looks=dataclasses.replace(plan.paid_looks, scale=less.scale)))
+    assert audit.p_value < FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    "units",
+    [(0.2, 0.045, 0.171, 0.584), (0.1, 0.145, 0.171, 0.584), (0.1, 0.045, 0.271, 0.584)],
+    ids=["round 0", "round 1", "round 2"],
+)
+def test_other_purses_of_rounds_are_found_by_what_is_named(units: tuple[float, ...]) -> None:
+    """The same in all, but shared out otherwise."""
+    plan = trial_of(plan_in_rounds())
+    rounds = dataclasses.replace(plan.paid_rounds, units=tuple(int(share * PURSE_UNITS) for share in units))
+    assert min(_p_values(dataclasses.replace(plan, rounds=rounds)).values()) < FALSE_ALARM / 100
+
+
+def _trials() -> list[Trial]:
+    mechanism, _ = mechanism_and_claim(plan_in_rounds())
+    return list(round_trials(mechanism, law_of(mechanism), RUNS))
+
+
+def _p_values(run: TrialPlan) -> dict[str, float]:
+    return p_values_of(_trials(), run)
+
+
+def test_the_scenes_show_what_they_are_made_for() -> None:
+    """Lone holders that are named in their block and not, pairs that nobody holds, and levels."""
+    rounds, levels = _trials()
+    assert [cell.others > 0 for cell in rounds.scene.cells] == [False, True, True, False]
+    assert [cell.by_user for cell in rounds.scene.cells] == [True, True, False, False]
+    assert rounds.scene.windows > 1
+    assert rounds.scene.false_names < 0.01 * rounds.copies * rounds.scene.windows * rounds.scene.items
+    mechanism, _ = mechanism_and_claim(plan_in_rounds())
+    law, (cell,) = law_of(mechanism), levels.scene.cells
+    total = cell.others * mechanism.rounds[1].replay_weight(1)
+    threshold = law.smallest_margin(0.003)
+    assert law.tail(threshold - total) > 0.99
+    assert 0.1 < law.tail(threshold + mechanism.spacing - total) < 0.9
+
+
+def test_what_was_not_drawn_for_must_not_be_named() -> None:
+    """A pair of an item that was not named in its block, and one that was named in a round before."""
+    rounds, _ = _trials()
+    quiet = np.zeros((4, rounds.copies, rounds.scene.windows, rounds.scene.items), dtype=np.int64)
+    for is_candidate, number, found in ((False, 1, True), (True, 1, False), (True, 2, False)):
+        levels = quiet.copy()
+        levels[0, 0, 0, 0] = is_candidate
+        levels[number, 0, 2, 0] = 1
+        assert _is_not_drawn_for(rounds, levels, number) == found
+    levels[1, 0, 2, 0] = 1
+    assert _is_not_drawn_for(rounds, levels, 2)
+
+
+def _is_not_drawn_for(trial: Trial, levels: np.ndarray, number: int) -> bool:
+    p_values = dict(trial.p_values({True: levels, False: np.zeros_like(levels)}))
+    return p_values[f"rounds, round {number}, what is not drawn for, with the user"] == 0
