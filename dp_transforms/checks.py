@@ -15,18 +15,18 @@ import re
 _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
 _HIDDEN = "***"
-_MOST_SEARCHED = 10_000  # characters of what is cut far before: a hostile one could make the search take minutes
+_LONGEST_LINE = 10_000  # of a message: the rest is cut, so that a hostile word cannot make the search take minutes
 # A password goes to the last @ of its word; one with blanks to the last @ of the line, and is told from a port. A path
 # that was made of a URL has one slash.
 _USER_INFO = re.compile(
-    r"(?<![a-z0-9+.-])(?P<scheme>[a-z0-9+.-]+)(?P<slashes>:/+)(?P<user>[^\s/:@?#'\"\[]*)(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
+    r"(?<![a-z0-9+.-])(?P<scheme>[a-z0-9+.-]+)(?P<slashes>:/+)(?!\[)(?P<user>[^\s/:@?]{0,256})"
+    r"(?P<password>:(?:\S*|(?!\d+(?:\W|$)).*))?@",
     re.IGNORECASE,
 )
 # What signed URLs, databases and connection strings carry.
-_PARAMETER = re.compile(
-    r"(?<=[?&;])((?:[\w.-]*(?:password|passwd|secret|signature|credential|token|access_?key|account_?key)[\w.-]*|sig)=)"
-    r"[^\s&;'\"]+",
-    re.IGNORECASE,
+_PARAMETER = re.compile(r"(?<=[?&;])([\w.-]{1,100})=[^\s&;'\"]+")
+_SECRET_NAME = re.compile(
+    r"password|passwd|secret|signature|credential|token|access_?key|account_?key|^sig$", re.IGNORECASE
 )
 
 
@@ -36,8 +36,8 @@ def how_to_install(extra: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A wrong value as an error shows it: on one line, harmless on a terminal, and not too long."""
-    return on_one_line(ascii(value), most=_MOST_SHOWN)
+    """A wrong value as an error shows it: on one line, harmless on a terminal, without secrets, and not too long."""
+    return on_one_line(without_secrets(ascii(value)), most=_MOST_SHOWN)  # what is cut is not known for one any more
 
 
 def exact(value: float) -> str:
@@ -51,15 +51,25 @@ def on_one_line(text: str, most: int | None = None) -> str:
 
     most: how many characters to show, and then "..."; None: all.
     """
-    if most is not None:
-        text = without_secrets(text[:_MOST_SEARCHED])  # what is cut is not known for a secret any more
     printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
 
 
 def without_secrets(text: str) -> str:
-    """The same with ``***`` in place of each password, token and signature of a URL in it."""
-    return _PARAMETER.sub(rf"\1{_HIDDEN}", _USER_INFO.sub(_without_password, text))
+    """The same with ``***`` in place of each password, token and signature of a URL in it. Very long lines are cut."""
+    return "\n".join(map(_line_without_secrets, text.split("\n")))
+
+
+def _line_without_secrets(line: str) -> str:
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[:_LONGEST_LINE]}..."
+    if "@" in line:
+        line = _USER_INFO.sub(_without_password, line)
+    return _PARAMETER.sub(_without_value, line)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return f"{found[1]}={_HIDDEN}" if _SECRET_NAME.search(found[1]) else found[0]
 
 
 def _without_password(found: re.Match[str]) -> str:

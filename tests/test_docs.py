@@ -89,7 +89,8 @@ def test_the_readme_says_from_how_many_users_looks_hits_and_both_find_an_item() 
     said = " ".join(README.split())
     (sentence,) = re.findall(r"who have ([^:]+) looks each: (.*?) if they pay for looks, (\d+) each time", said)
     (both,) = re.findall(r"and ([\d, or]+) if they pay for both \(`--hits-per-user 3 --most-looks 10000`\)", said)
-    (single,) = re.findall(r"PipelineDP is ahead \((\d+) users, and (\d+) with looks\)", said)
+    told = r"PipelineDP is ahead: (\d+) users, and (\d+) with looks, or (\d+) where that is declared"
+    (single,) = re.findall(told, said)
     year = WindowSchedule.fixed("2026-01-01", "2027-01-01", 3600)
 
     def plan(**choices: Any) -> Any:
@@ -103,6 +104,7 @@ def test_the_readme_says_from_how_many_users_looks_hits_and_both_find_an_item() 
     assert numbers(both) == [pay_both.found_from(number) for number in each]
     assert int(single[1]) == looks.found_from(1)
     assert int(single[0]) == partition_selection_found_from(looks.epsilon, looks.delta, 1).users
+    assert int(single[2]) == plan(usual_looks=(1, 1), most_looks=1).found_from(1)
 
 
 def numbers(text: str) -> list[int]:

@@ -196,8 +196,8 @@ def open_part(
         account.reserve(facts)
     except UncertainError:
         raise  # its run id is found again in the state
-    except BaseException:
-        if is_new:
+    except BaseException as error:
+        if is_new and (isinstance(error, Exception) or not account.is_kept):  # a stop may come when the run is charged
             os.unlink(options.path)
         raise
     return facts

@@ -69,7 +69,10 @@ def _seen_chunks(path: str, stored: StoredFile | None, fields: EventFields) -> l
     """What is read of a local file must be what was found."""
     seen = FileState.of(path) if stored is None else None
     with unchanged(path, seen):
-        return [dataclasses.replace(chunk, seen=seen) for chunk in _chunks_of(path, stored, fields)]
+        chunks = _chunks_of(path, stored, fields)
+    if stored is None and seen is None:
+        raise EventFileError(path, "it was not there for a moment. Use files that nobody writes to any more.")
+    return [dataclasses.replace(chunk, seen=seen) for chunk in chunks]
 
 
 def _chunks_of(path: str, stored: StoredFile | None, fields: EventFields) -> list[LogChunk]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line
+from dp_transforms.checks import check_names, check_whole, is_whole, on_one_line, without_secrets
 from dp_transforms.runs.records import StateError
 
 FORMAT_VERSION = 3
@@ -168,4 +168,4 @@ def _check_hex(name: str, text: object) -> None:
 
 def at_path(path: str, error: StateError) -> StateError:
     """The error with the path of the file at its head."""
-    return StateError(f"the state {on_one_line(path, most=_MOST_TEXT)}: {error}")
+    return StateError(f"the state {on_one_line(without_secrets(path), most=_MOST_TEXT)}: {error}")

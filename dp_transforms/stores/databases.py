@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -36,12 +37,13 @@ def is_database(place: str | os.PathLike[str]) -> bool:
 
 def has_password(url: str) -> bool:
     """Whether the URL itself holds one."""
-    return without_secrets(url) != url
+    return "***" in shown_url(url)
 
 
 def shown_url(url: str) -> str:
     """The URL as an error shows it: without its password, and without its options, which may hold one."""
-    plain, _, options = without_secrets(url).partition("?")
+    hidden = re.sub(r"//([^:/@?]*):.*@", r"//\1:***@", url, flags=re.DOTALL)  # all of it is a URL, whatever is in it
+    plain, _, options = without_secrets(hidden).partition("?")
     return on_one_line(f"{plain}?***" if "***" in options else plain)
 
 
@@ -98,4 +100,4 @@ def postgres_engine(url: sa.URL, wait_seconds: float) -> sa.Engine:
 
 def reason_of(error: sa.exc.DBAPIError) -> str:
     """The first line of what the database says, without any value of a statement."""
-    return on_one_line(str(error.orig).strip().partition("\n")[0], most=200)
+    return on_one_line(without_secrets(str(error.orig).strip().partition("\n")[0]), most=200)

@@ -96,7 +96,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     if found is None:
         return False
     scheme, rest = found[1].lower(), found[2]
-    if without_secrets(found[0]) != found[0]:
+    if "@" in rest.partition("/")[0] or without_secrets(found[0]) != found[0]:
         raise UrlError(
             f"a URL {scheme}://... holds a password or a signature, which every process of the machine could read."
             " Leave it out of the URL: stores take their credentials from the environment (docs/stores.md)."

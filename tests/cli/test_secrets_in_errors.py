@@ -13,6 +13,7 @@ import pytest
 
 from dp_transforms.checks import shown, without_secrets
 from dp_transforms.cli import operator_log
+from dp_transforms.stores.databases import has_password, shown_url
 from tests.cli.command_paths import BUDGET, IN_PROCESS, READ, WRITTEN, flag, make_inputs, no_waiting
 from tests.helpers.process_state import logs_as_before
 from tests.helpers.shh_here import shh
@@ -72,6 +73,21 @@ def test_no_command_says_a_secret_of_a_url(tmp_path: pathlib.Path, url: str) -> 
 )
 def test_what_is_hidden_and_what_is_not(text: str, said: str) -> None:
     assert without_secrets(text) == without_secrets(said) == said
+
+
+@pytest.mark.parametrize("user", ["a'b", "a[b", "a#b", "u:12 ", "u:5432 "])
+def test_a_url_of_a_database_shows_no_password_whatever_is_in_it(user: str) -> None:
+    url = f"postgresql://{user}{'' if ':' in user else ':'}{SECRET}@h/d"
+    assert has_password(url)
+    assert SECRET not in shown_url(url)
+
+
+@pytest.mark.parametrize("part", ["x", "a://b:", "?token", ";", "a:", "://", "@a://", "?a=@b:"])
+def test_a_hostile_word_is_searched_in_no_time(part: str) -> None:
+    """A hundred times as long took minutes."""
+    text = part * (1_000_000 // len(part))
+    assert len(shown(text)) < 1000
+    assert len(without_secrets(text)) <= 20_000
 
 
 def test_a_secret_that_is_cut_is_not_shown() -> None:

@@ -23,7 +23,7 @@ user-field = "reader"
 allow-large-log = true
 
 [stream]
-folder = "logs"
+input = "logs"
 idle-timeout = "5m"
 
 [ledger.reserve]

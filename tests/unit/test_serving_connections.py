@@ -115,6 +115,16 @@ def test_who_asks_and_never_reads_is_cut_off(port: int) -> None:
         assert received < len(BIG)
 
 
+def test_who_closes_and_never_reads_is_cut_off(port: int) -> None:
+    """An answer that is the last one is sent by a server that has closed the connection already."""
+    with contextlib.ExitStack() as left:
+        for _ in range(LIMITS.connections):
+            silent = left.enter_context(connected(port, receives=4096))
+            silent.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        time.sleep(8 * LIMITS.turn_seconds)
+        assert status(port) == 200
+
+
 def test_who_reads_slowly_gets_all(port: int) -> None:
     with connected(port, receives=1 << 16) as connection:
         connection.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")

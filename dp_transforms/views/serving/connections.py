@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _LEAST_BYTES_PER_SECOND = 1000  # of a peer that reads
+_LAST_TURNS = 6  # of one that reads nothing of the last answer
 _BACKLOG = 1024
 
 
@@ -72,6 +73,7 @@ class _Connection(H11Protocol):
         self._limits, self._waiting = limits, waiting
         self._is_full = False  # of what the peer has not read
         self._unread_bytes = 0
+        self._idle_turns = 0
         self._turn_end: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -110,7 +112,8 @@ class _Connection(H11Protocol):
 
     def _note_turn(self) -> None:
         is_answering = self.cycle is not None and not self.cycle.response_complete
-        if self.transport.is_closing() or (is_answering and not self._is_full):
+        is_over = self.transport.is_closing() and not self.transport.get_write_buffer_size()
+        if is_over or (is_answering and not self._is_full):
             self._end_turn()
         elif self._turn_end is None:
             self._waiting[self] = None
@@ -122,7 +125,13 @@ class _Connection(H11Protocol):
 
     def _look_at_turn(self) -> None:
         least = _LEAST_BYTES_PER_SECOND * self._limits.turn_seconds
-        if self._is_full and self._unread_bytes - self.transport.get_write_buffer_size() >= least:
+        reads = self._unread_bytes - self.transport.get_write_buffer_size() >= least
+        self._idle_turns = 0 if reads else self._idle_turns + 1
+        if self.transport.is_closing():  # what is left is with the kernel, which takes it in large pieces
+            goes_on = self._idle_turns < _LAST_TURNS
+        else:
+            goes_on = self._is_full and reads
+        if goes_on:
             self._begin_turn()
         else:
             self.end()
