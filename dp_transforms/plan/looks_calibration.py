@@ -28,6 +28,7 @@ from dp_transforms.accounting.purse.purse_choice import (
 from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares
@@ -80,6 +81,9 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if rounds is not None:
+        least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(rounds.units)))
+        if most_looks < least:
+            raise ValueError(f"most_looks must be at least {least} with rounds, each of which pays for a look.")
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
     hash_share = hash_delta(budget.max_users, budget.max_items)

@@ -5,9 +5,9 @@ Of a whole run, or of a part of it: then each user has left in the purse of each
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_domain import DomainTable
@@ -16,7 +16,7 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
 from dp_transforms.monitor.pairs import ItemPairs
-from dp_transforms.monitor.purses import PurseEntries, Purses
+from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.monitor.round_namer import RoundNamer
 from dp_transforms.plan.plan import Plan
@@ -25,19 +25,21 @@ from dp_transforms.runs.state_cells import Kind
 from dp_transforms.stages.stage import Span, StageWork
 
 
-@dataclasses.dataclass(frozen=True)
-class _InRound:
-    """What earlier rounds and parts leave. blocks: of the windows of the part. purses: of the users that are here,
-    stored as of this kind.
-
-    candidates: what is drawn for, None in round 0. named: in windows so far.
-    """
+class _InRound(NamedTuple):
+    """What earlier rounds leave. blocks: of the windows of the part. candidates: what is drawn for, None in round 0.
+    named: in windows so far."""
 
     blocks: WindowBlocks
-    purses: Purses
-    kind: Kind
     candidates: Candidates | None
     named: NamedItems
+
+
+class _OfUsers(NamedTuple):
+    """The same, and what earlier parts leave. purses: of the round, of the users that are here; stored as this kind."""
+
+    now: _InRound
+    purses: Purses
+    kind: Kind
 
 
 class _RoundWork(StageWork):
@@ -45,37 +47,23 @@ class _RoundWork(StageWork):
 
     takes_turns = False
 
-    def load(self, part: RunPart, columns: ItemPairs | ItemSums, span: Span) -> _InRound:
+    def load(self, part: RunPart, columns: Any, span: Span) -> Any:
         """Raises ValueError for a later round: it would spend its purse on blocks."""
         if span.round:
             raise ValueError(f"round {span.round} of looks must be told what earlier rounds have named.")
-        return self._state(part, columns, span, None, NamedItems.none())
+        blocks = WindowBlocks.of(self.plan, span.first, span.end)
+        return self._state(_InRound(blocks, None, NamedItems.none()), part, columns, span)
 
     def recall(
-        self,
-        part: RunPart,
-        columns: ItemPairs | ItemSums,
-        span: Span,
-        in_blocks: Sequence[bytes],
-        in_windows: Sequence[bytes],
-    ) -> _InRound:
+        self, part: RunPart, columns: Any, span: Span, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]
+    ) -> Any:
         named = NamedItems.of_messages(in_windows)
         blocks = WindowBlocks.of(self.plan, span.first, span.end)
         candidates = Candidates.of_names(blocks, NamedItems.of_messages(in_blocks), named)
-        return self._state(part, columns, span, candidates, named)
+        return self._state(_InRound(blocks, candidates, named), part, columns, span)
 
-    def _state(
-        self,
-        part: RunPart,
-        columns: ItemPairs | ItemSums,
-        span: Span,
-        candidates: Candidates | None,
-        named: NamedItems,
-    ) -> _InRound:
-        kind, units = Kind.purses_of_round(span.round), self.plan.paid_rounds.units[span.round]
-        held = part.purses(columns.users, kind) if isinstance(columns, ItemPairs) else PurseEntries.none()
-        purses = Purses.of_entries(self.plan, self.keys, held, span.first, units)
-        return _InRound(WindowBlocks.of(self.plan, span.first, span.end), purses, kind, candidates, named)
+    def _state(self, now: _InRound, part: RunPart, columns: Any, span: Span) -> Any:
+        return now
 
 
 class WeighRound(_RoundWork):
@@ -86,16 +74,22 @@ class WeighRound(_RoundWork):
     TAKES = ItemPairs
     wakes_all = True
 
-    def advance(self, state: _InRound, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
-        if state.candidates is None:
-            pairs = columns.in_windows(state.blocks.of_windows(columns.windows))
+    def _state(self, now: _InRound, part: RunPart, columns: ItemPairs, span: Span) -> _OfUsers:
+        kind, units = Kind.purses_of_round(span.round), self.plan.paid_rounds.units[span.round]
+        held = part.purses(columns.users, kind)
+        return _OfUsers(now, Purses.of_entries(self.plan, self.keys, held, span.first, units), kind)
+
+    def advance(self, state: _OfUsers, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
+        candidates = state.now.candidates
+        if candidates is None:
+            pairs = columns.in_windows(state.now.blocks.of_windows(columns.windows))
         else:
-            pairs = state.candidates.pairs_of(columns)
+            pairs = candidates.pairs_of(columns)
         terms = state.purses.spend_on_lists(pairs, span.first, span.end)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
         return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
 
-    def cells(self, state: _InRound) -> Iterator[tuple[Kind, bytes]]:
+    def cells(self, state: _OfUsers) -> Iterator[tuple[Kind, bytes]]:
         return ((state.kind, cell) for cell in state.purses.rewritten_cells())
 
 

@@ -75,6 +75,12 @@ def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
     assert days.paid_rounds.block_seconds == 30 * 86_400
 
 
+def test_each_round_pays_for_a_look() -> None:
+    assert calibrated(usual_looks=(1, 3), most_looks=3).paid_rounds.units == calibrated().paid_rounds.units
+    with pytest.raises(ValueError, match="most_looks must be at least 3 with rounds"):
+        calibrated(usual_looks=(1, 2), most_looks=2)
+
+
 def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
     """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
     plan = calibrated()
@@ -499,7 +505,7 @@ class Run:
             sums = weigh.advance(state, pairs, here, counts)
             self.stored += weigh.cells(state)
             of_shard = dict(sums.shard_by_item(shards))
-            drawn = state.candidates.drawn if number else 0
+            drawn = state.now.candidates.drawn if number else 0
             if told is not None:
                 self.rounds.append(OfRound(sums, drawn, *told.rounds[number][2:]))
                 continue
