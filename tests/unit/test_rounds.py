@@ -132,6 +132,27 @@ def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -
         calibrated(**choices)
 
 
+@pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
+def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
+    """The bound of docs/guarantee.md, "Rounds": of a part, with half of the error, and as if all parts drew as much."""
+    plan, number, drawn = calibrated(), 2, 50_000
+    looks, paid = plan.paid_looks, plan.paid_rounds.units[number]
+    terms = plan.terms_of_round(number, drawn, windows)
+    largest, is_part = terms.largest_weight, windows < SCHEDULE.horizon
+    payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
+    assert payable[-1][0] == largest
+
+    def error(likely: int) -> float:
+        def tail(users: int) -> float:
+            return looks.noise.upper_tail(likely + 1 + 4 * users)
+
+        of_one = max(tail(largest - weight) * paid / units for weight, units in payable)
+        return plan.max_users * of_one + drawn * SCHEDULE.horizon / windows * tail(largest)
+
+    most = looks.size_error / 3 / (2 if is_part else 1)
+    assert error(terms.likely_noise) <= most < error(terms.likely_noise - 2)
+
+
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
     one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
     assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
@@ -215,9 +236,10 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(
     assert any(entry.nobody for entry in expected), "pairs that nobody holds are drawn for"
     assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[2] > 0
     for shards in (1, 3):
-        named = Run(log, trial, shards).rounds[-1].named
-        found = [report for _, report in named.window_reports(trial, "events")]
+        run = Run(log, trial, shards)
+        found = [report for _, report in run.rounds[-1].named.window_reports(trial, "events")]
         assert found == reports_of(expected, trial)
+        assert [of_round.drawn for of_round in run.rounds[1:]] == oracle.drawn
 
 
 @pytest.mark.parametrize("seed", range(2))
