@@ -55,8 +55,7 @@ class ReleaseAtOnce(beam.PTransform):
         counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            named = users | "Rounds" >> NameInRounds(stages, noise_key, cuts, part, self._pool)
-            return self._released(named.in_windows, named.states)
+            return self._in_rounds(users, len(run.plan.rounds.units))
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
         added = users | "Users" >> AtOnce(add, noise_key, self._pool, rereads=counts is not None)
         by_window = Sharding(cuts.windows.windows_per_slab, 1)
@@ -76,45 +75,9 @@ class ReleaseAtOnce(beam.PTransform):
             return Released(counted, states)
         return self._released(found[SENT], states)
 
-    def _released(self, named: beam.PCollection, states: tuple[beam.PCollection, ...] = ()) -> Released:
-        """named: what the second stage found in slabs of windows."""
-        by_window = Sharding(self._cuts.windows.windows_per_slab, 1)
-        release = AtOnceStep(self._stages.windows, by_window, None, self._part)
-        released = named | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, self._noise_key)
-        return Released(released[SENT], states)
-
-
-class NamedInRounds(NamedTuple):
-    """in_windows: packed `NamedItems` by slab, of all rounds. states: what users hand over to the next part."""
-
-    in_windows: beam.PCollection
-    states: tuple[beam.PCollection, ...]
-
-
-class NameInRounds(beam.PTransform):
-    """``((0, shard of users), all packed pairs)`` -> `NamedInRounds`, round after round. part: None for a whole run.
-
-    The users of each round, and its items, get what the rounds before it named. So each round is over before the next
-    one begins, and a step that is repeated sees the same names.
-    """
-
-    def __init__(
-        self,
-        stages: ReleaseStages,
-        noise_key: beam.Secret,
-        cuts: Cuts,
-        part: RunPart | None = None,
-        pool: str | None = None,
-    ) -> None:
-        super().__init__()
-        self._stages = stages
-        self._noise_key = noise_key
-        self._cuts = cuts
-        self._part = part
-        self._pool = pool
-
-    def expand(self, users: beam.PCollection) -> NamedInRounds:
-        rounds = len(self._stages.users.run.plan.paid_rounds.units)
+    def _in_rounds(self, users: beam.PCollection, rounds: int) -> Released:
+        """The users of each round of looks, and its items, get what the rounds before it named. So each round is over
+        before the next one begins, and a step that is repeated sees the same names. users: ``((0, shard), packed)``."""
         found, state = self._round(users, 0, (), rereads=True)
         in_blocks, states = found | "InBlocks" >> beam.Values(), [state]
         before: list[beam.PCollection] = [in_blocks]
@@ -122,7 +85,7 @@ class NameInRounds(beam.PTransform):
             found, state = self._round(users, number, before, rereads=number < rounds - 1)
             before = [in_blocks, found | f"InWindows{number}" >> beam.Values()]
             states.append(state)
-        return NamedInRounds(found, tuple(states))
+        return self._released(found, tuple(states))
 
     def _round(
         self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, rereads: bool
@@ -136,6 +99,13 @@ class NameInRounds(beam.PTransform):
         groups = added[SENT] | f"GroupItems{number}" >> beam.GroupByKey()
         found = groups | f"Items{number}" >> AtOnce(name, self._noise_key, self._pool, named=named)
         return found[SENT], added[STATE]
+
+    def _released(self, named: beam.PCollection, states: tuple[beam.PCollection, ...] = ()) -> Released:
+        """named: what the second stage found in slabs of windows."""
+        by_window = Sharding(self._cuts.windows.windows_per_slab, 1)
+        release = AtOnceStep(self._stages.windows, by_window, None, self._part)
+        released = named | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, self._noise_key)
+        return Released(released[SENT], states)
 
 
 class ReleasedInOrder(NamedTuple):

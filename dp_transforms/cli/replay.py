@@ -151,7 +151,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         check_state_file(path, {**others, "--noise-key-file": options.noise_key_file})
     fields = options.fields.fields()
     plan = plan_of_command(options.plan, options.plan_file)
-    if path is not None and plan.pays_at_the_end:
+    if path is not None and plan.counts is not None:
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
             " are known. Make a plan without it."

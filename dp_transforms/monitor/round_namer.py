@@ -79,7 +79,7 @@ class RoundNamer:
         spacing = self._plan.paid_looks.spacing
         boundaries = terms.threshold + (noisy_sums - terms.threshold) // spacing * spacing
         users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
-        in_largest = boundaries * self._plan.largest_in_rounds // terms.largest_weight
+        in_largest = boundaries * max(self._plan.largest_in_rounds[1:]) // terms.largest_weight
         return 1 + (in_largest - terms.threshold) // spacing, users
 
 

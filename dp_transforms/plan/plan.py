@@ -13,6 +13,8 @@ import math
 from fractions import Fraction
 from typing import Any, Unpack, cast
 
+import numpy as np
+
 from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
@@ -123,10 +125,8 @@ class Plan(Record):
         return cls(**budget._asdict(), **found)
 
     def again(self, mode: str | None = None, **choices: Unpack[Choices]) -> Plan | None:
-        """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices.
-
-        Names as in `calibrate`. None if the budget is too small for it.
-        """
+        """A plan of the same budget, schedule, domain and bounds on ids: in another mode, or with other choices, named
+        as in `calibrate`. None if the budget is too small for it."""
         try:
             return Plan.calibrate(
                 epsilon=self.epsilon,
@@ -185,11 +185,6 @@ class Plan(Record):
     def domain_size(self) -> int:
         """How many items a known domain has; 0 in an open domain."""
         return 0 if self.domain is None else self.domain.size
-
-    @property
-    def pays_at_the_end(self) -> bool:
-        """Whether users pay for something only when all windows are answered: such a run has one part."""
-        return self.counts is not None
 
     @property
     def known_threshold(self) -> int:
@@ -273,15 +268,10 @@ class Plan(Record):
         parts = Fraction(self.schedule.horizon, windows)
         return terms_of_round(self.paid_looks, self.paid_rounds, number, drawn, self.max_users, parts=parts)
 
-    def listed_in_round(self, number: int) -> int:
-        """The largest weight that a user can have in a round."""
-        looks, purse = self.paid_looks, self.paid_rounds.units[number]
-        return max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= purse)
-
     @functools.cached_property
-    def largest_in_rounds(self) -> int:
-        """The largest weight that a user can have in one of the later rounds."""
-        return max(map(self.listed_in_round, range(1, len(self.paid_rounds.units))))
+    def largest_in_rounds(self) -> tuple[int, ...]:
+        """The largest weight that a user can have in each round of looks."""
+        return tuple(self.paid_looks.listed.largest(np.array(self.paid_rounds.units))[0].tolist())
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:

@@ -185,7 +185,8 @@ def _names_lines(plan: Plan, looks: Looks) -> list[tuple[str, str]]:
     largest, first = looks.weights[-1], looks.weights[-1]
     of_new, counted_pairs = "threshold", f"at most {looks.most_looks:,} of a user"
     if plan.rounds is not None:
-        largest, first = plan.largest_in_rounds, plan.listed_in_round(0)
+        first, *later = plan.largest_in_rounds
+        largest = max(later)
         of_new = "threshold of blocks"
         most = [units // looks.units[0] for units in plan.rounds.units]
         counted_pairs = f"at most {', '.join(f'{each:,}' for each in most)} of a user in the rounds"

@@ -35,8 +35,12 @@ class Account(RunAccount):
         super().__init__()
         self.calls: list[tuple[Any, ...]] = []
         self.refuses = ""
-        self.error = UserError
+        self.error: type[BaseException] = UserError
         self.key_file: pathlib.Path | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        return True
 
     def _note(self, name: str, facts: PartFacts, *more: str) -> None:
         self.calls.append((name, facts, *more))
@@ -116,9 +120,14 @@ def test_an_account_hears_of_each_part_in_order(nights: Accounted) -> None:
     assert fingerprint == nights.state.fingerprint
 
 
-def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(nights: Accounted) -> None:
-    nights.account.refuses, nights.account.error = "reserve", UncertainError
-    nights.refused(1)
+@pytest.mark.parametrize("error", [UncertainError, KeyboardInterrupt])
+def test_a_run_that_may_have_been_reserved_is_found_again_by_its_state(
+    nights: Accounted, error: type[BaseException]
+) -> None:
+    """No answer has come, or a stop came first."""
+    nights.account.refuses, nights.account.error = "reserve", error
+    with pytest.raises(error):
+        nights.take(1)
     run_id = nights.state.header.run_id
     nights.account.refuses = ""
     assert nights.take(1) == "new"

@@ -142,6 +142,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
     for output, until in (("1.jsonl", ("--until", "2026-01-01T03:00:00Z")), ("2.jsonl", ())):
         part = shh("replay", "log.parquet", *given, "--state", "run.state", *until, "--output", output, cwd=folder)
         assert part.returncode == 0, part.stderr
+        assert "shorter than a block of its plan's rounds" in part.stderr
         found = items_by_window(read_report(folder / output)[1])
         assert found
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
