@@ -1,7 +1,8 @@
 """The subcommands of ``shh``: runs the module of each, and turns expected errors into one line.
 
-Also ``--config FILE``, options of commands in a TOML file, one table for each command, where the command line wins; and
-what tells errors of standard output (a full disk, a closed pipe) from all other errors of the operating system.
+Also ``--config FILE``, options of commands in a TOML file, one table for each command, where the command line wins: a
+``shh.toml`` in the working folder is found. And what tells errors of standard output (a full disk, a closed pipe) from
+all other errors of the operating system.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ You have a report:
   shh explain report.avro                   says what it promises, and what not
 
 All commands: shh --help. Options of one: shh replay --help, and all of them: shh replay --help-all."""
+_FOUND_CONFIG = "shh.toml"  # in the working folder
 _OF_ALL = ("--config", "--log-format")
 _WITH_BEAM_OPTIONS = ("replay", "stream")
 _MOST_BYTES = 1 << 16
@@ -110,7 +112,8 @@ class _LazyGroup(click.Group):
 @click.option(
     "--config",
     metavar="FILE.toml",
-    help="Options of commands in a TOML file, a table for each command; the command line wins (docs/commands.md).",
+    help="Options of commands in a TOML file, a table for each command; the command line wins (docs/commands.md). "
+    "[default: ./shh.toml, if there is one]",
 )
 @click.option(
     "--log-format",
@@ -128,10 +131,15 @@ def shh(context: click.Context, config: str | None, log_format: str) -> None:
     if name is None:
         click.echo(_WELCOME)
         return
-    if config is not None:
-        table, command = read_config(config, _COMMANDS).get(name), shh.get_command(context, name)
-        if table is not None and command is not None:
-            context.default_map = {name: defaults_of(config, command, table)}
+    is_found = config is None and name in _COMMANDS and os.path.lexists(_FOUND_CONFIG)
+    path = _FOUND_CONFIG if is_found else config
+    if path is None or context.resilient_parsing:
+        return
+    table, command = read_config(path, _COMMANDS).get(name), shh.get_command(context, name)
+    if table is not None and command is not None:
+        context.default_map = {name: defaults_of(path, command, table)}
+        if is_found:
+            operator_log.tell(f"{name}: options of ./{path} count, but for those of the command line.")
 
 
 @operator_log.veiled_standard_error()
@@ -274,26 +282,24 @@ def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:
     try:
         data = read_regular(path, _MOST_BYTES)
         if len(data) > _MOST_BYTES:
-            raise UserError(f"--config {path} has more than 64 KB, so it is not a list of options.")
+            raise UserError(f"{path} has more than 64 KB, so it is not a list of options.")
         if max((line.count(b".") for line in data.splitlines()), default=0) > _MOST_DOTS:
-            raise UserError(
-                f"--config {path} has a line with more than {_MOST_DOTS} dots, so it is not a list of options."
-            )
+            raise UserError(f"{path} has a line with more than {_MOST_DOTS} dots, so it is not a list of options.")
         tables = tomllib.loads(data.decode())
     except OSError as error:
-        raise UserError(f"--config {path} cannot be read: {error.strerror}. Name a regular file.") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}. Name a regular file.") from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"--config {path} is not TOML: {on_one_line(str(error))}.") from None
+        raise UserError(f"{path} is not TOML: {on_one_line(str(error))}.") from None
     except UnicodeDecodeError:
-        raise UserError(f"--config {path} is not UTF-8 text. Write it in TOML.") from None
+        raise UserError(f"{path} is not UTF-8 text. Write it in TOML.") from None
     except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists
-        raise UserError(f"--config {path} has a value that is too large. Write numbers and texts in it.") from None
+        raise UserError(f"{path} has a value that is too large. Write numbers and texts in it.") from None
     for name, table in tables.items():
         if name not in commands:
-            raise UserError(f"--config {path}: there is no command {_shown(name)}{_nearest(name, commands)}")
+            raise UserError(f"{path}: there is no command {_shown(name)}{_nearest(name, commands)}")
         if not isinstance(table, dict):
             raise UserError(
-                f"--config {path}: {_shown(name)} must be a table of options: [{name}], and below it a line for each."
+                f"{path}: {_shown(name)} must be a table of options: [{name}], and below it a line for each."
             )
     return tables
 
@@ -312,7 +318,7 @@ def defaults_of(path: str, command: click.Command, table: Mapping[str, Any]) -> 
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("_", "-")
-        where = f"--config {path}: [{command.name}] {_shown(key)}"
+        where = f"{path}: [{command.name}] {_shown(key)}"
         if key in inner and isinstance(value, dict):
             found[key] = defaults_of(path, inner[key], value)
         elif name not in options:

@@ -51,6 +51,24 @@ def test_a_table_of_another_command_changes_nothing_and_inner_commands_have_thei
     assert (ended.returncode, "no.json" in ended.stderr) == (1, True), "the population was taken from the file"
 
 
+def test_a_file_of_the_folder_is_found_and_named_unless_another_one_is_meant(folder: pathlib.Path) -> None:
+    named = shh("--config", "shh.toml", "plan", "--json", cwd=folder)
+    found = shh("plan", "--json", cwd=folder)
+    assert (found.stdout, found.stderr) == (
+        named.stdout,
+        f"plan: options of ./shh.toml count, but for those of the command line.\n{named.stderr}",
+    )
+    (folder / "other.toml").write_text("[plan]\nepsilon = 1\n")
+    other = shh("--config", "other.toml", "plan", "--json", cwd=folder)
+    assert (other.returncode, "shh.toml" in other.stderr) == (2, False)
+    unnamed = shh("simulate", "--events", "10", "--output", "log.csv", cwd=folder)
+    assert (unnamed.returncode, "shh.toml" in unnamed.stderr) == (0, False), "there is no table for it"
+    (folder / "shh.toml").unlink()
+    (folder / "shh.toml").symlink_to("nowhere")
+    lost = shh("plan", "--json", cwd=folder)
+    assert (lost.returncode, lost.stderr[:28]) == (1, "shh: shh.toml cannot be read")
+
+
 def test_an_option_of_the_file_counts_as_given(folder: pathlib.Path) -> None:
     """A look at a log keeps it, as it keeps one of the command line."""
     (folder / "log.csv").write_text("who,user,item,timestamp\nw,u,i,2026-01-01\n")
@@ -83,7 +101,7 @@ def test_what_a_file_cannot_mean_is_refused_in_one_line(tmp_path: pathlib.Path, 
     (tmp_path / "shh.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     ended = shh("--config", "shh.toml", "plan", cwd=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1)
-    assert ended.stderr.startswith("shh: --config shh.toml")
+    assert ended.stderr.startswith("shh: shh.toml")
     assert message in ended.stderr
 
 
@@ -100,7 +118,7 @@ def test_only_a_regular_file_is_read(tmp_path: pathlib.Path) -> None:
     for name in ("pipe.toml", "nowhere.toml"):
         ended = shh("--config", name, "plan", cwd=tmp_path)
         assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-        assert f"--config {name} cannot be read" in ended.stderr
+        assert f"shh: {name} cannot be read" in ended.stderr
 
 
 def test_the_option_has_a_place_and_says_so(tmp_path: pathlib.Path) -> None:
