@@ -84,18 +84,19 @@ class ReleaseInOrder(beam.PTransform):
 
 @dataclasses.dataclass
 class Progress:
-    """next_window: the first that had no turn. cells, size: how many cells and bytes the state had when it was last
-    rewritten. reports: how many were released."""
+    """next_window: the first that had no turn. shards: of the stage. cells, size: how many cells and bytes the state had
+    when it was last rewritten. reports: how many were released."""
 
     next_window: int
+    shards: int
     cells: int = 0
     size: int = 0
     reports: int = 0
 
-    FIELDS = struct.Struct("<qqqq")
+    FIELDS = struct.Struct("<qqqqq")
 
     def to_bytes(self) -> bytes:
-        return self.FIELDS.pack(self.next_window, self.cells, self.size, self.reports)
+        return self.FIELDS.pack(*dataclasses.astuple(self))
 
 
 class InOrderDoFn(beam.DoFn):
@@ -183,8 +184,11 @@ class InOrderDoFn(beam.DoFn):
 
     def _progress(self, shard: int, cells: Any, progress: Any) -> Progress:
         if (stored := progress.read()) is not None:
-            return Progress(*Progress.FIELDS.unpack(stored))
-        now = Progress(self._part.first)
+            now = Progress(*Progress.FIELDS.unpack(stored))
+            if now.shards != self._shards:  # users would be in other shards, where their purses are full again
+                raise ValueError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
+            return now
+        now = Progress(self._part.first, self._shards)
         self._begin(shard, cells, now)
         progress.write(now.to_bytes())
         return now

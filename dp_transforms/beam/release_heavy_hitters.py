@@ -70,8 +70,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         over the same input. A pipeline object or template that runs twice repeats its noise: build it again.
     stream: name in the reports. The budgets of streams that share users add up.
     shards: how many parts large windows are cut into; results do not depend on it. A stream that continues from
-        stored state in mode `looks` must have the same number: purses are stored by shard, and in another one a
-        user would have a full purse again.
+        stored state must have the same number, else it stops: users would have full purses in other shards.
     domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
         or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
         and counted.

@@ -146,6 +146,16 @@ def test_the_state_of_users_is_not_read_for_a_window_without_events():
         list(steps.advance(0, 3, 0, pairs_of(MODES["looks and hits"])[3, 0]))
 
 
+def test_the_state_of_other_shards_is_refused_since_purses_would_be_full_again_in_them():
+    steps = Steps(MODES["looks"])
+    pairs = pairs_of(MODES["looks"])
+    list(steps.advance(0, 0, 1, pairs[0, 1]))
+    cut = InOrderDoFn(stages_of(MODES["looks"], None).users, HeldSecret(), SHARDS + 1, 1, None)
+    cut.setup()
+    with pytest.raises(ValueError, match=r"stored state is of shards=2, got shards=3\. Give the same"):
+        list(cut.process((1, (1, 1, pairs[1, 1])), **steps.states[0, 1]))
+
+
 def test_where_nothing_is_followed_no_item_is_known():
     settings = changed(NAMES, forget_after=0)
     steps = Steps(settings)
