@@ -186,7 +186,9 @@ class InOrderDoFn(beam.DoFn):
         if (stored := progress.read()) is not None:
             now = Progress(*Progress.FIELDS.unpack(stored))
             if now.shards != self._shards:  # users would be in other shards, where their purses are full again
-                raise ValueError(f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same.")
+                raise ValueError(
+                    f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same."
+                )
             return now
         now = Progress(self._part.first, self._shards)
         self._begin(shard, cells, now)
