@@ -84,8 +84,8 @@ class ReleaseInOrder(beam.PTransform):
 
 @dataclasses.dataclass
 class Progress:
-    """next_window: the first that had no turn. shards: of the stage. cells, size: how many cells and bytes the state had
-    when it was last rewritten. reports: how many were released."""
+    """next_window: the first that had no turn. shards: of the stage. cells, size: how many cells and bytes the state
+    had when it was last rewritten. reports: how many were released."""
 
     next_window: int
     shards: int
