@@ -76,6 +76,8 @@ test-oldest test-newest: test-%: $(INSTALLED)
 	.venv-$*/bin/python -m pytest -n $(JOBS) --dist loadgroup $(VERSION_TESTS)
 
 # The sdist and the wheel, in dist/; the wheel then runs in a clean environment of each Python that it is for.
+# Two builds of a commit are the same bytes.
+test-wheels: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 test-wheels: $(INSTALLED)
 	@rm -rf build dist
 	$(BIN)/python -m build --outdir dist
