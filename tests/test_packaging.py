@@ -108,6 +108,7 @@ print(dp_transforms.__file__)
 
 def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Also what Beam ships to workers (--setup_file) is such an sdist."""
+
     # Builds the sdist, and the wheel from the sdist, with the build backend that is installed: no network.
     def build(folder: pathlib.Path, *words: str) -> str:
         words = ("-m", "build", "--no-isolation", "--outdir", str(folder), *words)
