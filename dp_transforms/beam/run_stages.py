@@ -55,7 +55,7 @@ class ReleaseAtOnce(beam.PTransform):
         counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            return self._in_rounds(users, len(run.plan.rounds.units))
+            return self._in_rounds(users, len(run.plan.rounds.units) - 1)
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
         added = run_at_once(users, "Users", add, noise_key, self._pool, rereads=counts is not None)
         by_window = Sharding(cuts.windows.windows_per_slab, 1)
@@ -75,23 +75,26 @@ class ReleaseAtOnce(beam.PTransform):
             return Released(counted, states)
         return self._released(found.sent, states)
 
-    def _in_rounds(self, users: beam.PCollection, rounds: int) -> Released:
+    def _in_rounds(self, users: beam.PCollection, last: int) -> Released:
         """The users of each round of looks, and its items, get what the rounds before it named. So each round is over
         before the next one begins, and a step that is repeated sees the same names. users: ``((0, shard), packed)``."""
-        in_blocks, states = self._round(users, 0, (), rereads=True)
+        in_blocks, states = self._round(users, 0, ())
         found, before = in_blocks, [in_blocks]
-        for number in range(1, rounds):
-            found, more = self._round(users, number, before, rereads=number < rounds - 1)
+        for number in range(1, last + 1):
+            found, more = self._round(users, number, before, is_last=number == last)
             before, states = [in_blocks, found], (*states, *more)
         return self._released(found, states)
 
-    def _round(self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, rereads: bool) -> Sent:
-        """What is named in blocks, in round 0, or in windows up to this round; and what users hand over."""
+    def _round(
+        self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, is_last: bool = False
+    ) -> Sent:
+        """What is named in blocks, in round 0, or in windows up to this round; and what users hand over. All that a
+        round names is read by each step of the next one, and so stays together; the last one's goes to its windows."""
         stages, cuts, part = self._stages, self._cuts, self._part
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True, round=number)
-        to = Sharding(cuts.windows.windows_per_slab if number else cuts.users.windows_per_slab, 1)
+        to = Sharding((cuts.windows if is_last else cuts.users).windows_per_slab, 1)
         name = AtOnceStep(stages.items, cuts.users, to, part, round=number)
-        added = run_at_once(users, f"Users{number}", add, self._noise_key, self._pool, rereads=rereads, named=named)
+        added = run_at_once(users, f"Users{number}", add, self._noise_key, self._pool, rereads=not is_last, named=named)
         groups = added.sent | f"GroupItems{number}" >> beam.GroupByKey()
         found = run_at_once(groups, f"Items{number}", name, self._noise_key, self._pool, named=named)
         return Sent(found.sent, added.states)
