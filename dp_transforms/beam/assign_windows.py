@@ -25,19 +25,13 @@ PACKED = tuple[SlabKey, bytes]
 _LOG = logging.getLogger(__name__)
 
 
-class AssignWindows(beam.PTransform):
+def assign_windows(
+    run: PlannedRun, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
+) -> beam.ParDo:
     """`EventBatch` -> ``((slab, shard), packed pairs)``, as ``step`` says.
 
     All in the GlobalWindow: grouping one key over many Beam windows is quadratic on local runners."""
-
-    def __init__(
-        self, run: PlannedRun, noise_key: beam.Secret, step: PackPairs, domain: DomainSource | None = None
-    ) -> None:
-        super().__init__()
-        self._do_fn = PackPairsDoFn(run, step, noise_key, domain)
-
-    def expand(self, batches: beam.PCollection) -> beam.PCollection:
-        return batches | "PackPairs" >> beam.ParDo(self._do_fn).with_output_types(PACKED)
+    return beam.ParDo(PackPairsDoFn(run, step, noise_key, domain)).with_output_types(PACKED)
 
 
 class PackPairsDoFn(KeyedDoFn):
@@ -78,6 +72,15 @@ class PackPairsDoFn(KeyedDoFn):
             format_utc(schedule.window_end_micros(part.end - 1)),
             EVENTS_OUTSIDE_RANGE,
         )
+
+
+def in_global_window(elements: beam.PCollection) -> beam.PCollection:
+    """The same elements, by a step only where they are in other windows."""
+    if elements.windowing.is_default():
+        return elements
+    everywhere = elements | "InGlobalWindow" >> beam.WindowInto(beam.window.GlobalWindows())
+    everywhere.element_type = elements.element_type
+    return everywhere
 
 
 def max_timestamp(schedule: WindowSchedule, window: int) -> Timestamp:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
@@ -21,46 +21,45 @@ from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.stages.read_pairs import BYTES, ROWS
+from dp_transforms.stages.read_pairs import BYTES, ROWS, Packed
 from dp_transforms.stages.stage import AtOnceStep, HandedOver, SlabKey
 from dp_transforms.workers.pool import ProcessPool, Result, Step
 
-SENT = "sent"
+
+class Sent(NamedTuple):
+    """What a stage sends to the next. states: of a part of a run, the packed cells that it hands over to the next part:
+    one PCollection; of a whole run none."""
+
+    sent: beam.PCollection
+    states: tuple[beam.PCollection, ...]
 
 
-class AtOnce(beam.PTransform):
-    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage, tagged `SENT`.
-
-    The last stage sends reports, at the maximal timestamp of their windows. Of a part of a run also what it carries
-    over, as packed cells tagged `STATE`.
+def run_at_once(
+    groups: beam.PCollection,
+    label: str,
+    step: AtOnceStep,
+    noise_key: beam.Secret,
+    pool: str | None = None,
+    *,
+    rereads: bool = False,
+    named: Sequence[beam.PCollection] = (),
+) -> Sent:
+    """``((slab, shard), all packed columns)`` -> packed columns by slab and shard for the next stage; the last stage
+    sends reports, at the maximal timestamp of their windows.
 
     pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
     are read again by another step. named: for every group of a later round of looks, what was named in blocks and then
-    in windows, packed `NamedItems`; each of one step alone, since not every engine waits for all that were flattened.
+    in windows, packed `NamedItems` by slab and shard; each of one step alone, since not every engine waits for all that
+    were flattened.
     """
-
-    def __init__(
-        self,
-        step: AtOnceStep,
-        noise_key: beam.Secret,
-        pool: str | None = None,
-        *,
-        rereads: bool = False,
-        named: Sequence[beam.PCollection] = (),
-    ) -> None:
-        super().__init__()
-        self._step = step
-        self._named = [beam.pvalue.AsList(each) for each in named]
-        if pool is None:
-            self._do_fn: beam.DoFn = RunStepDoFn(step, noise_key)
-        else:
-            self._do_fn = RunInPoolDoFn(step, pool, rereads=rereads)
-
-    def expand(self, groups: beam.PCollection) -> beam.pvalue.DoOutputsTuple:
-        outputs = groups | "Advance" >> beam.ParDo(self._do_fn, *self._named).with_outputs(STATE, main=SENT)
-        sent = WindowReport if self._step.to is None else convert_to_beam_type(tuple[SlabKey, bytes])
-        outputs[SENT].element_type, outputs[STATE].element_type = sent, bytes
-        return outputs
+    do_fn = RunStepDoFn(step, noise_key) if pool is None else RunInPoolDoFn(step, pool, rereads=rereads)
+    advance = beam.ParDo(do_fn, *map(beam.pvalue.AsList, named))
+    sent = WindowReport if step.to is None else tuple[SlabKey, bytes]
+    if step.part is None:
+        return Sent(groups | label >> advance.with_output_types(sent), ())
+    outputs = groups | label >> advance.with_outputs(STATE, main="sent")
+    outputs.sent.element_type, outputs[STATE].element_type = convert_to_beam_type(sent), bytes
+    return Sent(outputs.sent, (outputs[STATE],))
 
 
 class WithStarts(beam.PTransform):
@@ -101,11 +100,11 @@ class RunStepDoFn(beam.DoFn):
         self._work = self._step.start(self._noise_key.get_secret_bytes())
 
     def process(
-        self, element: Any, in_blocks: Sequence[bytes] | None = None, in_windows: Sequence[bytes] = ()
+        self, element: Any, in_blocks: Sequence[Packed] | None = None, in_windows: Sequence[Packed] = ()
     ) -> Iterator[Any]:
         counts: Counter[str] = Counter()
         if in_blocks is not None:
-            element = *element, list(in_blocks), list(in_windows)
+            element = *element, [blob for _, blob in in_blocks], [blob for _, blob in in_windows]
         for output in self._work(element, counts):
             if isinstance(output, HandedOver):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
@@ -136,12 +135,12 @@ class RunInPoolDoFn(beam.DoFn):
         self._pool = ProcessPool.of(self._token)
 
     def process(
-        self, element: Any, in_blocks: Sequence[bytes] | None = None, in_windows: Sequence[bytes] = ()
+        self, element: Any, in_blocks: Sequence[Packed] | None = None, in_windows: Sequence[Packed] = ()
     ) -> Iterator[Any]:
         if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
             element = element[0], list(element[1])
         if in_blocks is not None:
-            element = *element, list(in_blocks), list(in_windows)
+            element = *element, [blob for _, blob in in_blocks], [blob for _, blob in in_windows]
         self._waiting.append((element, self._pool.submit(self._step, element)))
         while self._waiting and self._waiting[0][1].done():
             yield from self._outputs()

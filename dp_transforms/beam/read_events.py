@@ -82,7 +82,11 @@ class ReadEvents(beam.PTransform):
         self._read = beam.FlatMap(_read_chunks, fields, windows_per_event, token)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
-        chunks = begin | "Chunks" >> beam.Create(self._joined) | "SpreadChunks" >> beam.Reshuffle()
+        joined = self._joined
+        chunks = begin | "Once" >> beam.Impulse() | "Chunks" >> beam.FlatMap(lambda once: joined)
+        chunks.element_type = JoinedChunks  # not one that Beam infers from the values
+        if len(joined) > 1:
+            chunks = chunks | "SpreadChunks" >> beam.Reshuffle()
         return _batches_and_rejected(chunks, "ReadChunks", self._read)
 
 

@@ -13,7 +13,7 @@ from apache_beam.typehints import typehints
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from dp_transforms.beam.assign_windows import PACKED, AssignWindows
+from dp_transforms.beam.assign_windows import PACKED, assign_windows, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter, ReadProgress
@@ -147,7 +147,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         batches, rejected = self._batches(events)
         messages = (
             batches
-            | "AssignWindows" >> AssignWindows(run, noise_key, PackPairs(run.plan.schedule, shards), self._domain)
+            | "AssignWindows" >> assign_windows(run, noise_key, PackPairs(run.plan.schedule, shards), self._domain)
             | "CloseByWatermark" >> CloseByWatermark(run.plan.schedule, shards.shards)
         )
         release = ReleaseStagesInOrder(stages_of(run, self._domain), noise_key, shards.shards, senders=1)
@@ -167,14 +167,12 @@ class ShiftingHeavyHitters(beam.PTransform):
     ) -> tuple[beam.PCollection, beam.PCollection]:
         """The pairs of users, packed, and the rows that cannot be read."""
         batches, rejected = self._batches(events)
-        return batches | "AssignWindows" >> AssignWindows(run, noise_key, step, self._domain), rejected
+        return batches | "AssignWindows" >> assign_windows(run, noise_key, step, self._domain), rejected
 
     def _batches(self, events: beam.PCollection) -> tuple[beam.PCollection, beam.PCollection]:
         if events.element_type is EventBatch:
             none = events | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
-            globally = events | "BatchesInGlobalWindow" >> beam.WindowInto(GlobalWindows())
-            globally.element_type = EventBatch
-            return globally, none
+            return in_global_window(events), none
         user, item, time = self._getters(events.element_type)
         batches, rejected = events | "CollectEvents" >> CollectEvents(user, item, time, self._time_unit)
         return batches, rejected

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from dp_transforms.beam.assign_windows import AssignWindows
+from dp_transforms.beam.assign_windows import assign_windows
 from dp_transforms.beam.run_stages import ReleaseAtOnce
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
@@ -68,7 +68,7 @@ class ReleasePart(beam.PTransform):
         by_item = self._run.plan.rounds is not None
         step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
         release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
-        assign = AssignWindows(self._run, noise_key, step, self._domain)
+        assign = assign_windows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> release
         for state in released.states:
             state.element_type = bytes

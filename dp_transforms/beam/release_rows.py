@@ -11,7 +11,7 @@ import datetime
 import logging
 import os
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 import apache_beam as beam
@@ -25,7 +25,7 @@ from dp_transforms.beam.poll_partitions import LOOP, TIMERS
 from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import stays_in_this_process
-from dp_transforms.beam.write_files import gather_reports, gathered_reports
+from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import check_names, shown
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
@@ -90,9 +90,9 @@ class EncodeRows(beam.PTransform):
         return gathered | "RowsInOrder" >> beam.FlatMap(_rows_in_order).with_output_types(HeavyHitterRow)
 
 
-def _rows_in_order(encoded: Iterable[bytes]) -> Iterator[TimestampedValue]:
+def _rows_in_order(group: Gathered) -> Iterator[TimestampedValue]:
     """The rows of all reports."""
-    for report in in_file_order(gathered_reports(encoded)):
+    for report in in_file_order(gathered_reports(group)):
         timestamp = Timestamp(micros=report.window_end - 1)
         for row in rows_of_report(report):
             yield TimestampedValue(row, timestamp)

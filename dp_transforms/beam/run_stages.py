@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
-from dp_transforms.beam.at_once import SENT, AtOnce, FetchColumnsDoFn, WithStarts
+from dp_transforms.beam.at_once import FetchColumnsDoFn, Sent, WithStarts, run_at_once
 from dp_transforms.beam.count_named import CountNamed
 from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
@@ -55,57 +55,56 @@ class ReleaseAtOnce(beam.PTransform):
         counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            return self._in_rounds(users, len(run.plan.rounds.units))
+            return self._in_rounds(users, len(run.plan.rounds.units) - 1)
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
-        added = users | "Users" >> AtOnce(add, noise_key, self._pool, rereads=counts is not None)
+        added = run_at_once(users, "Users", add, noise_key, self._pool, rereads=counts is not None)
         by_window = Sharding(cuts.windows.windows_per_slab, 1)
         find = AtOnceStep(stages.items, cuts.users, by_window, part)
-        sums = added[SENT]
+        sums = added.sent
         if stages.items.domain is not None or (part is not None and stages.items.work.keeps_state):
             sums = sums | "AllShards" >> WithStarts(find)
-        found = sums | "GroupItems" >> beam.GroupByKey() | "Items" >> AtOnce(find, noise_key, self._pool)
-        states = added[STATE], found[STATE]
+        found = run_at_once(sums | "GroupItems" >> beam.GroupByKey(), "Items", find, noise_key, self._pool)
+        states = *added.states, *found.states
         if stages.windows.work is MonitorWindows:
-            monitored = found[SENT] | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
+            monitored = found.sent | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
             return Released(monitored[REPORTS], (*states, monitored[STATE]))
         if counts is not None:
             if self._pool is not None:
                 users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
-            counted = found[SENT] | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users)
+            counted = found.sent | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users)
             return Released(counted, states)
-        return self._released(found[SENT], states)
+        return self._released(found.sent, states)
 
-    def _in_rounds(self, users: beam.PCollection, rounds: int) -> Released:
+    def _in_rounds(self, users: beam.PCollection, last: int) -> Released:
         """The users of each round of looks, and its items, get what the rounds before it named. So each round is over
         before the next one begins, and a step that is repeated sees the same names. users: ``((0, shard), packed)``."""
-        found, state = self._round(users, 0, (), rereads=True)
-        in_blocks, states = found | "InBlocks" >> beam.Values(), [state]
-        before: list[beam.PCollection] = [in_blocks]
-        for number in range(1, rounds):
-            found, state = self._round(users, number, before, rereads=number < rounds - 1)
-            before = [in_blocks, found | f"InWindows{number}" >> beam.Values()]
-            states.append(state)
-        return self._released(found, tuple(states))
+        in_blocks, states = self._round(users, 0, ())
+        found, before = in_blocks, [in_blocks]
+        for number in range(1, last + 1):
+            found, more = self._round(users, number, before, is_last=number == last)
+            before, states = [in_blocks, found], (*states, *more)
+        return self._released(found, states)
 
     def _round(
-        self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, rereads: bool
-    ) -> tuple[beam.PCollection, beam.PCollection]:
-        """What is named in blocks, in round 0, or in windows up to this round; and what users hand over."""
+        self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, is_last: bool = False
+    ) -> Sent:
+        """What is named in blocks, in round 0, or in windows up to this round; and what users hand over. All that a
+        round names is read by each step of the next one, and so stays together; the last one's goes to its windows."""
         stages, cuts, part = self._stages, self._cuts, self._part
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True, round=number)
-        to = Sharding(cuts.windows.windows_per_slab if number else cuts.users.windows_per_slab, 1)
+        to = Sharding((cuts.windows if is_last else cuts.users).windows_per_slab, 1)
         name = AtOnceStep(stages.items, cuts.users, to, part, round=number)
-        added = users | f"Users{number}" >> AtOnce(add, self._noise_key, self._pool, rereads=rereads, named=named)
-        groups = added[SENT] | f"GroupItems{number}" >> beam.GroupByKey()
-        found = groups | f"Items{number}" >> AtOnce(name, self._noise_key, self._pool, named=named)
-        return found[SENT], added[STATE]
+        added = run_at_once(users, f"Users{number}", add, self._noise_key, self._pool, rereads=not is_last, named=named)
+        groups = added.sent | f"GroupItems{number}" >> beam.GroupByKey()
+        found = run_at_once(groups, f"Items{number}", name, self._noise_key, self._pool, named=named)
+        return Sent(found.sent, added.states)
 
     def _released(self, named: beam.PCollection, states: tuple[beam.PCollection, ...] = ()) -> Released:
         """named: what the second stage found in slabs of windows."""
         by_window = Sharding(self._cuts.windows.windows_per_slab, 1)
         release = AtOnceStep(self._stages.windows, by_window, None, self._part)
-        released = named | "GroupWindows" >> beam.GroupByKey() | "Windows" >> AtOnce(release, self._noise_key)
-        return Released(released[SENT], states)
+        groups = named | "GroupWindows" >> beam.GroupByKey()
+        return Released(run_at_once(groups, "Windows", release, self._noise_key).sent, states)
 
 
 class ReleasedInOrder(NamedTuple):

@@ -23,8 +23,10 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
+from dp_transforms.beam.assign_windows import in_global_window
 from dp_transforms.beam.set_up_workers import operator_counter
 from dp_transforms.logs.rejected_events import RejectedEvents, pack_rejected, write_rejected_lines
+from dp_transforms.monitor.counted_messages import Key
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
 from dp_transforms.monitor.window_report import WindowReport
@@ -41,10 +43,12 @@ from dp_transforms.stores.local_files import publish
 from dp_transforms.stores.remote_files import copy_new, draft_url, is_remote, remove
 
 _ROWS = struct.Struct("<qq")  # events, rejected
+Gathered = tuple[Key, Iterable[bytes]]
 
 
-def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
-    """All elements, opaque bytes, as one group, which also exists when there are none. It then holds an empty element.
+def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> beam.PCollection:
+    """All elements, opaque bytes, as one group with this key, which also exists when there are none. It then holds an
+    empty element.
 
     transform: the name of the one that needs it, for errors. Raises ValueError for unbounded input.
     """
@@ -53,16 +57,18 @@ def gather_all(encoded: beam.PCollection, transform: str) -> beam.PCollection:
             f"{transform} needs bounded input, because its file appears when the input ends."
             " Use WriteReportStream or WriteRejectedFolder for a stream."
         )
-    globally = encoded | "WindowGlobally" >> beam.WindowInto(beam.window.GlobalWindows())
-    # An empty element stands for "the input has ended": what is gathered is never empty.
-    sentinel = encoded.pipeline | "EvenIfEmpty" >> beam.Create([b""]).with_output_types(bytes)
+    # An empty element, as an impulse is, stands for "the input has ended": what is gathered is never empty.
+    sentinel = encoded.pipeline | "EvenIfEmpty" >> beam.Impulse()
     return (
-        (globally, sentinel)
+        (in_global_window(encoded), sentinel)
         | "AddSentinel" >> beam.Flatten()
-        | "OneKey" >> beam.WithKeys(0).with_output_types(tuple[int, bytes])
+        | "OneKey" >> beam.Map(_with_key, key).with_output_types(tuple[Key, bytes])
         | "Gather" >> beam.GroupByKey()
-        | "DropKey" >> beam.Values()
     )
+
+
+def _with_key(blob: bytes, key: Key) -> tuple[Key, bytes]:
+    return key, blob
 
 
 def gather_reports(reports: beam.PCollection, transform: str) -> beam.PCollection:
@@ -71,9 +77,9 @@ def gather_reports(reports: beam.PCollection, transform: str) -> beam.PCollectio
     return gather_all(encoded, transform)
 
 
-def gathered_reports(encoded: Iterable[bytes]) -> Iterator[WindowReport]:
+def gathered_reports(group: Gathered) -> Iterator[WindowReport]:
     """Distinct and sorted first: which report of a window comes first must not depend on the order of arrival."""
-    return map(decode_report, sorted(set(encoded) - {b""}))
+    return map(decode_report, sorted(set(group[1]) - {b""}))
 
 
 def _encode_report(report: WindowReport) -> bytes:
@@ -104,10 +110,10 @@ class WriteReports(beam.PTransform):
         return gathered | "WriteReportFile" >> beam.Map(_write_reports, *self._file).with_output_types(str)
 
 
-def _write_reports(encoded: Iterable[bytes], path: str, header: ReportHeader, shown_name: str | None) -> str:
+def _write_reports(group: Gathered, path: str, header: ReportHeader, shown_name: str | None) -> str:
     conflicting = beam.metrics.Metrics.counter("write_reports", "conflicting_reports")
     kept: dict[tuple[str, int], WindowReport] = {}
-    for report in gathered_reports(encoded):
+    for report in gathered_reports(group):
         if kept.setdefault((report.stream, report.window_start), report) is not report:
             conflicting.inc()
     replace_whole(path, report_writer(header, kept.values(), report_format(path)), shown_name=shown_name)
@@ -166,10 +172,10 @@ def _count_rejected(rejected: RejectedEvents) -> bytes:
 
 
 def _publish_or_withhold(
-    said: Iterable[bytes], draft: str, output: str, run_id: str, max_bad_fraction: float
+    said: Gathered, draft: str, output: str, run_id: str, max_bad_fraction: float
 ) -> Iterator[str]:
     """Runs once, or again after a worker that died."""
-    counts = [_ROWS.unpack(blob) for blob in said if blob]
+    counts = [_ROWS.unpack(blob) for blob in said[1] if blob]
     events, rejected = (sum(numbers) for numbers in zip((0, 0), *counts, strict=True))
     if rejected > max_bad_fraction * (events + rejected):
         operator_counter(REPORTS_WITHHELD).inc()
@@ -239,10 +245,13 @@ class WriteRejectedFolder(beam.PTransform):
         return rejected | "WriteRejected" >> beam.Map(_write_into_folder, self._path).with_output_types(str)
 
 
-def _write_rejected(encoded: Iterable[bytes], path: str, shown_name: str | None) -> str:
-    packed = [data for data in encoded if data]
-    replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600, shown_name=shown_name)
+def _write_rejected(group: Gathered, path: str, shown_name: str | None) -> str:
+    _write_lines([data for data in group[1] if data], path, shown_name)
     return path
+
+
+def _write_lines(packed: list[bytes], path: str, shown_name: str | None) -> None:
+    replace_whole(path, lambda handle: write_rejected_lines(handle, packed), mode=0o600, shown_name=shown_name)
 
 
 def _write_into_folder(rejected: RejectedEvents, folder: str) -> str:
@@ -253,7 +262,7 @@ def _write_into_folder(rejected: RejectedEvents, folder: str) -> str:
     except OSError as error:
         raise write_error(folder, error) from None
     if not path.exists():
-        _write_rejected(packed, str(path), folder)
+        _write_lines(packed, str(path), folder)
     return str(path)
 
 

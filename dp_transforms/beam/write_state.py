@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import apache_beam as beam
 
 from dp_transforms.beam.gather import GatherCounted
-from dp_transforms.beam.write_files import gather_all
-from dp_transforms.monitor.counted_messages import Key, messages_of
+from dp_transforms.beam.write_files import Gathered, gather_all
+from dp_transforms.monitor.counted_messages import messages_of
 from dp_transforms.reports.files import write_error
 from dp_transforms.runs.fingerprints import sealing_key
 from dp_transforms.runs.run_part import RunPart
@@ -52,7 +52,7 @@ class WriteState(beam.PTransform):
 
     def expand(self, changed: beam.PCollection) -> beam.PCollection:
         if self._senders is None:
-            gathered = gather_all(changed, "WriteState") | "AtEnd" >> beam.Map(_at_end, self._end)
+            gathered = gather_all(changed, "WriteState", (self._end, 0))
         else:
             gathered = changed | "GatherState" >> GatherCounted(self._senders)
         return gathered | "WriteStateFile" >> beam.Map(write_gathered, *self._file).with_output_types(str)
@@ -65,12 +65,8 @@ def state_messages(end: int, packed: list[bytes]) -> Iterator[beam.pvalue.Tagged
         yield beam.pvalue.TaggedOutput(STATE, ((end, 0), message))
 
 
-def _at_end(encoded: Iterable[bytes], end: int) -> tuple[Key, Iterable[bytes]]:
-    return (end, 0), encoded
-
-
 def write_gathered(
-    group: tuple[Key, Iterable[bytes]],
+    group: Gathered,
     path: str,
     header: StateHeader,
     part: RunPart,

@@ -8,6 +8,8 @@ holder.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,6 +33,7 @@ class RoundNamer:
         self._plan = plan
         self._keys = keys
         self._table = noise_bounds(plan.paid_looks.noise)
+        self._terms = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
         """Round 0. The windows of the sums, and of the names, are blocks: their first windows. No size is stated."""
@@ -47,7 +50,7 @@ class RoundNamer:
         Raises ValueError for a sum of a pair that is not a candidate.
         """
         of_windows = candidates.of_windows
-        terms = self._plan.terms_of_round(number, candidates.drawn, of_windows.end - of_windows.first)
+        terms = self._terms(number, candidates.drawn, of_windows.end - of_windows.first)
         of_shard = candidates.of_shard(shard, shards)
         size = len(of_shard.table)
         of_sums = of_shard.places_of(sums)

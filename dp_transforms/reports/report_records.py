@@ -218,25 +218,25 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
         raise too_many_heavy_hitters()
     heavy_hitters, size = [], 0
     for entry in entries:
-        if type(entry) is HeavyHitter:
-            entry = entry._asdict()
-        if not isinstance(entry, Mapping) or entry.keys() != _FIELDS:
-            raise _wrong_names(HeavyHitter._fields)
-        zone, count = entry["zone"], entry["noisy_count"]
+        if type(entry) is not HeavyHitter:
+            if not isinstance(entry, Mapping) or entry.keys() != _FIELDS:
+                raise _wrong_names(HeavyHitter._fields)
+            entry = HeavyHitter(**entry)
+        item, zone, count, level, at_least_users = entry
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
             raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
         if zone == ABOVE and count is not None:
             raise ReportFileError(f"noisy_count must be null where zone is {ABOVE!r}: it would break the guarantee.")
         if count is not None:
             count = _whole(count, "noisy_count", -(1 << 63), _MAX_LONG)
-        level, at_least_users = _size(entry["level"], entry["at_least_users"])
+        level, at_least_users = _size(level, at_least_users)
         if level is not None and zone is not None:
             raise ReportFileError("zone must be null beside a level: it would break the guarantee.")
         if level is not None and count is not None and count < 0:
             raise ReportFileError(
                 "noisy_count must be at least 0 beside a level: another one is not a count of mode looks."
             )
-        item, item_bytes = _text(entry["item"], "item")
+        item, item_bytes = _text(item, "item")
         heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users))
         size += _HEAVY_HITTER_FRAME_BYTES + item_bytes
     return heavy_hitters, size

@@ -6,6 +6,7 @@ It must be run as a file, and what is below stays at the top level of its module
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import io
@@ -22,8 +23,9 @@ import types
 import warnings
 from typing import Any
 
-# What Beam imports when the first pipeline is built or run.
+# What Beam imports when the first pipeline is built or run; not all of it is installed everywhere.
 _LAZY = (
+    "IPython",
     "apache_beam.runners.direct.direct_runner",
     "apache_beam.runners.portability.fn_api_runner.fn_runner",
     "apache_beam.runners.portability.portable_runner",
@@ -54,7 +56,8 @@ def import_all() -> None:
         if module.name.rpartition(".")[2] != "__main__":
             importlib.import_module(module.name)
     for name in _LAZY:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     logging.disable(logging.NOTSET)
     logging.getLogger().handlers.clear()
     warnings.filters[:] = filters  # type: ignore[index]
