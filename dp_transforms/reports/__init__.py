@@ -36,7 +36,7 @@ from dp_transforms.reports.files import (
     report_format,
     write_report_file,
 )
-from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
+from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_table import ReportTable
@@ -57,6 +57,7 @@ __all__ = [
     "ReportWriter",
     "decode_report",
     "encode_report",
+    "encode_trend",
     "is_topic",
     "read_report",
     "read_report_file",

@@ -250,7 +250,7 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     [
         (["--html", "x.txt"], 2, "--html must end in .html"),
         (["--chart", "x.gif"], 2, "--chart must end in .svg or .png or .pdf"),
-        (["--titles", "t.csv"], 2, "--titles needs --html or --chart: it is for pages and charts"),
+        (["--titles", "t.csv", "--json"], 2, "--titles"),
         (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
         (["--tz", "CEST"], 2, "Use a name such as Europe/Berlin, or UTC"),
         (["--tz", "new york"], 2, "Do you mean America/New_York?"),
