@@ -73,7 +73,7 @@ class ShowOptions:
     chart: str | None = opt(
         "",
         "Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
-        "items with most windows unless --all is given. Needs the extra charts.",
+        "largest items unless --all is given. PNG and PDF need the extra charts.",
         metavar="FILE.svg",
     )
     force: bool = force_option()
@@ -185,7 +185,7 @@ def _check_pictures(pictures: Mapping[str, str], *, force: bool) -> None:
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
     if "--chart" in pictures:
-        picture.check_picture_library()
+        picture.check_picture_library(pictures["--chart"])
     for option, path in pictures.items():
         check_output(path, option, force=force)
 

@@ -95,8 +95,6 @@ def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path: pathlib.P
 
 
 def test_a_picture_holds_them_as_text() -> None:
-    pytest.importorskip("vl_convert", reason="the extra charts is missing")
-
     def drawn(labels: Sequence[str]) -> ElementTree.Element:
         columns = report_columns([report(["a", *labels, "c"])], None)
         made = picture.picture(columns, "Title", "guarantee", datetime.UTC, kind=".svg", most_items=40)

@@ -19,6 +19,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import string
 import urllib.parse
 from collections.abc import Collection
 
@@ -39,6 +40,15 @@ _HEADERS = {
 }
 # A redirect by the server would still count as a step from the site with the link, and so go without a strict cookie.
 _ONWARD = '<!doctype html><meta http-equiv="refresh" content="0;url=./"><title>shh</title><a href="./">Go on</a>'
+
+# For browsers that have no token: a form that asks for it. It is sent to this server alone, as the address above.
+_ASK = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<title>A token is needed</title><h1>A token is needed</h1>$wrong
+<form action="./"><p><label>Token <input name="token" type="password" autocomplete="off" required autofocus></label>
+<button>Open the page</button></p></form>
+<p>shh serve prints it at the end of the address, after ?token=, or it is the line in the --token-file.</p></html>"""
+_WRONG = "<p role=alert>This is not the token.</p>"
 
 
 def new_token() -> str:
@@ -66,7 +76,8 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
@@ -88,6 +99,13 @@ class Access:
             answer = HTMLResponse(_ONWARD)
             answer.set_cookie(self._cookie, self._digest(), httponly=True, samesite="strict", path="/")
             return answer
+        if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+            policy = _HEADERS["Content-Security-Policy"].replace("form-action 'none'", "form-action 'self'")
+            return HTMLResponse(
+                string.Template(_ASK).substitute(wrong=_WRONG if given else ""),
+                401,
+                {"Content-Security-Policy": policy},
+            )
         return PlainTextResponse(
             "A token is needed. Open the address that shh serve prints, with ?token= and the token at its end.\n",
             401,
