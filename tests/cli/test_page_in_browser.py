@@ -129,7 +129,7 @@ SHOWN = {"new": "★ new", "rising": "▲ rising", "falling": "▼ falling", "sa
 @pytest.mark.parametrize("is_known", [True, False], ids=["with a plan", "without one"])
 def test_ranks_and_changes_are_those_of_the_other_commands(opened, is_known):
     """Of `reports.trends`, in every window, as the page shows them."""
-    sizes = itertools.cycle([0, 7, 3, 12, 40, 41, 60, 90, 9, 0, 5, 150, 100])
+    sizes = itertools.cycle([0, 3, 0, 2, 12, 40, 41, 62, 90, 9, 0, 5, 150, 100, 3])
     held = {f"item {n}": {w: next(sizes) for w in range(12) if (w * w + n) % 5} for n in range(5)}
     header = header_of(PLAN) if is_known else dataclasses.replace(header_of(PLAN), plan={})
     reports = [each for number, each in enumerate(reports_of(PLAN, held)) if number not in (4, 5)]
