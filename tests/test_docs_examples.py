@@ -30,9 +30,10 @@ from tests.helpers.option_tables import commands
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "runners").glob("*/*.md")])
-NAMED = r"((story-\d{5}|page-\d{3})(≥\d+)? *)"
-ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+(and \d+)? *(more)? *")
-MORE = re.compile(rf" {{29}}({NAMED}*(and \d+)? *(more)?|more)")
+NAMED = r"([★▲▼]?(story-\d{5}|page-\d{3})(≥\d+)? *)"
+REST = r"(and|more|gone|\d+| )*"
+ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+{REST}")
+MORE = re.compile(rf" {{29}}{NAMED}*{REST}")
 HEAD = re.compile(r" start \(UTC\)        length   heavy items *")
 RULE = re.compile(r" ─+")
 WIDTH = 118  # lines that are longer are shown as a terminal wraps them

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import heapq
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +13,7 @@ from rich.text import Text
 
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.page_files import read_titles
 from dp_transforms.cli.shared_options import ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
@@ -22,17 +21,25 @@ from dp_transforms.reports import (
     ReportFileError,
     ReportFolder,
     ReportHeader,
-    encode_report,
+    encode_trend,
     read_report_file,
     read_report_files,
     read_run,
     report_files_in,
 )
+from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.databases import is_database
-from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.report_words import (
+    ended_words,
+    escape_text,
+    is_ascii_only,
+    label_text,
+    legend,
+    windows_table,
+)
 
 _LATEST_WINDOWS = 24
-_ITEMS_PER_WINDOW = 20
+_ITEMS_PER_WINDOW = 8
 _NO_END_IN_TABLE = (
     "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
     " does not say its end."
@@ -66,7 +73,7 @@ class ShowOptions:
     chart: str | None = opt(
         "",
         "Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
-        "items with most windows unless --all is given. Needs the extra charts.",
+        "largest items unless --all is given. PNG and PDF need the extra charts.",
         metavar="FILE.svg",
     )
     force: bool = force_option()
@@ -81,7 +88,8 @@ class ShowOptions:
 
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
-    Rule("--titles, --force", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
+    Rule("--force", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
+    Rule("--titles", excludes="--json", why="lines for programs have labels", is_usage=True),
 )
 
 
@@ -92,25 +100,27 @@ def command(options: ShowOptions) -> None:
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
     folder of `shh stream`, or a database that either wrote to (docs/stores.md).
     """
-    pictures, last, zone = options.pictures, options.last, options.view.zone
+    pictures, last = options.pictures, options.last
     _check_pictures(pictures, force=options.force)
     keep = None if options.show_all or (last is None and (options.as_json or pictures)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
         header, windows, state = read_report(options.reports, options.table, options.run_id)
-        selected, total = _latest(_only_item(windows, options.item), last if pictures else keep)
-    if options.item is not None and not total:
+        found = [kept for each in trends(header.plan, windows) if (kept := _only_item(each, options.item)) is not None]
+    if options.item is not None and not found:
         raise NothingFoundError(
             f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
         )
+    selected = found[-keep:] if keep else found
+    titles = read_titles(options.view.titles) if options.view.titles is not None else {}
     if pictures:
-        _write_pictures(options, header, selected, state)
+        _write_pictures(options, header, [each.report for each in selected], titles, state)
     for option, path in pictures.items():
         click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=options.as_json)
     if options.as_json:
-        for window in selected:
-            click.echo(encode_report(window, ascii_only=True))
+        for each in selected:
+            click.echo(encode_trend(each))
     elif not pictures:
-        _print_table(header, selected, total, _ITEMS_PER_WINDOW if not options.show_all else None, zone)
+        _print_table(options, header, selected, len(found), titles)
         if state:
             click.echo(state)
 
@@ -175,26 +185,26 @@ def _check_pictures(pictures: Mapping[str, str], *, force: bool) -> None:
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
     if "--chart" in pictures:
-        picture.check_picture_library()
+        picture.check_picture_library(pictures["--chart"])
     for option, path in pictures.items():
         check_output(path, option, force=force)
 
 
-def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
+def _write_pictures(
+    options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], titles: Mapping[str, str], state: str
+) -> None:
     """state: a sentence on whether the run has ended."""
-    from dp_transforms.cli.page_files import read_titles
     from dp_transforms.views.page import picture
     from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
     from dp_transforms.views.report_words import shown_text
 
-    named = read_titles(options.view.titles) if options.view.titles is not None else {}
     if options.html is not None:
-        page = report_page(header, reports, options.view.zone, named, state)
+        page = report_page(header, reports, options.view.zone, titles, state)
         write_output(options.html, page, force=options.force)
     if options.chart is not None:
         drawn = picture.picture(
-            report_columns(reports, plan_of(header), named),
+            report_columns(reports, plan_of(header), titles),
             f"Items over time: {shown_text(header.stream)}",
             escape_text(header.guarantee),
             options.view.zone,
@@ -204,51 +214,37 @@ def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequenc
         write_output(options.chart, drawn, force=options.force)
 
 
-def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:
-    for report in reports:
-        if item is None:
-            yield report
-        elif kept := [heavy_hitter for heavy_hitter in report.heavy_hitters if heavy_hitter.item == item]:
-            yield report._replace(heavy_hitters=kept)
-
-
-def _latest(reports: Iterator[WindowReport], keep: int | None) -> tuple[list[WindowReport], int]:
-    """The latest ``keep`` windows over all streams, in time order, and how many there are."""
-    total = 0
-
-    def counted() -> Iterator[WindowReport]:
-        nonlocal total
-        for report in reports:
-            total += 1
-            yield report
-
-    if keep is None:
-        return sorted(counted(), key=_time_order), total
-    latest = heapq.nlargest(keep, counted(), key=_time_order)
-    return latest[::-1], total
-
-
-def _time_order(report: WindowReport) -> tuple[int, str]:
-    return report.window_start, report.stream
+def _only_item(trend: Trend, item: str | None) -> Trend | None:
+    """The window with this item alone; None without it."""
+    if item is None:
+        return trend
+    entries = [entry for entry in trend.entries if entry.hitter.item == item]
+    report = trend.report._replace(heavy_hitters=[entry.hitter for entry in entries])
+    return Trend(report, entries, []) if entries else None
 
 
 def _print_table(
-    header: ReportHeader, reports: list[WindowReport], total: int, max_items: int | None, zone: datetime.tzinfo
+    options: ShowOptions, header: ReportHeader, found: Sequence[Trend], total: int, titles: Mapping[str, str]
 ) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     ascii_only = is_ascii_only(console)
+    run = f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}."
     console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
-    console.print(
-        Text(
-            f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}.", style="dim"
-        )
-    )
-    if not reports:
+    console.print(Text(run, style="dim"))
+    if not found:
         console.print(Text("No window reports any item. Some users may have held some, but too few."))
         return
-    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan))
-    console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))
-    if total > len(reports):
+    table = windows_table(
+        found,
+        max_items=None if options.show_all else _ITEMS_PER_WINDOW,
+        ascii_only=ascii_only,
+        zone=options.view.zone,
+        plan=header.plan,
+        titles=titles,
+    )
+    console.print(table)
+    console.print(Text(legend(found, plan=header.plan, ascii_only=ascii_only), style="dim"))
+    if total > len(found):
         console.print(
-            Text(f"The latest {len(reports)} of {total} windows with heavy items; --all shows every one.", style="dim")
+            Text(f"The latest {len(found)} of {total} windows with heavy items; --all shows every one.", style="dim")
         )

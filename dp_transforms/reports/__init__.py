@@ -5,6 +5,7 @@
     `avro`                object container file, header in the file metadata; and the records of a topic
     `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path; a file as one value, the files of one run as one report
+    `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
 
 A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one
 line.
@@ -35,7 +36,7 @@ from dp_transforms.reports.files import (
     report_format,
     write_report_file,
 )
-from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
+from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_table import ReportTable
@@ -56,6 +57,7 @@ __all__ = [
     "ReportWriter",
     "decode_report",
     "encode_report",
+    "encode_trend",
     "is_topic",
     "read_report",
     "read_report_file",
