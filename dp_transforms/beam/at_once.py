@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
+from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.assign_windows import max_timestamp
 from dp_transforms.beam.read_events import REJECTED, ReadProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.stages.read_pairs import BYTES, ROWS, Packed
+from dp_transforms.stages.read_pairs import BYTES, ROWS, MergePairs, Packed
 from dp_transforms.stages.stage import AtOnceStep, HandedOver, SlabKey
 from dp_transforms.workers.pool import ProcessPool, Result, Step
 
@@ -52,14 +52,24 @@ def run_at_once(
     in windows, packed `NamedItems` by slab and shard; each of one step alone, since not every engine waits for all that
     were flattened.
     """
-    do_fn = RunStepDoFn(step, noise_key) if pool is None else RunInPoolDoFn(step, pool, rereads=rereads)
-    advance = beam.ParDo(do_fn, *map(beam.pvalue.AsList, named))
+    advance = beam.ParDo(_do_fn_of(step, noise_key, pool, rereads=rereads), *map(beam.pvalue.AsList, named))
     sent = WindowReport if step.to is None else tuple[SlabKey, bytes]
     if step.part is None:
         return Sent(groups | label >> advance.with_output_types(sent), ())
     outputs = groups | label >> advance.with_outputs(STATE, main="sent")
     outputs.sent.element_type, outputs[STATE].element_type = convert_to_beam_type(sent), bytes
     return Sent(outputs.sent, (outputs[STATE],))
+
+
+def merge_pairs(groups: beam.PCollection, noise_key: beam.Secret, pool: str | None) -> beam.PCollection:
+    """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
+    would sort them again."""
+    merge = beam.ParDo(_do_fn_of(MergePairs(), noise_key, pool)).with_output_types(Packed)
+    return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
+
+
+def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, *, rereads: bool = False) -> beam.DoFn:
+    return RunStepDoFn(step, noise_key) if pool is None else RunInPoolDoFn(step, pool, rereads=rereads)
 
 
 class WithStarts(beam.PTransform):
@@ -91,7 +101,7 @@ def _starts(once: bytes, step: AtOnceStep) -> Iterator[tuple[SlabKey, bytes]]:
 class RunStepDoFn(beam.DoFn):
     """Adapts a stage to groups."""
 
-    def __init__(self, step: AtOnceStep, noise_key: beam.Secret) -> None:
+    def __init__(self, step: Step, noise_key: beam.Secret) -> None:
         self._step = step
         self._noise_key = noise_key
         self._counters = Counters()
@@ -109,8 +119,8 @@ class RunStepDoFn(beam.DoFn):
             if isinstance(output, HandedOver):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
-                window, report = output
-                yield TimestampedValue(report, max_timestamp(self._step.stage.run.plan.schedule, window))
+                report = output[1]
+                yield TimestampedValue(report, Timestamp(micros=report.window_end - 1))
             else:
                 yield output
         self._counters.add(counts)

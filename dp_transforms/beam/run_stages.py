@@ -8,7 +8,7 @@ from typing import NamedTuple
 import apache_beam as beam
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
-from dp_transforms.beam.at_once import FetchColumnsDoFn, Sent, WithStarts, run_at_once
+from dp_transforms.beam.at_once import FetchColumnsDoFn, Sent, WithStarts, merge_pairs, run_at_once
 from dp_transforms.beam.count_named import CountNamed
 from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
@@ -55,7 +55,7 @@ class ReleaseAtOnce(beam.PTransform):
         counts = run.plan.counts
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            return self._in_rounds(users, len(run.plan.rounds.units) - 1)
+            return self._in_rounds(merge_pairs(users, noise_key, self._pool), len(run.plan.rounds.units) - 1)
         add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
         added = run_at_once(users, "Users", add, noise_key, self._pool, rereads=counts is not None)
         by_window = Sharding(cuts.windows.windows_per_slab, 1)

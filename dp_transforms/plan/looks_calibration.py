@@ -6,6 +6,7 @@ Guarantee: none of its own. `Plan` checks all that is found here again, as it do
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Unpack
 
 from dp_transforms.accounting.activity import activity_delta
@@ -75,6 +76,9 @@ class LooksChoices(PerUser, total=False):
     rounds: bool | None
 
 
+_choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
+
+
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
     rounds = choose_rounds(budget, given)
@@ -98,7 +102,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     sampling_share = sampling_delta(budget.epsilon, variation, budget.schedule.horizon, budget.domain_size)
     activity_epsilon = as_float("activity_epsilon", given.get("activity_epsilon") or 0.0)
     sampling_share += activity_delta(budget.epsilon, activity_epsilon, budget.max_users)
-    choice = choose_purse(
+    choice = _choose(
         budget.epsilon,
         delta_left(budget.delta, hash_share + sampling_share, budget.max_users),
         usual_looks=usual_looks,

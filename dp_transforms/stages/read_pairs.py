@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -23,14 +23,14 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_READ,
     EVENTS_REJECTED,
 )
-from dp_transforms.monitor.pairs import item_pairs_of_events, pairs_of_events
+from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts
-from dp_transforms.stages.stage import Sharding
+from dp_transforms.stages.stage import Sharding, SlabKey
 
 ROWS, BYTES = "rows", "bytes"  # counted for a progress bar
-Packed = tuple[tuple[int, int], bytes]  # slab of windows and shard of users; packed columns
+Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +107,21 @@ class ReadPairsStep:
 
     def fetched(self, element: JoinedChunks, get: Callable[[bytes], bytes]) -> JoinedChunks:
         return element
+
+
+@dataclasses.dataclass(frozen=True)
+class MergePairs:
+    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again."""
+
+    stores: ClassVar[bool] = True
+
+    def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
+        return lambda group, counts: ((group[0], packed) for packed in ItemPairs.of_messages(group[1]).messages())
+
+    def fetched(
+        self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]
+    ) -> tuple[SlabKey, Sequence[bytes]]:
+        return element[0], [get(blob) for blob in element[1]]
 
 
 def reading_step(
