@@ -26,7 +26,6 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
@@ -136,16 +135,15 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
 
 def _names_of_rounds(pairs: ItemPairs, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
     """What is named in blocks; and in windows in each later round and those before it."""
-    users, items = Carried(WeighRound(plan, keys, None)), Carried(NameRound(plan, keys, None))
     counts, in_blocks, in_windows = collections.Counter[str](), NamedItems.none(), NamedItems.none()
     for number in range(len(plan.paid_rounds.units)):
         told = [[each.to_bytes()] for each in (in_blocks, in_windows)] if number else []
-        span = Span(0, plan.schedule.horizon, round=number)
-        sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
-        of_shards, found = dict(sums.shard_by_item(_SHARDS)), []
+        users, items = WeighRound(plan, keys, None, number), NameRound(plan, keys, None, number)
+        span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
+        sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
         for shard in range(_SHARDS):
-            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), of_shards.get(shard, ItemSums.none())
-            found.append(items.work.advance(items.over_to_part(here, added, *told), added, here, counts))
+            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), sums.of_shard(shard, _SHARDS)
+            found.append(items.advance(None, items.told(added, *told), here, counts))
         named = NamedItems.merge(found)
         in_blocks, in_windows = (in_blocks, named) if number else (named, in_windows)
         yield named

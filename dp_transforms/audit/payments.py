@@ -297,7 +297,8 @@ class _RoundCode:
 
     def sums(self, rows: Rows, item_of: Whole, ends: tuple[int, ...]) -> list[Cells]:
         """Of each round, through the parts of a run that end here. item_of: whose lot each item has."""
-        users, found = Carried(WeighRound(self._plan, self._keys, None)), [Cells() for _ in range(self._rounds)]
+        rounds = [WeighRound(self._plan, self._keys, None, number) for number in range(self._rounds)]
+        users, found = [Carried(work) for work in rounds], [Cells() for _ in rounds]
         counts, first = collections.Counter[str](), 0
         for end in ends:
             pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
@@ -306,9 +307,9 @@ class _RoundCode:
             for number in range(self._rounds):
                 drawn = named_in >= number
                 told = self._told(named_in, firsts, number) if number else []
-                span = Span(first, end, round=number)
-                sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
-                users.keep(span)
+                span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
+                sums = rounds[number].advance(carried.over_to_part(span, come), come, span, counts)
+                carried.keep(span)
                 of_round = _cells(sums)
                 self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round)
                 found[number] += of_round

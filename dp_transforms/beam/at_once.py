@@ -35,8 +35,9 @@ class AtOnce(beam.PTransform):
     over, as packed cells tagged `STATE`.
 
     pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
-    are read again by another step. named: for every group of a later round of looks, what was named in blocks and then
-    in windows, packed `NamedItems`; each of one step alone, since not every engine waits for all that were flattened.
+    are read again by another step. named: for every group of a later round of looks, what was named, packed
+    `NamedItems`, as `StageWork.columns` takes it; each of one step alone, since not every engine waits for all that
+    were flattened.
     """
 
     def __init__(
@@ -100,13 +101,9 @@ class RunStepDoFn(beam.DoFn):
     def setup(self) -> None:
         self._work = self._step.start(self._noise_key.get_secret_bytes())
 
-    def process(
-        self, element: Any, in_blocks: Sequence[bytes] | None = None, in_windows: Sequence[bytes] = ()
-    ) -> Iterator[Any]:
+    def process(self, element: Any, *named: Sequence[bytes]) -> Iterator[Any]:
         counts: Counter[str] = Counter()
-        if in_blocks is not None:
-            element = *element, list(in_blocks), list(in_windows)
-        for output in self._work(element, counts):
+        for output in self._work((*element, *map(list, named)), counts):
             if isinstance(output, HandedOver):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
@@ -135,13 +132,9 @@ class RunInPoolDoFn(beam.DoFn):
     def setup(self) -> None:
         self._pool = ProcessPool.of(self._token)
 
-    def process(
-        self, element: Any, in_blocks: Sequence[bytes] | None = None, in_windows: Sequence[bytes] = ()
-    ) -> Iterator[Any]:
+    def process(self, element: Any, *named: Sequence[bytes]) -> Iterator[Any]:
         if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
-            element = element[0], list(element[1])
-        if in_blocks is not None:
-            element = *element, list(in_blocks), list(in_windows)
+            element = element[0], list(element[1]), *map(list, named)
         self._waiting.append((element, self._pool.submit(self._step, element)))
         while self._waiting and self._waiting[0][1].done():
             yield from self._outputs()

@@ -21,11 +21,24 @@ from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
 from dp_transforms.checks import exact, is_whole, shown
 from dp_transforms.html_tables import html_table
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
 from dp_transforms.plan.looks_calibration import LooksChoices, calibrate_looks
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
-from dp_transforms.plan.records import Budget, Counts, Domain, Hits, Known, KnownDomain, Looks, PaidHits, Rounds, Shares
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_of_round
+from dp_transforms.plan.records import (
+    Budget,
+    Counts,
+    Domain,
+    Hits,
+    Known,
+    KnownDomain,
+    Looks,
+    PaidHits,
+    Rounds,
+    Shares,
+    WindowRounds,
+)
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_in_windows, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -62,7 +75,8 @@ class Plan(Record):
     looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
     counts: where the largest named items have a count beside their name. known: where named items are followed; in a
         known domain all items are known, and have the threshold.
-    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
+    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one. window_rounds: where
+        those of each window do.
     shares: how delta was split.
     """
 
@@ -78,6 +92,7 @@ class Plan(Record):
     counts: Counts | None = None
     known: Known | None = None
     rounds: Rounds | None = None
+    window_rounds: WindowRounds | None = None
     shares: Shares
 
     def __post_init__(self) -> None:
@@ -177,6 +192,12 @@ class Plan(Record):
         return self.rounds
 
     @property
+    def units_of_rounds(self) -> tuple[int, ...]:
+        """What the looks of a user may cost in each round; where they do not come in rounds, a purse."""
+        cut = self.rounds or self.window_rounds
+        return (PURSE_UNITS,) if cut is None else cut.units
+
+    @property
     def hits_per_user(self) -> int:
         """After so many hits a user who pays for them no longer counts; 0 where nobody does."""
         return 0 if self.hits is None else self.hits.per_user
@@ -257,11 +278,23 @@ class Plan(Record):
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         looks = self.paid_looks
-        followed = 2 * self.known_for * self.max_users * looks.most_looks
-        most_unheld = self.domain_size * self.schedule.horizon or followed
         return smallest_size_margin(
-            looks.prices, looks.size_error, self.max_users, most_unheld, hit_prices=self.hit_prices
+            looks.prices, looks.size_error, self.max_users, self._most_unheld, hit_prices=self.hit_prices
         )
+
+    @property
+    def _most_unheld(self) -> int:
+        """Sums of 0 that the run draws for, on average; in each round."""
+        followed = 2 * self.known_for * self.max_users * self.paid_looks.most_looks
+        return self.domain_size * self.schedule.horizon or followed
+
+    @functools.cached_property
+    def terms_in_windows(self) -> tuple[RoundTerms, ...]:
+        """Of each round in a window, for items that are not known; of the only one where looks come in none."""
+        looks = self.paid_looks
+        if self.window_rounds is None:
+            return (RoundTerms(self.threshold, self.likely_noise, looks.weights[-1]),)
+        return terms_in_windows(looks, self.window_rounds, self.threshold, self.max_users, self._most_unheld)
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a later round of looks, which draws for so many pairs in so many windows."""
@@ -271,7 +304,7 @@ class Plan(Record):
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
         """The largest weight that a user can have in each round of looks."""
-        return tuple(self.paid_looks.listed.largest(np.array(self.paid_rounds.units))[0].tolist())
+        return tuple(self.paid_looks.listed.largest(np.array(self.units_of_rounds))[0].tolist())
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
@@ -305,14 +338,15 @@ class Plan(Record):
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
         if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
-        is held in this window alone; known: one that was named in its block.
+        is held in this window alone; known: one that was named in its block. With rounds in windows: in the last one.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
             return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
-        threshold = self.known_threshold if known else self.threshold
+        threshold = self.known_threshold if known else self.terms_in_windows[-1].threshold
         counts = None if without_counts else self.counts
         reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units
+        reserved += PURSE_UNITS - self.units_of_rounds[-1]
         prices = self.paid_looks.prices
         return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
 
