@@ -26,6 +26,7 @@ from dp_transforms.stages.stage import AtOnceStep, HandedOver, SlabKey
 from dp_transforms.workers.pool import ProcessPool, Result, Step
 
 SENT = "sent"
+_Named = Sequence[bytes] | None  # in earlier rounds of looks
 
 
 class AtOnce(beam.PTransform):
@@ -101,9 +102,9 @@ class RunStepDoFn(beam.DoFn):
     def setup(self) -> None:
         self._work = self._step.start(self._noise_key.get_secret_bytes())
 
-    def process(self, element: Any, *named: Sequence[bytes]) -> Iterator[Any]:
+    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         counts: Counter[str] = Counter()
-        for output in self._work((*element, *map(list, named)), counts):
+        for output in self._work((*element, *_lists(first, second)), counts):
             if isinstance(output, HandedOver):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
@@ -132,9 +133,9 @@ class RunInPoolDoFn(beam.DoFn):
     def setup(self) -> None:
         self._pool = ProcessPool.of(self._token)
 
-    def process(self, element: Any, *named: Sequence[bytes]) -> Iterator[Any]:
+    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
-            element = element[0], list(element[1]), *map(list, named)
+            element = element[0], list(element[1]), *_lists(first, second)
         self._waiting.append((element, self._pool.submit(self._step, element)))
         while self._waiting and self._waiting[0][1].done():
             yield from self._outputs()
@@ -168,6 +169,11 @@ class FetchColumnsDoFn(beam.DoFn):
     def process(self, group: tuple[Any, Iterable[bytes]]) -> Iterator[tuple[Any, list[bytes]]]:
         get = ProcessPool.of(self._token).store.get
         yield group[0], [bytes(get(blob)) for blob in group[1]]
+
+
+def _lists(*named: _Named) -> list[list[bytes]]:
+    """Of the side inputs that there are: Beam does not type those of ``*named``."""
+    return [list(each) for each in named if each is not None]
 
 
 def _in_global_window(value: Any) -> WindowedValue:

@@ -53,6 +53,8 @@ class ReleaseAtOnce(beam.PTransform):
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
         run = stages.users.run
         counts = run.plan.counts
+        if run.plan.window_rounds is not None and part is not None:
+            packed = packed | "AllUsers" >> WithStarts(AtOnceStep(stages.users, cuts.users, cuts.users, part))
         users = packed | "GroupUsers" >> beam.GroupByKey()
         found, states = self._found(users)
         if stages.windows.work is MonitorWindows:
@@ -101,8 +103,10 @@ class ReleaseAtOnce(beam.PTransform):
         find = AtOnceStep(items, cuts.users, Sharding(of_windows.windows_per_slab, 1), part)
         added = groups | f"Users{name}" >> AtOnce(add, key, pool, rereads=rereads, named=named)
         sums = added[SENT]
-        goes_on = part is not None or items.round > 0  # with items that were named before
-        if items.domain is not None or (goes_on and items.work.keeps_state):
+        # With rounds users wake all items, and are woken themselves: the local runner gets stuck with both, starts that
+        # join and side inputs.
+        goes_on = part is not None and items.work.keeps_state and not name
+        if items.domain is not None or goes_on:
             sums = sums | f"AllShards{name}" >> WithStarts(find)
         in_shards = sums | f"GroupItems{name}" >> beam.GroupByKey()
         found = in_shards | f"Items{name}" >> AtOnce(find, key, pool, named=named)

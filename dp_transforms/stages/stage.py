@@ -97,7 +97,7 @@ class StageWork(abc.ABC):
     TAKES: ClassVar[type[Columns]]
     takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
-    wakes_all: ClassVar[bool] = False
+    wakes_all: bool = False
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         self.plan = plan

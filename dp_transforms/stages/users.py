@@ -59,6 +59,7 @@ class SpendPurses(StageWork):
 
     def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         super().__init__(plan, keys, domain, number)
+        self.wakes_all = plan.window_rounds is not None
         self._kind, self._units = Kind.purses_of_round(number), plan.units_of_rounds[number]
 
     def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Pairs:
