@@ -19,7 +19,7 @@ from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.checks import exact, is_whole, shown
+from dp_transforms.checks import exact, shown
 from dp_transforms.html_tables import html_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
@@ -44,10 +44,11 @@ from dp_transforms.plan.stored import (
     as_fields,
     as_float,
     fingerprint_of,
-    parse,
+    flat,
     read_record,
-    schema_of,
-    text_of,
+    sealed,
+    sealed_schema,
+    unsealed,
 )
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
@@ -350,10 +351,6 @@ class Plan(Record):
         prices = self.paid_looks.prices
         return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # As JSON
-    # -----------------------------------------------------------------------------------------------------------------
-
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hex SHA-256 of the canonical JSON: equal for equal plans only."""
@@ -364,39 +361,20 @@ class Plan(Record):
 
         One line a field, also of the records in it. A list has one line.
         """
-        return text_of({**self._fields(), "fingerprint": self.fingerprint})
+        return sealed(self._fields())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
 
-        A file is hostile input: an error shows one line and little. The fingerprint finds changes that were made by
-        accident, in an editor or on the way. It is not a signature: anybody can compute it again, and so change
-        anything that the other checks let pass.
+        A file is hostile input: an error shows one line and little.
         """
-        fields = parse(text)
-        version = fields.get("format_version")
-        if not is_whole(version) or version != FORMAT_VERSION:
-            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
-        if fields.pop("fingerprint", None) != fingerprint_of(fields):
-            raise ValueError(
-                "the plan was changed after `shh plan` wrote it: the fingerprint is wrong. Write one with `shh plan"
-                " --output`."
-            )
-        del fields["format_version"]
-        return read_record(cls, fields, "the plan")
+        return read_record(cls, unsealed(text, FORMAT_VERSION), "the plan")
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """The JSON schema of `to_json`, made from the records."""
-        schema = schema_of(cls)
-        stored = {"format_version": {"const": FORMAT_VERSION}, "fingerprint": {"type": "string"}}
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **schema,
-            "properties": {**schema["properties"], **stored},
-            "required": [*schema["required"], *stored],
-        }
+        return sealed_schema(cls, FORMAT_VERSION)
 
     def _fields(self) -> dict[str, Any]:
         return {"format_version": FORMAT_VERSION, **as_fields(self)}
@@ -412,7 +390,7 @@ class Plan(Record):
             ("slide", f"{schedule.slide_seconds:,} s"),
         ]
         fields = {name: value for name, value in as_fields(self).items() if name != "schedule"}
-        return html_table(self.guarantee, (), [*declared, *_flat(fields)])
+        return html_table(self.guarantee, (), [*declared, *flat(fields)])
 
 
 def choices_of(mode: str) -> frozenset[str]:
@@ -420,14 +398,3 @@ def choices_of(mode: str) -> frozenset[str]:
     if not isinstance(mode, str) or mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}.")
     return frozenset((LooksChoices if mode == "looks" else HitsChoices).__annotations__)
-
-
-def _flat(fields: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """Every number with the name of its record; no lists."""
-    found: list[tuple[str, Any]] = []
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            found += _flat(value, f"{name}: ")
-        elif not isinstance(value, tuple):
-            found.append((before + name, value))
-    return found
