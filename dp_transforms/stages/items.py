@@ -35,7 +35,7 @@ class _DrawingWork(StageWork):
         tail = query_noise(plan, keys).empty_item_tail() if domain is not None else 0
         self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
 
-    def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Any:
+    def unpacked(self, blobs: Sequence[bytes]) -> list[Any]:
         return [self.TAKES.from_bytes(blob) for blob in blobs]
 
     def _all_cells(self, columns: list[Any], span: Span) -> Any:
@@ -127,9 +127,9 @@ class NameItems(_FollowingWork, _DrawingWork):
         super().__init__(plan, keys, domain, number)
         self._namer = ItemNamer(plan, keys, number)
 
-    def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> _InRound:
+    def told(self, columns: list[ItemSums], *named: Sequence[bytes]) -> _InRound:
         before = [NamedItems.of_messages(each) for each in self.in_earlier_rounds(named)]
-        return _InRound(super().columns(blobs), NamedItems.merge(before))
+        return _InRound(columns, NamedItems.merge(before))
 
     def advance(self, state: _Followed, columns: _InRound, span: Span, counts: Counter[str]) -> NamedItems:
         sums, before = self._all_cells(columns.sums, span), columns.named.of_shard(span.shard, span.shards)

@@ -44,9 +44,6 @@ class _RoundWork(StageWork):
 
     takes_turns = False
 
-    def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> InRound:
-        return self.told(self.TAKES.of_messages(blobs), *named)
-
     def told(self, columns: Columns, *named: Sequence[bytes]) -> InRound:
         """Raises ValueError for a later round without names: it would spend its purse on blocks."""
         in_blocks, in_windows = (*self.in_earlier_rounds(named), (), ())[:2]

@@ -106,13 +106,21 @@ class StageWork(abc.ABC):
         self.acts_alone = domain is not None
 
     def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Any:
-        """What came, unpacked, as one table of `TAKES`. blobs: in any order. named: in a later round, what was named
-        before it, packed, in any order: with blocks, in these; and in windows."""
+        """What came. blobs: in any order. named: in a later round, what was named before it, packed, in any order: with
+        blocks, in these; and in windows."""
+        return self.told(self.unpacked(blobs), *named)
+
+    def unpacked(self, blobs: Sequence[bytes]) -> Any:
+        """As one table of `TAKES`."""
         return self.TAKES.of_messages(blobs)
 
+    def told(self, columns: Any, *named: Sequence[bytes]) -> Any:
+        """What was unpacked, as `load` and `advance` take it."""
+        return columns
+
     def in_earlier_rounds(self, named: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
-        """What `columns` was told. Raises ValueError for a later round that was told nothing: it would draw again, and
-        have users pay again, for what is named already."""
+        """What a later round was told. Raises ValueError for one that was told nothing: it would draw again, and have
+        users pay again, for what is named already."""
         if bool(named) != bool(self.round):
             raise ValueError(f"round {self.round} of looks must be told what earlier rounds have named.")
         return named

@@ -62,11 +62,10 @@ class SpendPurses(StageWork):
         self.wakes_all = plan.window_rounds is not None
         self._kind, self._units = Kind.purses_of_round(number), plan.units_of_rounds[number]
 
-    def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Pairs:
-        pairs: Pairs = self.TAKES.of_messages(blobs)
+    def told(self, columns: Pairs, *named: Sequence[bytes]) -> Pairs:
         for each in self.in_earlier_rounds(named):
-            pairs = pairs.select(~NamedItems.of_messages(each).contain(pairs))
-        return pairs
+            columns = columns.select(~NamedItems.of_messages(each).contain(columns))
+        return columns
 
     def load(self, part: RunPart, columns: Pairs | None, span: Span) -> Purses:
         if columns is None:

@@ -43,7 +43,7 @@ class MonitorWindows(StageWork):
         self._monitor = HeavyHitterMonitor(plan, keys)
         self._are_followed = plan.known is not None
 
-    def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> list[ItemHolders]:
+    def unpacked(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
         return [ItemHolders.from_bytes(blob) for blob in blobs]
 
     def load(self, part: RunPart, columns: list[ItemHolders] | None, span: Span) -> MonitorState:

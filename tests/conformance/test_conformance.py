@@ -51,7 +51,7 @@ IN_ORDER_TABLE = """
                                 | parts           | stream          | drained         | watermark
 looks                           | twice five      | late            | crumbs @5       | back
 looks-sliding                   | again five      | crumbs          | late @7.4       | late
-looks-window-rounds             | crumbs five     | back csv        | late @5         | twice
+looks-window-rounds             | crumbs five     | whole csv       | late @5         | twice
 looks-domain                    | crumbs two      | again           | back @7.4       | twice
 looks-with-hits                 | early five      | back            | early @5        | crumbs
 looks-with-counts               | -               | -               | -               | -
