@@ -37,6 +37,7 @@ class ItemNamer:
         self._table = noise_bounds(plan.paid_looks.noise)
         self._uniforms = keys.round_uniforms(number) if number else keys.look_uniforms()
         self._terms = plan.terms_in_windows[number]
+        self._known_threshold = min(plan.known_threshold, self._terms.threshold)  # nothing is known without a record
 
     def name_windows(
         self, sums: ItemSums, known: KnownItems, first: int, end: int, before: NamedItems | None = None
@@ -65,7 +66,7 @@ class ItemNamer:
 
     def _name_in_domain(self, sums: ItemSums) -> NamedItems:
         """All items are known for ever. A cell with sum 0 is an empty item, of which is known that it passes."""
-        table, threshold = self._table, self._plan.known_threshold
+        table, threshold = self._table, self._known_threshold
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         is_empty = sums.sums == 0
         named = np.flatnonzero(is_empty | table.passes(uniforms, threshold - sums.sums))
@@ -81,7 +82,7 @@ class ItemNamer:
     def _name_in_open_domain(
         self, sums: ItemSums, known: KnownItems, first: int, end: int, before: NamedItems
     ) -> NamedItems:
-        table, plan, threshold = self._table, self._plan, self._terms.threshold
+        table, threshold = self._table, self._terms.threshold
         uniforms = self._uniforms(sums.windows, sums.hashes, sums.digests)
         names_anew = table.passes(uniforms, threshold - sums.sums)
         if not len(known) and not len(before) and not names_anew.any():
@@ -91,9 +92,9 @@ class ItemNamer:
             known,
             first,
             end,
-            plan.known_for,
+            self._plan.known_for,
             names_anew=names_anew,
-            reaches=lambda cells: table.passes(uniforms[cells], plan.known_threshold - sums.sums[cells]),
+            reaches=lambda cells: table.passes(uniforms[cells], self._known_threshold - sums.sums[cells]),
             nobody_passes=self._nobody_passes,
             before=before,
         )
@@ -102,12 +103,12 @@ class ItemNamer:
         rows, nobody = named.rows[has_sum], named.take(~has_sum)
         noisy_sums[has_sum] = sums.sums[rows] + table.sample(uniforms[rows])
         noisy_sums[~has_sum] = table.sample(self._of_nobody(nobody.windows, items.hashes[nobody.items]))
-        thresholds = np.where(was_known, plan.known_threshold, threshold)
+        thresholds = np.where(was_known, self._known_threshold, threshold)
         return self._named(named.windows, named.items, noisy_sums, thresholds, items)
 
     def _nobody_passes(self, windows: Whole, hashes: Words) -> npt.NDArray[np.bool_]:
         drawn = self._of_nobody(windows, hashes)
-        return self._table.passes(drawn, np.full(len(windows), self._plan.known_threshold))
+        return self._table.passes(drawn, np.full(len(windows), self._known_threshold))
 
     def _of_nobody(self, windows: Whole, hashes: Words) -> Words:
         """The uniforms of items to which nobody adds anything."""

@@ -121,12 +121,13 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         price = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
         counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
         choice = _with_counts(choice, counts)
+    thresholds = (choice.threshold, *later)
     return {
         "threshold": choice.threshold,
         "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "counts": counts,
-        "known": known_of(choice.prices, choice.threshold, known_error / (1 + len(later)), forget_after),
+        "known": known_of(choice.prices, min(thresholds), known_error / len(thresholds), forget_after),
         "rounds": rounds,
         "window_rounds": WindowRounds(units=units, later_thresholds=later) if units and rounds is None else None,
         "shares": Shares(paid=choice.delta_looks, open=delta_open or None, sampling=sampling_share, hash=hash_share),

@@ -158,12 +158,17 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
     if paid is not None:
         _check_paid_hits(paid, looks)
     # The price lists are checked when they are built; this checks the rest: budget and threshold.
-    later = () if plan.window_rounds is None else plan.window_rounds.later_thresholds
-    of_each = plan.delta_open / (1 + len(later))
-    for threshold, units in zip((plan.threshold, *later), plan.units_of_rounds, strict=False):
+    thresholds = _open_thresholds(plan)
+    of_each = plan.delta_open / len(thresholds)
+    for threshold, units in zip(thresholds, plan.units_of_rounds, strict=False):
         PurseChoice(plan.epsilon, plan.shares.paid, of_each, looks.prices, threshold, plan.hit_prices, open_units=units)
     if paid is not None and not plan.hits_from:
         raise ValueError("the hits list makes no user's weight larger. Calibrate the plan again.")
+
+
+def _open_thresholds(plan: Plan) -> tuple[int, ...]:
+    """Of items that are not known, in each round that looks at such."""
+    return (plan.threshold, *(() if plan.window_rounds is None else plan.window_rounds.later_thresholds))
 
 
 def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
@@ -188,8 +193,9 @@ def _check_known(plan: Plan) -> None:
     if plan.known is None:
         return _check_false_reports(plan, plan.threshold, plan.known_error)
     check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
-    if plan.known.threshold > plan.threshold:
-        raise ValueError(f"the threshold of known items must be at most the threshold {plan.threshold}.")
+    least = min(_open_thresholds(plan))
+    if plan.known.threshold > least:
+        raise ValueError(f"the threshold of known items must be at most the threshold {least}.")
     if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
         raise ValueError(
             f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "
