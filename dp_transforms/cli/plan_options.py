@@ -150,7 +150,7 @@ class PlanOptions:
     window_rounds: bool = switch(
         ADVANCED,
         "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
-        "rounds, each at what is not named yet. Finds less where the same users stay all the time.",
+        "rounds. Finds less where users stay.",
     )
     domain_file: str | None = opt(
         INPUT,
