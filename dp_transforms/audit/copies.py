@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, UserPairs
@@ -35,9 +34,11 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
+from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
+from dp_transforms.stages.users import SpendPurses
 
 Users = npt.NDArray[np.uint64]
 
@@ -63,7 +64,7 @@ class Published:
 
 def run_trial(trial: Trial, run: PlannedRun | TrialPlan, secret: bytes) -> dict[bool, Published]:
     """What the real code publishes, by whether the user is there. secret: fresh, at least 32 bytes."""
-    in_rounds = run.plan.rounds is not None
+    in_rounds = len(run.plan.units_of_rounds) > 1
     copies = _count_copies if trial.is_of_counts else _round_copies if in_rounds else _run_copies
     return {with_user: copies(trial.scene, run, trial.copies, secret, with_user) for with_user in trial.worlds}
 
@@ -75,8 +76,12 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     """
     slide = run.plan.schedule.slide_seconds
     is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
+    in_windows = run.plan.window_rounds
     if rounds is not None:
         rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
+    if in_windows is not None:
+        later = (scene.threshold,) * len(in_windows.later_thresholds)
+        in_windows = dataclasses.replace(in_windows, later_thresholds=later)
     return TrialPlan.of(
         run,
         run_id=f"{run.run_id}, {scene.name} from {first}",
@@ -86,6 +91,7 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         domain=Domain(copies * scene.items, "0" * 64) if scene.is_domain else None,
         counts=None if scene.in_order else run.plan.counts,  # a stream has none
         rounds=rounds,
+        window_rounds=in_windows,
     )
 
 
@@ -115,7 +121,8 @@ def _sizes_fit(scene: Scene, plan: Plan, levels: Whole, sizes: Whole) -> bool:
 
 def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
     shape = (copies, scene.windows, scene.items)
-    levels = np.zeros((len(run.plan.paid_rounds.units), *shape), dtype=np.int64)
+    levels = np.zeros((len(run.plan.units_of_rounds), *shape), dtype=np.int64)
+    of_earlier = 0 if run.plan.window_rounds else 1  # the first round with what was named before it, too, less one
     at_once, sizes_fit = max(1, _PAIRS_AT_ONCE // scene.pairs), True
     for low in range(0, copies, at_once):
         here = slice(low, min(low + at_once, copies))
@@ -123,40 +130,48 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
         of_scene = trial_of_scene(run, scene, part, low)
         keys = of_scene.stream_keys(secret)
         sizes = np.zeros_like(levels[:, here])
-        pairs = item_pairs_of(_rows(scene, part, with_user), keys)
-        for number, named in enumerate(_names_of_rounds(pairs, of_scene, keys)):
+        rows = _rows(scene, part, with_user)
+        for number, named in enumerate(_names_of_rounds(rows, of_scene, keys)):
             copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
             np.add.at(levels[number, here], (copy, named.windows, item), named.levels)
             np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
         for of_rounds in (levels[:, here], sizes):
-            of_rounds[2:] -= of_rounds[1:-1].copy()  # each later round has what was named before it, too
+            of_rounds[1 + of_earlier :] -= of_rounds[of_earlier:-1].copy()
         sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
     return Published(levels, sizes_fit)
 
 
-def _names_of_rounds(pairs: ItemPairs, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
-    """What is named in blocks; and in windows in each later round and those before it."""
-    users, items = Carried(WeighRound(plan, keys, None)), Carried(NameRound(plan, keys, None))
-    counts, in_blocks, in_windows = collections.Counter[str](), NamedItems.none(), NamedItems.none()
-    for number in range(len(plan.paid_rounds.units)):
-        told = [[each.to_bytes()] for each in (in_blocks, in_windows)] if number else []
-        span = Span(0, plan.schedule.horizon, round=number)
-        sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
-        of_shards, found = dict(sums.shard_by_item(_SHARDS)), []
+def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
+    """What is named in blocks, if there are any; and in windows in each later round and those before it."""
+    works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
+    pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
+    counts, before = collections.Counter[str](), list[NamedItems]()
+    for number in range(len(plan.units_of_rounds)):
+        told = [[each.to_bytes()] for each in before]
+        users, items = (work(plan, keys, None, number) for work in works)
+        span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
+        sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
         for shard in range(_SHARDS):
-            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), of_shards.get(shard, ItemSums.none())
-            found.append(items.work.advance(items.over_to_part(here, added, *told), added, here, counts))
+            here, added = dataclasses.replace(span, shard=shard, shards=_SHARDS), sums.of_shard(shard, _SHARDS)
+            come = items.told([added] if plan.window_rounds else added, *told)
+            found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
         named = NamedItems.merge(found)
-        in_blocks, in_windows = (in_blocks, named) if number else (named, in_windows)
+        before = [*before[: plan.rounds is not None], named]
         yield named
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
-    """Of each round: int64[rounds, copies, windows, items]."""
-    mechanism, fits = LooksMechanism.of_plan(plan), [sizes[0] == 0]
+    """Of each round: int64[rounds, copies, windows, items]. In windows, of the last one."""
+    mechanism = LooksMechanism.of_plan(plan)
+    if mechanism.in_windows:
+        levels, sizes = levels[:, :, -1:], sizes[:, :, -1:]
+    fits = [] if mechanism.in_windows else [sizes[0] == 0]
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
-    for number in range(1, len(levels)):
-        terms = plan.terms_of_round(number, int(drawn.sum()), plan.schedule.horizon)
+    for number in range(len(fits), len(levels)):
+        if mechanism.in_windows:
+            terms = plan.terms_in_windows[number]._replace(threshold=plan.known_threshold)
+        else:
+            terms = plan.terms_of_round(number, int(drawn.sum()), plan.schedule.horizon)
         boundaries, of_boundaries = levels_of_boundaries(mechanism, number, terms.threshold)
         at = np.minimum(np.searchsorted(of_boundaries, levels[number]), len(boundaries) - 1)
         stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
@@ -284,7 +299,8 @@ def _found(
     if not in_order:
         span = Span(0, horizon)
         of_users, of_items = users.read([], 0), items.read([], 0)
-        yield span, items.advance(of_items, [users.advance(of_users, pairs, span, counts)], span, counts)
+        sums = users.advance(of_users, pairs, span, counts)
+        yield span, items.advance(of_items, items.told([sums]), span, counts)
         return
     purses, known = Carried(users), Carried(items)
     for window in range(horizon):
@@ -292,6 +308,6 @@ def _found(
         purses.over_to(window)
         known.over_to(window)
         sent = users.advance(purses.state, pairs.select(pairs.windows == window), span, counts)
-        yield span, items.advance(known.state, [sent], span, counts)
+        yield span, items.advance(known.state, items.told([sent]), span, counts)
         purses.keep(span)
         known.keep(span)

@@ -217,11 +217,15 @@ def _lone(law: NoiseLaw, mechanism: LooksMechanism) -> tuple[float, int]:
     Without the user none of them can be, so this is the delta of such a stream at every epsilon.
     """
     best = (0.0, 0)
-    for listed in mechanism.open_purses if mechanism.tests_lone_items else ():
-        looks = np.arange(1, listed.most_paid + 1)
-        places = np.searchsorted(listed.units, listed.purse_of(looks) // looks, side="right") - 1
-        log_tails = law.log_tail(mechanism.boundaries[0] - np.array(listed.weights)[places])
-        deltas = -np.expm1(looks * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16)))
+    for together in mechanism.open_looks if mechanism.tests_lone_items else ():
+        looks = np.arange(1, max(listed.most_paid for listed, _ in together) + 1)
+        of_none = np.zeros(len(looks))
+        for listed, threshold in together:
+            paid = np.minimum(looks, listed.most_paid)
+            places = np.searchsorted(listed.units, listed.purse_of(paid) // paid, side="right") - 1
+            log_tails = law.log_tail(threshold - np.array(listed.weights)[places])
+            of_none += paid * np.log1p(-np.minimum(np.exp(log_tails), 1 - 1e-16))
+        deltas = -np.expm1(of_none)
         worst = int(np.argmax(deltas))
         best = max(best, (float(deltas[worst]) * (1 - ROUNDING), int(looks[worst])))
     return best

@@ -215,6 +215,7 @@ class LooksMechanism:
     rounds, of the first round and of later ones, the highest ones that these can have.
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
     Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
+    later_open: where rounds are in each window, from where on those after the first one name an item that is not known.
     """
 
     shape: float
@@ -226,6 +227,7 @@ class LooksMechanism:
     hits_list: PricesOfUser | None = None
     count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
+    later_open: tuple[int, ...] = ()
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
@@ -236,10 +238,10 @@ class LooksMechanism:
             left = PURSE_UNITS - hits.per_user * hits.units
             hits_list = PricesOfUser(hits.weights, hits.look_units, left, hits.per_user, hits.units)
         counts = (0, 0) if plan.counts is None else (plan.counts.per_user, plan.counts.units)
-        known_threshold, units_of_rounds = plan.known_threshold, tuple[int, ...]()
+        known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
-            horizon, units_of_rounds = plan.schedule.horizon, plan.rounds.units
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
+        units_of_rounds = plan.units_of_rounds if plan.rounds or plan.window_rounds else ()
         return cls(
             looks.shape,
             looks.scale,
@@ -250,6 +252,7 @@ class LooksMechanism:
             hits_list=hits_list,
             count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
+            later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
         )
 
     @property
@@ -268,15 +271,23 @@ class LooksMechanism:
         return self.rounds or self.lists
 
     @property
-    def open_purses(self) -> tuple[PricesOfUser, ...]:
-        """The same of looks at items that the user alone holds: in rounds those of the first one."""
-        return self.rounds[:1] or self.lists
+    def in_windows(self) -> bool:
+        """Whether all rounds are of each window, and none of blocks."""
+        return len(self.later_open) > 0
+
+    @property
+    def open_looks(self) -> tuple[tuple[tuple[PricesOfUser, int], ...], ...]:
+        """What looks at items that the user alone holds are paid from, and their thresholds: one list or the other; in
+        rounds all of the rounds that make such looks."""
+        if not self.rounds:
+            return tuple(((listed, self.boundaries[0]),) for listed in self.lists)
+        return (tuple(zip(self.rounds, (self.boundaries[0], *self.later_open), strict=False)),)
 
     @property
     def highest_margins(self) -> tuple[int, ...]:
         """For each of `purses`: others cannot add less than nothing, so no sum is farther below its threshold."""
         later = self.known_boundaries if self.rounds else self.boundaries
-        return (self.boundaries[0], *later[:1] * (len(self.purses) - 1))
+        return (self.boundaries[0], *(self.later_open or later[:1] * (len(self.purses) - 1)))
 
     @property
     def units_of_user(self) -> int:
@@ -338,9 +349,12 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
     noise."""
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
+    unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
+    if plan.window_rounds is not None:
+        each_round = zip(of_run.terms_in_windows, mechanism.rounds, strict=True)
+        return sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
     if plan.rounds is None:
         numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
-        unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     return sum(
         max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in (1, _MANY, _MANY**2))
@@ -350,10 +364,13 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
 
 def _wrong_of_round(law: NoiseLaw, plan: Plan, of_run: Plan, number: int, drawn: int) -> float:
     """The same of one round of looks, which draws for so many pairs."""
-    listed = LooksMechanism.of_plan(plan).rounds[number]
-    numbers = [(weight, listed.purse / units) for weight, units in listed.prices if units <= listed.purse]
     likely_noise = of_run.terms_of_round(number, drawn, plan.schedule.horizon).likely_noise
-    return _wrong_of_weights(law, listed.replay_weight(1), numbers, likely_noise, plan.max_users, drawn)
+    return _wrong_of_terms(law, plan, LooksMechanism.of_plan(plan).rounds[number], likely_noise, drawn)
+
+
+def _wrong_of_terms(law: NoiseLaw, plan: Plan, listed: PricesOfUser, likely_noise: int, unheld: int) -> float:
+    numbers = [(weight, listed.purse / units) for weight, units in listed.prices if units <= listed.purse]
+    return _wrong_of_weights(law, listed.replay_weight(1), numbers, likely_noise, plan.max_users, unheld)
 
 
 def _wrong_of_weights(

@@ -13,7 +13,7 @@ import collections
 import dataclasses
 import secrets
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class PaymentAudit:
 def audit_payments(mechanism: LooksMechanism, run: PlannedRun, secret: bytes) -> PaymentAudit:
     """run: of a real run. secret: fresh, at least 32 bytes."""
     slide = run.plan.schedule.slide_seconds
-    if run.plan.rounds is not None:
+    if len(run.plan.units_of_rounds) > 1:
         return _audit_rounds(mechanism, run, secret, slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), domain=None)
     code = _RealCode(trial, trial.stream_keys(secret))
@@ -241,15 +241,17 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 
 def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = dataclasses.replace(run.plan.paid_rounds, block_seconds=2 * slide)
+    rounds = run.plan.rounds and dataclasses.replace(run.plan.rounds, block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
+    in_windows = ("stream", tuple(range(1, _WINDOWS + 1)))
+    cuts = (("replay", _WHOLE), ("run in parts", _PARTS)) if rounds else (in_windows, ("run in parts", _PARTS))
     rows = _random_rows(mechanism.most_looks // 3)
     users, places = np.unique(rows.users, return_inverse=True)
     size = int(rows.numbers.max()) + 1
     own, numbers = np.unique(places * size + rows.numbers, return_inverse=True)
     code = _RoundCode(trial, trial.stream_keys(secret), size)
     shares, found = [], list[str]()
-    for name, ends in (("replay", _WHOLE), ("run in parts", _PARTS)):
+    for name, ends in cuts:
         alone = code.sums(rows._replace(numbers=numbers), own % size, ends)
         spent, is_listed = _spent_in_rounds(mechanism, alone, own // size, len(users))
         shares.append(float(spent.sum(axis=0).max()) / mechanism.purse)
@@ -266,7 +268,10 @@ def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, sli
         halves = [code.sums(rows.take(places % 2 == half), shared, ends) for half in (0, 1)]
         if code.sums(rows, shared, ends) != [first + second for first, second in zip(*halves, strict=True)]:
             found.append(f"in a {name}, weights of a user change with the events of others")
-    return PaymentAudit(len(users), len(rows.users), shares[0], None, tuple(found), shares[1])
+    if code.is_refused and not found:
+        found.append("in a stream, what users have left is refused where it is read again")
+    stream_share = shares[0] if run.plan.window_rounds else None
+    return PaymentAudit(len(users), len(rows.users), shares[0], stream_share, tuple(found), shares[1])
 
 
 def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whole, users: int) -> tuple[Whole, bool]:
@@ -283,43 +288,61 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 class _RoundCode:
     """What users add in each round, by the code that runs. Each item is named in a block by lot, and each pair in some
-    later round or in none.
+    later round or in none; in windows, each pair in some round or in none.
 
-    not_drawn_for: whether users have added to a pair that is not drawn for.
+    not_drawn_for: whether users have added to a pair that is not drawn for. is_refused: whether what was stored between
+    two windows was.
     """
 
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
-        self._plan, self._keys, self._rounds = plan, keys, len(plan.paid_rounds.units)
+        self._plan, self._keys, self._rounds = plan, keys, len(plan.units_of_rounds)
+        self._in_windows = plan.window_rounds is not None
         lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
         self._in_block = lots[0] < _OF_BLOCKS
         self._named_in = 1 + lots[1] % (2 * self._rounds)
-        self.not_drawn_for = False
+        self.not_drawn_for = self.is_refused = False
 
     def sums(self, rows: Rows, item_of: Whole, ends: tuple[int, ...]) -> list[Cells]:
         """Of each round, through the parts of a run that end here. item_of: whose lot each item has."""
-        users, found = Carried(WeighRound(self._plan, self._keys, None)), [Cells() for _ in range(self._rounds)]
+        work: Any = SpendPurses if self._in_windows else WeighRound
+        rounds = [work(self._plan, self._keys, None, number) for number in range(self._rounds)]
+        users, found = [Carried(work) for work in rounds], [Cells() for _ in rounds]
         counts, first = collections.Counter[str](), 0
         for end in ends:
-            pairs = item_pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
-            firsts = WindowBlocks.of(self._plan, first, end).of_windows(np.arange(first, end))
-            named_in = np.where(self._in_block[item_of][:, firsts], self._named_in[item_of, first:end], 0)
+            pairs_of = user_pairs_of if self._in_windows else item_pairs_of
+            pairs = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
+            firsts, named_in = self._lots(item_of, first, end)
             for number in range(self._rounds):
                 drawn = named_in >= number
-                told = self._told(named_in, firsts, number) if number else []
-                span = Span(first, end, round=number)
-                sums = users.work.advance(users.over_to_part(span, pairs, *told), pairs, span, counts)
-                users.keep(span)
+                told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
+                span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
+                if len(ends) == _WINDOWS:
+                    # Parts read the purses of the users that they meet, streams those of a shard of users.
+                    carried.over_to(first, come if first % 4 else None)
+                else:
+                    carried.over_to_part(span, come)
+                sums = rounds[number].advance(carried.state, come, span, counts)
+                carried.keep(span)
+                self.is_refused |= carried.is_refused
                 of_round = _cells(sums)
                 self.not_drawn_for |= not all(drawn[item, window - first] for window, item in of_round)
                 found[number] += of_round
             first = end
         return found
 
+    def _lots(self, item_of: Whole, first: int, end: int) -> tuple[Whole, Whole]:
+        """The first window of the block of each window, and which round names each pair: int64[items, windows]."""
+        windows, named_in = np.arange(first, end), self._named_in[item_of, first:end]
+        if self._in_windows:
+            return windows, named_in - 1
+        firsts = WindowBlocks.of(self._plan, first, end).of_windows(windows)
+        return firsts, np.where(self._in_block[item_of][:, firsts], named_in, 0)
+
     def _told(self, named_in: Whole, firsts: Whole, number: int) -> list[list[bytes]]:
         """What round 0 named in blocks, and rounds before this one in windows. named_in: int64[items, windows], the
         round that names each pair, 0 for one of another block. firsts: of the block of each window."""
         in_blocks, in_windows = (named_in > 0) & (firsts == firsts[0] + np.arange(len(firsts))), (named_in > 0)
-        in_windows &= named_in < number
+        in_windows = (in_windows | self._in_windows) & (named_in < number)
         table, places = ItemTable.of_labels(labels_of(len(named_in)), self._keys.hash_items)
         found = []
         for is_named in (in_blocks, in_windows):

@@ -1,8 +1,9 @@
 """What a user attains in all rounds of looks together, exactly: every transcript, at the worst counts of each round.
 
 The user holds some pairs, each of an item of its own, that are alike: in a round others add the same to each. In round
-0 it is drawn for each; those that are named are its candidates, and each later round draws for those that are left,
-with the weight that its purse buys for so many. Of a look only the name is used, not the level, which can but lose.
+0 it is drawn for each; with blocks, those that are named are its candidates, in windows the others are. Each later
+round draws for those that are left, with the weight that its purse buys for so many. Of a look only the name is used,
+not the level, which can but lose.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dp_transforms.audit.look_law import ROUNDING, NoiseLaw, Values, Whole, log_choose
-from dp_transforms.audit.mechanism import LooksMechanism, PricesOfUser, with_lone_items
+from dp_transforms.audit.mechanism import LooksMechanism, with_lone_items
 
 _SURE = 1e-13  # probability of what the counts of others can make next to certain
 _COARSE, _STARTS = 7, 5  # counts of each round that are tried with all of the others; the worst of all these
@@ -52,12 +53,12 @@ def _worst(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float)
     highest = [min(reach, margin) for margin in mechanism.highest_margins]
     weights = tuple(listed.replay_weight(pairs) for listed in rounds)
     coarse = list(itertools.product(*(np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest)))
-    transcripts = [_transcripts(law, rounds, pairs, margins) for margins in coarse]
+    transcripts = [_transcripts(law, mechanism, pairs, margins) for margins in coarse]
     found = []
     for adds_user in (True, False):
 
         def delta_of(margins: tuple[int, ...], adds_user: bool = adds_user) -> float:
-            return _delta(_transcripts(law, rounds, pairs, margins), epsilon, adds_user=adds_user)
+            return _delta(_transcripts(law, mechanism, pairs, margins), epsilon, adds_user=adds_user)
 
         deltas = [_delta(each, epsilon, adds_user=adds_user) for each in transcripts]
         starts = [coarse[at] for at in np.argsort(deltas)[-_STARTS:]]
@@ -78,32 +79,41 @@ def _refined(
 
 
 def together_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float) -> float:
-    """Some items that the user alone holds in round 0, and one that others hold, which all rounds draw for."""
+    """Some items that the user alone holds, in all rounds that look at such, and one that others hold, which all rounds
+    draw for."""
     if not mechanism.tests_lone_items:
         return 0.0
-    first = mechanism.rounds[0]
+    first, ((*open_looks,),) = mechanism.rounds[0], mechanism.open_looks
     margins = _worst(law, mechanism, 1, epsilon)[0].margins
-    # In round 0 others make its name certain: what is left of it there counts for nothing.
-    transcripts = _transcripts(law, mechanism.rounds, 1, (-law.smallest_margin(_SURE), *margins[1:]))
+    if not mechanism.in_windows:
+        # In round 0 others make its name certain: what is left of it there counts for nothing.
+        margins = (-law.smallest_margin(_SURE), *margins[1:])
     best = 0.0
     for part in range(_SPLITS + 1):
         looks = (first.most_looks - 1) * part // _SPLITS
-        each = law.tail(mechanism.boundaries[0] - first.replay_weight(looks + 1))
-        named = -math.expm1(looks * math.log1p(-min(each, 1 - 1e-16)))
-        best = max(best, with_lone_items(named, epsilon, functools.partial(_delta, transcripts, adds_user=True)))
+        of_none = 0.0  # if it is named, more is left for them: that can but show more
+        for listed, threshold in open_looks:
+            each = law.tail(threshold - listed.replay_weight(looks + 1))
+            of_none += looks * math.log1p(-min(each, 1 - 1e-16))
+        transcripts = _transcripts(law, mechanism, 1, margins, looks if mechanism.in_windows else 0)
+        delta_of = functools.partial(_delta, transcripts, adds_user=True)
+        best = max(best, with_lone_items(-math.expm1(of_none), epsilon, delta_of))
     return best * (1 - ROUNDING)
 
 
-def _transcripts(law: NoiseLaw, rounds: tuple[PricesOfUser, ...], pairs: int, margins: Sequence[int]) -> Values:
+def _transcripts(
+    law: NoiseLaw, mechanism: LooksMechanism, pairs: int, margins: Sequence[int], others: int = 0
+) -> Values:
     """``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says of each round how
-    many of the pairs are named."""
+    many of the pairs are named. others: so many other pairs of the user are paid for in each round, too."""
     here = {pairs: np.zeros((2, 1))}  # by the number of pairs that the next round draws for
-    for number, (listed, margin) in enumerate(zip(rounds, margins, strict=True)):
+    for number, (listed, margin) in enumerate(zip(mechanism.rounds, margins, strict=True)):
         after = collections.defaultdict(list)
         for drawn, logs in here.items():
-            of_named = _log_binomial(law, listed.replay_weight(max(1, drawn)), drawn, margin)
+            of_named = _log_binomial(law, listed.replay_weight(max(1, drawn + others)), drawn, margin)
             for named in range(drawn + 1):
-                after[drawn - named if number else named].append(logs + of_named[:, named, None])
+                goes_on = drawn - named if number or mechanism.in_windows else named
+                after[goes_on].append(logs + of_named[:, named, None])
         here = {left: np.concatenate(found, axis=1) for left, found in after.items()}
     return np.concatenate(list(here.values()), axis=1)
 

@@ -2,7 +2,8 @@
 
 docs/guarantee.md, "Rounds", in plain integers: what is drawn for, who has which weight, and the threshold that follows
 how many pairs are drawn for. All windows of a scene are one block. An other user holds one pair, and so has all that
-the purse of a round buys.
+the purse of a round buys. Where rounds are in each window, the law is that of the last window: what is held there is
+drawn for, and all that the window before has named.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Bits = npt.NDArray[np.bool_]
 LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few are drawn for
 _WINDOWS = 4
 _PASS = 0.3  # probability with which an item that x' alone holds is named in its block
+_SURE = 1e-13  # probability with which an item that a crowd holds is not named
 _ERROR = 0.003  # with which noise alone names a pair, if all are drawn for
 _BINS = 8  # no level, and so many boundaries less one; the last one is for all beyond
 _BOUNDARIES = 100  # that a noisy sum of a scene never exceeds
@@ -39,6 +41,9 @@ def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterato
     """An item that x' alone holds, one that it holds with others if each round pays for two, and one of others: each in
     the first window of a block, whose other windows have pairs that nobody holds. So many others that all is possible
     in all rounds. And an item with so many that it has several levels."""
+    if mechanism.in_windows:
+        yield from _window_trials(mechanism, law, runs)
+        return
     held = min(2, mechanism.pairs_in_rounds)
     lone = mechanism.rounds[0].replay_weight(held) + max(1, law.smallest_margin(_PASS))
     threshold, weights = law.smallest_margin(_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
@@ -51,11 +56,28 @@ def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterato
         yield round_trial(dataclasses.replace(scene, false_names=false_names), mechanism, law, copies)
 
 
+def _window_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
+    """The same in one window; in one before which all items were named; and there with several levels."""
+    held = min(2, mechanism.pairs_in_rounds)
+    first, weight = mechanism.rounds[0], mechanism.rounds[1].replay_weight(1)
+    lone = first.replay_weight(held) + max(1, law.smallest_margin(_PASS))
+    known, reach = law.smallest_margin(_ERROR), law.smallest_margin(_SURE)
+    new = known + law.scale
+    crowd = math.ceil((new + reach) / first.replay_weight(2))  # who keep a half for the second window
+    for name, before, least in (("rounds", 0, lone), ("known in rounds", 1, known), ("levels in rounds", 1, known)):
+        some = math.ceil((least + (mechanism.spacing if "levels" in name else 0)) / weight)
+        now = [Cell(before, 0, 0, USER), Cell(before, 1, some, range(held - 1)), Cell(before, 2, some)]
+        cells = [*now, Cell(before, 3, 0, NOBODY), *(Cell(0, item, crowd) for item in range(4 * before))]
+        scene = scene_of(name, cells, mechanism, threshold=new if before else lone, known=known)
+        copies = max(1, min(runs, _MOST_COPIES, _PAIRS // scene.pairs))
+        yield round_trial(dataclasses.replace(scene, forget_after=before), mechanism, law, copies)
+
+
 def levels_of_boundaries(mechanism: LooksMechanism, number: int, threshold: int) -> tuple[Whole, Whole]:
-    """The boundaries of a later round of looks, and the level that is published for each: both rise."""
+    """The boundaries of a round of looks in windows, and the level that is published for each: both rise."""
     largest = [listed.replay_weight(1) for listed in mechanism.rounds]
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
-    of_all = max(largest[1:])
+    of_all = max(largest[not mechanism.in_windows :])
     return boundaries, 1 + (boundaries * of_all // largest[number] - threshold) // mechanism.spacing
 
 
@@ -82,10 +104,11 @@ class _Round:
         """Of the bins, for a pair of so many others, and of x' if it has any looks in this round."""
         listed = self.mechanism.rounds[self.number]
         total = others * listed.replay_weight(1) + (listed.replay_weight(looks) if looks else 0)
-        if not self.number and not total:
+        in_blocks = not self.number and not self.mechanism.in_windows
+        if in_blocks and not total:
             return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
         tails = np.exp(self.law.log_tail(self.threshold - total + self.mechanism.spacing * np.arange(_BINS - 1)))
-        if not self.number:
+        if in_blocks:
             tails[1:] = 0.0
         return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
@@ -122,7 +145,7 @@ def _p_values(
         if cell.by_user and cell.others:
             for there, gone in zip(worlds[True], worlds[False], strict=True):
                 name = f"{scene.name}, round {there.number}, with other holders"
-                yield name, there.independence(gone, cell.window, cell.item)
+                yield name, there.independence(gone, 0 if mechanism.in_windows else cell.window, cell.item)
 
 
 def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whole, with_user: bool) -> Iterator[_Round]:
@@ -133,14 +156,27 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
     for cell in scene.cells:
         others[cell.window, cell.item], by_user[cell.window, cell.item] = cell.others, cell.by_user and with_user
     of_round = functools.partial(_Round, mechanism, law)
+    if mechanism.in_windows:
+        threshold = scene.known_threshold if scene.forget_after else scene.threshold
+        levels, others, by_user = levels[:, :, -1:], others[-1:], by_user[-1:]
+        drawn = np.broadcast_to((others > 0) | by_user | (scene.forget_after > 0), levels[0].shape)
+        for number in range(len(levels)):
+            bins, left = _bins(mechanism, number, threshold, levels[number]), (drawn & by_user).sum(axis=(1, 2))
+            yield of_round(number, threshold, drawn, bins, left, others, by_user)
+            drawn = np.logical_and(drawn, bins == 0)
+        return
     in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
     everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
     bins, of_block = np.minimum(levels[0], 1), others.sum(axis=0, keepdims=True)
     yield of_round(0, scene.threshold, everything, bins[:, :1], held, of_block, in_block)
-    drawn: Bits = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
+    drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
     for number in range(1, len(levels)):
         threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
-        _, of_boundaries = levels_of_boundaries(mechanism, number, threshold)
-        bins = np.minimum(np.searchsorted(of_boundaries, levels[number], side="right"), _BINS - 1)
+        bins = _bins(mechanism, number, threshold, levels[number])
         yield of_round(number, threshold, drawn, bins, (drawn & by_user).sum(axis=(1, 2)), others, by_user)
         drawn = np.logical_and(drawn, bins == 0)
+
+
+def _bins(mechanism: LooksMechanism, number: int, threshold: int, levels: Whole) -> Whole:
+    _, of_boundaries = levels_of_boundaries(mechanism, number, threshold)
+    return np.minimum(np.searchsorted(of_boundaries, levels, side="right"), _BINS - 1)

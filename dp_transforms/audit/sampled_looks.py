@@ -88,8 +88,10 @@ def _designs(
 
 
 def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int) -> Iterator[LooksDesign]:
-    """A pair that all rounds draw for, since its block is next to certain to be named: named in any of them, or not."""
-    threshold, weights = law.smallest_margin(LARGEST_ERROR), [each.replay_weight(1) for each in mechanism.rounds[1:]]
+    """A pair that all rounds draw for, with blocks since its own is next to certain to be named: named in any of them,
+    or not."""
+    in_windows = mechanism.rounds if mechanism.in_windows else mechanism.rounds[1:]
+    threshold, weights = law.smallest_margin(LARGEST_ERROR), [each.replay_weight(1) for each in in_windows]
     for others in range(1, math.ceil((threshold + 2 * law.scale) / weights[0])):
         affordable = max(1, min(runs, _PAIRS_OF_ALL_RUNS // (1 + others)))
         p, q = (
@@ -112,10 +114,11 @@ def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseL
 
 def scene_of_design(design: LooksDesign, mechanism: LooksMechanism) -> Scene:
     """All looks in one window: so nothing is known of them before."""
-    if mechanism.rounds:
+    if mechanism.rounds and not mechanism.in_windows:
         threshold = -_FAR * mechanism.scale
     else:
-        threshold = design.others * mechanism.looks_list.weights[-1] + design.margin
+        last = (mechanism.rounds or (mechanism.looks_list,))[-1]
+        threshold = design.others * last.replay_weight(1) + design.margin
     cells = [Cell(0, item, design.others, USER) for item in range(design.looks)]
     scene = scene_of("worst stream", cells, mechanism, threshold=threshold)
     return dataclasses.replace(scene, false_names=_MANY_NAMES)
@@ -141,7 +144,9 @@ def sample_names(
         levels = {with_user: each.levels for with_user, each in published.items()}
         tests += trial.p_values(levels)
         sizes_fit &= all(each.sizes_fit for each in published.values())
-        seen = seen or {with_user: _seen(each, design.event) for with_user, each in levels.items()}
+        if not seen:
+            of_windows = {with_user: _in_windows(mechanism, each) for with_user, each in levels.items()}
+            seen = {with_user: _seen(each, design.event) for with_user, each in of_windows.items()}
     for with_user, probability in ((True, design.p), (False, design.q)):
         tests.append((f"the event, {in_world(with_user)}", binomial_p_value(seen[with_user], runs, probability)))
     audit = judge(design, claim, seen[True], seen[False], tests)
@@ -166,8 +171,11 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
     yield from count_trials(mechanism, runs)
 
 
+def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
+    """Of all rounds of looks together, but for those in blocks."""
+    return levels[not mechanism.in_windows :].sum(axis=0) if mechanism.rounds else levels
+
+
 def _seen(levels: Whole, event: int) -> int:
-    """In how many copies so many items were named in the first window; in rounds of looks in a later one of them."""
-    if levels.ndim > 3:
-        levels = levels[1:].sum(axis=0)
+    """In how many copies so many items were named in the first window."""
     return int(np.count_nonzero(np.count_nonzero(levels[:, 0], axis=1) >= event))

@@ -25,6 +25,8 @@ from dp_transforms.stages.read_pairs import BYTES, ROWS, MergePairs, Packed
 from dp_transforms.stages.stage import AtOnceStep, HandedOver, SlabKey
 from dp_transforms.workers.pool import ProcessPool, Result, Step
 
+_Named = Sequence[Packed] | None  # in earlier rounds of looks
+
 
 class Sent(NamedTuple):
     """What a stage sends to the next. states: of a part of a run, the packed cells that it hands over to the next part:
@@ -48,9 +50,9 @@ def run_at_once(
     sends reports, at the maximal timestamp of their windows.
 
     pool: the token of a `ProcessPool` of this process; None: the stage runs where its DoFn does. rereads: the groups
-    are read again by another step. named: for every group of a later round of looks, what was named in blocks and then
-    in windows, packed `NamedItems` by slab and shard; each of one step alone, since not every engine waits for all that
-    were flattened.
+    are read again by another step. named: for every group of a later round of looks, what was named, packed
+    `NamedItems` by slab and shard, as `StageWork.columns` takes it; each of one step alone, since not every engine
+    waits for all that were flattened.
     """
     advance = beam.ParDo(_do_fn_of(step, noise_key, pool, rereads=rereads), *map(beam.pvalue.AsList, named))
     sent = WindowReport if step.to is None else tuple[SlabKey, bytes]
@@ -109,13 +111,9 @@ class RunStepDoFn(beam.DoFn):
     def setup(self) -> None:
         self._work = self._step.start(self._noise_key.get_secret_bytes())
 
-    def process(
-        self, element: Any, in_blocks: Sequence[Packed] | None = None, in_windows: Sequence[Packed] = ()
-    ) -> Iterator[Any]:
+    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         counts: Counter[str] = Counter()
-        if in_blocks is not None:
-            element = *element, [blob for _, blob in in_blocks], [blob for _, blob in in_windows]
-        for output in self._work(element, counts):
+        for output in self._work((*element, *_lists(first, second)), counts):
             if isinstance(output, HandedOver):
                 yield beam.pvalue.TaggedOutput(STATE, output.packed)
             elif isinstance(output, tuple) and isinstance(output[1], WindowReport):
@@ -144,13 +142,9 @@ class RunInPoolDoFn(beam.DoFn):
     def setup(self) -> None:
         self._pool = ProcessPool.of(self._token)
 
-    def process(
-        self, element: Any, in_blocks: Sequence[Packed] | None = None, in_windows: Sequence[Packed] = ()
-    ) -> Iterator[Any]:
+    def process(self, element: Any, first: _Named = None, second: _Named = None) -> Iterator[Any]:
         if isinstance(element, tuple):  # a group, whose columns Beam hands out one by one
-            element = element[0], list(element[1])
-        if in_blocks is not None:
-            element = *element, [blob for _, blob in in_blocks], [blob for _, blob in in_windows]
+            element = element[0], list(element[1]), *_lists(first, second)
         self._waiting.append((element, self._pool.submit(self._step, element)))
         while self._waiting and self._waiting[0][1].done():
             yield from self._outputs()
@@ -184,6 +178,11 @@ class FetchColumnsDoFn(beam.DoFn):
     def process(self, group: tuple[Any, Iterable[bytes]]) -> Iterator[tuple[Any, list[bytes]]]:
         get = ProcessPool.of(self._token).store.get
         yield group[0], [bytes(get(blob)) for blob in group[1]]
+
+
+def _lists(*named: _Named) -> list[list[bytes]]:
+    """Of the side inputs that there are: Beam does not type those of ``*named``."""
+    return [[blob for _, blob in each] for each in named if each is not None]
 
 
 def _in_global_window(value: Any) -> WindowedValue:

@@ -27,7 +27,15 @@ from dp_transforms.beam.gather import (
 )
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE, state_messages
-from dp_transforms.monitor.counted_messages import ENDS, EncodedMessage, Group, Key, ending_messages, messages_of
+from dp_transforms.monitor.counted_messages import (
+    ENDS,
+    EncodedMessage,
+    Group,
+    Key,
+    ending_messages,
+    messages_of,
+    without_told,
+)
 from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
@@ -42,8 +50,9 @@ class InOrder(beam.PTransform):
     """``((window, shard), message)`` -> the same for the next stage, with counted messages, tagged `ADVANCED`, and what
     the stage carries over to the next part of a run, tagged `STATE`.
 
-    senders: how many senders each shard has. Each shard sends to all ``to`` shards of the next stage in every window,
-    even if it has nothing to say. part: None for a whole run.
+    senders: how many senders each shard has; in a later round of looks, with those that tell what is named. Each shard
+    sends to all ``to`` shards of the next stage in every window, even if it has nothing to say. part: None for a whole
+    run.
     """
 
     def __init__(
@@ -204,7 +213,9 @@ class InOrderDoFn(beam.DoFn):
         counts: Counter[str] = Counter()
         stored = list(cells.read()) if self._work.keeps_state else []
         state = self._work.read(map(_unpacked, stored), span.first)
-        yield from self.send(self._work.advance(state, self._work.columns(blobs), span, counts), span, progress)
+        of_step, named = without_told(blobs)
+        columns = self._work.columns(of_step, named) if self._stage.round else self._work.columns(of_step)
+        yield from self.send(self._work.advance(state, columns, span, counts), span, progress)
         self._counters.add(counts)
         if self._work.keeps_state:
             self._store(state, stored, span, cells, progress)

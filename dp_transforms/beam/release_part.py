@@ -12,6 +12,7 @@ from dp_transforms.beam.run_stages import ReleaseAtOnce
 from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
@@ -65,7 +66,7 @@ class ReleasePart(beam.PTransform):
     def expand(self, batches: beam.PCollection) -> PartOutput:
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
-        by_item = self._run.plan.rounds is not None
+        by_item = self._stages.users.work.TAKES is ItemPairs
         step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
         release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
         assign = assign_windows(self._run, noise_key, step, self._domain)

@@ -14,10 +14,10 @@ from dp_transforms.beam.gather import GatherCounted
 from dp_transforms.beam.in_order import ADVANCED, ENDED, REPORTS, InOrder, ReleaseInOrder, ReleaseInOrderDoFn
 from dp_transforms.beam.threshold_monitor import MonitorHeavyHitters
 from dp_transforms.beam.write_state import STATE
-from dp_transforms.monitor.counted_messages import EncodedMessage, Key
+from dp_transforms.monitor.counted_messages import EncodedMessage, Key, told
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
-from dp_transforms.stages.stage import AtOnceStep, Sharding
+from dp_transforms.stages.stage import AtOnceStep, Sharding, Stage
 from dp_transforms.stages.windows import MonitorWindows
 
 
@@ -53,58 +53,64 @@ class ReleaseAtOnce(beam.PTransform):
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
         run = stages.users.run
         counts = run.plan.counts
+        if run.plan.window_rounds is not None and part is not None:
+            packed = packed | "AllUsers" >> WithStarts(AtOnceStep(stages.users, cuts.users, cuts.users, part))
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            return self._in_rounds(merge_pairs(users, noise_key, self._pool), len(run.plan.rounds.units) - 1)
-        add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True)
-        added = run_at_once(users, "Users", add, noise_key, self._pool, rereads=counts is not None)
-        by_window = Sharding(cuts.windows.windows_per_slab, 1)
-        find = AtOnceStep(stages.items, cuts.users, by_window, part)
-        sums = added.sent
-        if stages.items.domain is not None or (part is not None and stages.items.work.keeps_state):
-            sums = sums | "AllShards" >> WithStarts(find)
-        found = run_at_once(sums | "GroupItems" >> beam.GroupByKey(), "Items", find, noise_key, self._pool)
-        states = *added.states, *found.states
+            users = merge_pairs(users, noise_key, self._pool)
+        found, states = self._found(users)
         if stages.windows.work is MonitorWindows:
-            monitored = found.sent | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
+            monitored = found | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
             return Released(monitored[REPORTS], (*states, monitored[STATE]))
         if counts is not None:
             if self._pool is not None:
                 users = users | "FetchColumns" >> beam.ParDo(FetchColumnsDoFn(self._pool))
-            counted = found.sent | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users)
-            return Released(counted, states)
-        return self._released(found.sent, states)
+            return Released(found | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users), states)
+        release = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
+        groups = found | "GroupWindows" >> beam.GroupByKey()
+        return Released(run_at_once(groups, "Windows", release, noise_key).sent, states)
 
-    def _in_rounds(self, users: beam.PCollection, last: int) -> Released:
-        """The users of each round of looks, and its items, get what the rounds before it named. So each round is over
-        before the next one begins, and a step that is repeated sees the same names. users: ``((0, shard), packed)``."""
-        in_blocks, states = self._round(users, 0, ())
-        found, before = in_blocks, [in_blocks]
-        for number in range(1, last + 1):
-            found, more = self._round(users, number, before, is_last=number == last)
-            before, states = [in_blocks, found], (*states, *more)
-        return self._released(found, states)
+    def _found(self, users: beam.PCollection) -> Sent:
+        """What the second stage finds in slabs of windows, and what users and items hand over. Where looks come in
+        rounds, users and items of each get what the rounds before it named. So each round is over before the next one
+        begins, and a step that is repeated sees the same names."""
+        plan = self._stages.users.run.plan
+        keeps = 1 if plan.rounds is not None else 0  # what was named in blocks
+        named: list[beam.PCollection] = []
+        states: tuple[beam.PCollection, ...] = ()
+        rounds = list(self._stages.in_rounds())
+        for number, (name, of_users, of_items) in enumerate(rounds, 1):
+            found, more = self._round(users, name, of_users, of_items, named, is_last=number == len(rounds))
+            named, states = [*named[:keeps], found], (*states, *more)
+        return Sent(found, states)
 
     def _round(
-        self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, is_last: bool = False
+        self,
+        groups: beam.PCollection,
+        name: str,
+        users: Stage,
+        items: Stage,
+        named: Sequence[beam.PCollection],
+        *,
+        is_last: bool,
     ) -> Sent:
-        """What is named in blocks, in round 0, or in windows up to this round; and what users hand over. All that a
-        round names is read by each step of the next one, and so stays together; the last one's goes to its windows."""
-        stages, cuts, part = self._stages, self._cuts, self._part
-        add = AtOnceStep(stages.users, cuts.users, cuts.users, part, stores=True, round=number)
+        """All that a round names is read by each step of the next one, and so stays together; what the last one names
+        goes to its windows."""
+        cuts, key, pool, part = self._cuts, self._noise_key, self._pool, self._part
+        rereads = not is_last or users.run.plan.counts is not None
         to = Sharding((cuts.windows if is_last else cuts.users).windows_per_slab, 1)
-        name = AtOnceStep(stages.items, cuts.users, to, part, round=number)
-        added = run_at_once(users, f"Users{number}", add, self._noise_key, self._pool, rereads=not is_last, named=named)
-        groups = added.sent | f"GroupItems{number}" >> beam.GroupByKey()
-        found = run_at_once(groups, f"Items{number}", name, self._noise_key, self._pool, named=named)
-        return Sent(found.sent, added.states)
-
-    def _released(self, named: beam.PCollection, states: tuple[beam.PCollection, ...] = ()) -> Released:
-        """named: what the second stage found in slabs of windows."""
-        by_window = Sharding(self._cuts.windows.windows_per_slab, 1)
-        release = AtOnceStep(self._stages.windows, by_window, None, self._part)
-        groups = named | "GroupWindows" >> beam.GroupByKey()
-        return Released(run_at_once(groups, "Windows", release, self._noise_key).sent, states)
+        add = AtOnceStep(users, cuts.users, cuts.users, part, stores=True)
+        find = AtOnceStep(items, cuts.users, to, part)
+        added = run_at_once(groups, f"Users{name}", add, key, pool, rereads=rereads, named=named)
+        sums = added.sent
+        # With rounds users wake all items, and are woken themselves: the local runner gets stuck with both, starts that
+        # join and side inputs.
+        goes_on = part is not None and items.work.keeps_state and not name
+        if items.domain is not None or goes_on:
+            sums = sums | f"AllShards{name}" >> WithStarts(find)
+        in_shards = sums | f"GroupItems{name}" >> beam.GroupByKey()
+        found = run_at_once(in_shards, f"Items{name}", find, key, pool, named=named)
+        return Sent(found.sent, (*added.states, *found.states))
 
 
 class ReleasedInOrder(NamedTuple):
@@ -136,22 +142,42 @@ class ReleaseStagesInOrder(beam.PTransform):
 
     def expand(self, messages: beam.PCollection) -> ReleasedInOrder:
         stages, noise_key, shards, part = self._stages, self._noise_key, self._shards, self._part
-        added = messages | "Users" >> InOrder(stages.users, noise_key, shards, self._senders, shards, part)
-        found = added[ADVANCED] | "Items" >> InOrder(stages.items, noise_key, shards, shards, 1, part)
+        found, states = self._found(messages)
         if stages.windows.work is MonitorWindows:
             last: beam.PTransform = MonitorHeavyHitters(stages.windows, noise_key, shards, part)
-            released = found[ADVANCED] | "MonitorHeavyHitters" >> last
+            released = found | "MonitorHeavyHitters" >> last
         else:
             last = ReleaseInOrder(ReleaseInOrderDoFn(stages.windows, noise_key, part), stages.windows.run.stream)
-            released = found[ADVANCED] | "GatherWindows" >> GatherCounted(shards) | "Windows" >> last
-        states = tuple(
-            sent[STATE] for stage, sent in zip(stages, (added, found, released), strict=True) if stage.work.keeps_state
-        )
+            released = found | "GatherWindows" >> GatherCounted(shards) | "Windows" >> last
+        if stages.windows.work.keeps_state:
+            states.append(released[STATE])
         for state in states:
             state.element_type = convert_to_beam_type(tuple[Key, EncodedMessage])
-        return ReleasedInOrder(released[REPORTS], released[ENDED], states)
+        return ReleasedInOrder(released[REPORTS], released[ENDED], tuple(states))
+
+    def _found(self, messages: beam.PCollection) -> tuple[beam.PCollection, list[beam.PCollection]]:
+        """What the second stage finds, and what users and items hand over. Where looks come in rounds, each shard of
+        items tells all users and items of the next one what is named so far: edges lead forward alone."""
+        key, shards, part = self._noise_key, self._shards, self._part
+        named: tuple[beam.PCollection, ...] = ()
+        states: list[beam.PCollection] = []
+        for name, users, items in self._stages.in_rounds():
+            tell = shards * len(named)
+            come = _joined(messages, named, f"ToUsers{name}")
+            added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, shards, part)
+            sums = _joined(added[ADVANCED], named, f"ToItems{name}")
+            found = sums | f"Items{name}" >> InOrder(items, key, shards, shards + tell, 1, part)
+            tell_all = beam.FlatMap(told, shards).with_output_types(tuple[Key, EncodedMessage])
+            named = (found[ADVANCED] | f"Tell{name}" >> tell_all,) if name else ()
+            states += [sent[STATE] for stage, sent in ((users, added), (items, found)) if stage.work.keeps_state]
+        return found[ADVANCED], states
+
+
+def _joined(messages: beam.PCollection, named: tuple[beam.PCollection, ...], name: str) -> beam.PCollection:
+    return (messages, *named) | name >> beam.Flatten() if named else messages
 
 
 def state_senders(stages: ReleaseStages, shards: int) -> int:
     """How many shards of the stages of a stream hand over state."""
-    return sum(of_stage * stage.work.keeps_state for stage, of_stage in zip(stages, (shards, shards, 1), strict=True))
+    kept = [stage.work.keeps_state for _, *of_round in stages.in_rounds() for stage in of_round]
+    return shards * sum(kept) + stages.windows.work.keeps_state

@@ -102,7 +102,7 @@ def _joined(
     rows = [] if state is None else state.rows
     for kind, bucket in sorted({*changed, *((row.kind, row.bucket) for row in rows)}):
         before: list[Cell] = [] if state is None else list(state.cells_of(kind, [bucket]))
-        is_copied = (kind, bucket) not in changed and kind not in (Kind.KNOWN, Kind.PASSED)
+        is_copied = (kind, bucket) not in changed and not kind.is_of_items
         cells = before if is_copied else [*before, *changed.get((kind, bucket), [])]
         for cell in cells if is_copied else join_cells(kind, cells, named_from=named_from):
             yield kind, bucket, cell

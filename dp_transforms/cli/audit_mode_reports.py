@@ -245,9 +245,9 @@ class LooksReport(AuditReport):
         plan, looks = self.plan, self.plan.paid_looks
         known = "all items known" if plan.domain_size else f"{plan.known_threshold:,} for known items"
         further = ""
-        if plan.rounds is not None:
-            known = "in the first round"
-            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.rounds.units)
+        if len(plan.units_of_rounds) > 1:
+            known = "in the first round" if plan.rounds else f"in the first round; {known}"
+            shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds)
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
         if plan.paid_hits is not None:
             further = (
@@ -285,7 +285,7 @@ class LooksReport(AuditReport):
             add(f"{few.looks} adaptive look{'s' if few.looks > 1 else ''}", plan.shares.paid, few.delta)
         for pairs in exact.in_rounds:
             add(f"{pairs.pairs} pair{'s' if pairs.pairs > 1 else ''} in all rounds", plan.shares.paid, pairs.delta)
-        where = " in one round" if plan.rounds else ""
+        where = " in one round" if exact.in_rounds else ""
         for static in (each for each in exact.static if each.looks > 1):
             add(f"{static.looks:,} equal looks{where}", plan.shares.paid, static.delta)
         lone = "items the user holds alone" + (f", {exact.lone_looks:,} looks" if plan.delta_open else "")
@@ -316,8 +316,8 @@ class LooksReport(AuditReport):
         plan, exact = self.plan, self.exact
         tried = exact.tried
         limits: list[str] = []
-        if plan.rounds is not None:
-            limits += _OF_ROUNDS
+        if exact.in_rounds:
+            limits += _OF_ROUNDS if plan.rounds else _OF_ROUNDS[:1]
         elif tried > MOST_FEW:
             limits.append(
                 f"adaptive streams of more than {MOST_FEW} looks: of more, only those with one weight and one count; "
@@ -356,7 +356,7 @@ class LooksReport(AuditReport):
         return SampledParts(
             note="The runs have the noise, the weights, the purse and the spacing of the plan; thresholds and counts "
             "are smaller by the same number, since only their difference matters."
-            + (" All rounds of looks are run." if self.plan.rounds else ""),
+            + (" All rounds of looks are run." if self.exact.in_rounds else ""),
             event=f"{design.event} of {design.looks} items named" if design.looks > 1 else "the item is named",
             agreement=f"agreement with the exact law, {sampled.tests} tests",
             adds_user=True,

@@ -248,8 +248,8 @@ def _check_release(request: StreamRequest) -> None:
         )
     if request.plan.rounds is not None:
         raise UserError(
-            "--rounds cannot be used with a stream: rounds go over all windows of a day again and again. Leave it out,"
-            " or use `shh replay`."
+            "--rounds cannot be used with a stream: rounds go over all windows of a day again and again. Use"
+            " --window-rounds, or `shh replay`."
         )
 
 

@@ -205,6 +205,15 @@ class Cells(Columns):
         for part in group_slices(shard_of_cell[order]):
             yield int(shard_of_cell[order[part.start]]), self.select(order[part])
 
+    def of_shard(self, shard: int, shards: int) -> Self:
+        """The cells of one shard of items."""
+        return dict(self.shard_by_item(shards)).get(shard, self.none())
+
+    def contain(self, others: Any) -> npt.NDArray[np.bool_]:
+        """Whether the cell of each row is here. others: rows with windows, items and a table. Returns bool[n]."""
+        table, (here, asked) = ItemTable.merge([self.table, others.table])
+        return np.isin(cell_keys(others, len(table), asked), cell_keys(self, len(table), here))
+
     @classmethod
     def _keys_of(cls, parts: Sequence[Self]) -> tuple[npt.NDArray, Callable[[npt.NDArray], dict[str, Any]]]:
         table, item_maps = ItemTable.merge([part.table for part in parts])

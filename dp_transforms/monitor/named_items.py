@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.monitor.column_kinds import Column, Items, Narrow, Windows
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_slices
@@ -16,8 +17,23 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, WHOLE
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.rounds import RoundTerms
 
 NOT_COUNTED = -1
+Whole = npt.NDArray[np.int64]
+
+
+def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms) -> tuple[Whole, Whole]:
+    """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users".
+
+    Weights of early rounds are small: levels count what users would add with the largest of all rounds, so that they
+    compare. terms: of the round.
+    """
+    spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
+    boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
+    users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
+    in_largest = boundaries * largest // terms.largest_weight
+    return 1 + (in_largest - thresholds) // spacing, users
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.noise_table import noise_bounds
-from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.monitor.round_candidates import Candidates
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import RoundTerms
 
 Whole = npt.NDArray[np.int64]
 _CELLS_AT_ONCE = 1 << 20
@@ -73,17 +71,8 @@ class RoundNamer:
         if done != len(sums) or (of_sums < 0).any():
             raise ValueError("there is a sum of a pair that is not drawn for.")
         windows, items, noisy_sums = map(np.concatenate, zip(*found, strict=True))
-        levels, at_least_users = self._stated(noisy_sums, terms)
+        levels, at_least_users = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
         return NamedItems(windows, items, levels, at_least_users, of_shard.table).select(slice(None))
-
-    def _stated(self, noisy_sums: Whole, terms: RoundTerms) -> tuple[Whole, Whole]:
-        """Levels and sizes. Weights of early rounds are small: levels count what users would add with the largest of
-        all rounds, so that they compare."""
-        spacing = self._plan.paid_looks.spacing
-        boundaries = terms.threshold + (noisy_sums - terms.threshold) // spacing * spacing
-        users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
-        in_largest = boundaries * max(self._plan.largest_in_rounds[1:]) // terms.largest_weight
-        return 1 + (in_largest - terms.threshold) // spacing, users
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

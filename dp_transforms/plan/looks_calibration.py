@@ -32,8 +32,8 @@ from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPow
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
-from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares
-from dp_transforms.plan.rounds import LOOKS_OF_ROUNDS, choose_rounds, with_rounds
+from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares, WindowRounds
+from dp_transforms.plan.rounds import LOOKS_OF_ROUNDS, UNITS_IN_WINDOWS, block_rounds, check_choices, with_rounds
 from dp_transforms.plan.rounds import SHAPE as SHAPE_OF_ROUNDS
 from dp_transforms.plan.stored import as_float
 
@@ -63,6 +63,8 @@ class LooksChoices(PerUser, total=False):
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
         were named. For replays, without hits, counts, known items or a known domain. By default False.
+    window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
+        replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.
     """
 
     usual_looks: tuple[int, int] | None
@@ -74,6 +76,7 @@ class LooksChoices(PerUser, total=False):
     counts_for: int | None
     activity_epsilon: float | None
     rounds: bool | None
+    window_rounds: bool | None
 
 
 _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compares plans makes some of them again
@@ -81,17 +84,19 @@ _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compa
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    rounds = choose_rounds(budget, given)
+    check_choices(budget, given)
+    rounds = block_rounds(budget.schedule) if given.get("rounds") else None
+    units = UNITS_IN_WINDOWS if given.get("window_rounds") else () if rounds is None else rounds.units
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
-    if rounds is not None:
-        least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(rounds.units)))
+    if units:
+        least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))
         if most_looks < least:
             raise ValueError(f"most_looks must be at least {least} with rounds, each of which pays for a look.")
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
     hash_share = hash_delta(budget.max_users, budget.max_items)
-    counts_for, hits_per_user = given.get("counts_for") or 0, given.get("hits_per_user") if rounds is None else 0
+    counts_for, hits_per_user = given.get("counts_for") or 0, 0 if units else given.get("hits_per_user")
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:
             raise ValueError("counts_for cannot be used with hits_per_user above 0. Leave one out.")
@@ -108,27 +113,28 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         usual_looks=usual_looks,
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
-        shapes=SHAPES if rounds is None else (SHAPE_OF_ROUNDS,),
+        shapes=(SHAPE_OF_ROUNDS,) if units else SHAPES,
         level_spacing=LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
     )
-    if rounds is not None:
-        choice = with_rounds(choice, rounds)
+    delta_open, later = choice.delta_open, tuple[int, ...]()
+    if units:
+        choice, later = with_rounds(choice, units, len(units) if rounds is None else 1)
     counts = None
     if counts_for:
         price = price_counts(choice.prices.order, choice.prices.budget, counts_per_user)
         counts = Counts(items=counts_for, per_user=counts_per_user, units=price.units, scale=price.scale)
         choice = _with_counts(choice, counts)
+    thresholds = (choice.threshold, *later)
     return {
         "threshold": choice.threshold,
         "looks": looks_of(choice.prices, usual_looks, given.get("size_error", DEFAULT_SIZE_ERROR), activity_epsilon),
         "hits": choice.hit_prices and paid_hits_of(choice.hit_prices),
         "counts": counts,
-        "known": known_of(choice.prices, choice.threshold, known_error, forget_after),
+        "known": known_of(choice.prices, min(thresholds), known_error / len(thresholds), forget_after),
         "rounds": rounds,
-        "shares": Shares(
-            paid=choice.delta_looks, open=choice.delta_open or None, sampling=sampling_share, hash=hash_share
-        ),
+        "window_rounds": WindowRounds(units=units, later_thresholds=later) if units and rounds is None else None,
+        "shares": Shares(paid=choice.delta_looks, open=delta_open or None, sampling=sampling_share, hash=hash_share),
     }
 
 

@@ -19,22 +19,36 @@ from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.checks import exact, is_whole, shown
+from dp_transforms.checks import exact, shown
 from dp_transforms.html_tables import html_table
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
 from dp_transforms.plan.looks_calibration import LooksChoices, calibrate_looks
 from dp_transforms.plan.plan_checks import check_budget, check_declared_ids, check_plan
-from dp_transforms.plan.records import Budget, Counts, Domain, Hits, Known, KnownDomain, Looks, PaidHits, Rounds, Shares
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_of_round
+from dp_transforms.plan.records import (
+    Budget,
+    Counts,
+    Domain,
+    Hits,
+    Known,
+    KnownDomain,
+    Looks,
+    PaidHits,
+    Rounds,
+    Shares,
+    WindowRounds,
+)
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_in_windows, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
     as_float,
     fingerprint_of,
-    parse,
+    flat,
     read_record,
-    schema_of,
-    text_of,
+    sealed,
+    sealed_schema,
+    unsealed,
 )
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule, format_utc
 
@@ -62,7 +76,8 @@ class Plan(Record):
     looks: where users pay for looks. hits: where users pay for hits, alone or beside looks.
     counts: where the largest named items have a count beside their name. known: where named items are followed; in a
         known domain all items are known, and have the threshold.
-    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one.
+    rounds: where the looks of a replay come in rounds; `threshold` is then that of the first one. window_rounds: where
+        those of each window do.
     shares: how delta was split.
     """
 
@@ -78,6 +93,7 @@ class Plan(Record):
     counts: Counts | None = None
     known: Known | None = None
     rounds: Rounds | None = None
+    window_rounds: WindowRounds | None = None
     shares: Shares
 
     def __post_init__(self) -> None:
@@ -177,6 +193,12 @@ class Plan(Record):
         return self.rounds
 
     @property
+    def units_of_rounds(self) -> tuple[int, ...]:
+        """What the looks of a user may cost in each round; where they do not come in rounds, a purse."""
+        cut = self.rounds or self.window_rounds
+        return (PURSE_UNITS,) if cut is None else cut.units
+
+    @property
     def hits_per_user(self) -> int:
         """After so many hits a user who pays for them no longer counts; 0 where nobody does."""
         return 0 if self.hits is None else self.hits.per_user
@@ -257,11 +279,23 @@ class Plan(Record):
         users, and of all such sizes of a run at most `size_error` are wrong, on average (docs/guarantee.md, "Sizes").
         """
         looks = self.paid_looks
-        followed = 2 * self.known_for * self.max_users * looks.most_looks
-        most_unheld = self.domain_size * self.schedule.horizon or followed
         return smallest_size_margin(
-            looks.prices, looks.size_error, self.max_users, most_unheld, hit_prices=self.hit_prices
+            looks.prices, looks.size_error, self.max_users, self._most_unheld, hit_prices=self.hit_prices
         )
+
+    @property
+    def _most_unheld(self) -> int:
+        """Sums of 0 that the run draws for, on average; in each round."""
+        followed = 2 * self.known_for * self.max_users * self.paid_looks.most_looks
+        return self.domain_size * self.schedule.horizon or followed
+
+    @functools.cached_property
+    def terms_in_windows(self) -> tuple[RoundTerms, ...]:
+        """Of each round in a window, for items that are not known; of the only one where looks come in none."""
+        looks = self.paid_looks
+        if self.window_rounds is None:
+            return (RoundTerms(self.threshold, self.likely_noise, looks.weights[-1]),)
+        return terms_in_windows(looks, self.window_rounds, self.threshold, self.max_users, self._most_unheld)
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
         """Of a later round of looks, which draws for so many pairs in so many windows."""
@@ -271,7 +305,7 @@ class Plan(Record):
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:
         """The largest weight that a user can have in each round of looks."""
-        return tuple(self.paid_looks.listed.largest(np.array(self.paid_rounds.units))[0].tolist())
+        return tuple(self.paid_looks.listed.largest(np.array(self.units_of_rounds))[0].tolist())
 
     @functools.cached_property
     def epsilon_after_hits(self) -> tuple[float, ...]:
@@ -305,20 +339,17 @@ class Plan(Record):
         looks: pairs (window, item) of each holder in the whole run, in a replay. In a stream weights follow a user's
         pace and are a little different. known: the item was named lately. probability: at least 1/2. without_counts:
         if users did not pay for counts. With hits: while none of the users is excluded. With rounds: an item that
-        is held in this window alone; known: one that was named in its block.
+        is held in this window alone; known: one that was named in its block. With rounds in windows: in the last one.
         """
         if self.rounds is not None:
             first = None if known else self.threshold
             return found_in_rounds(self.paid_looks, self.rounds, first, looks, probability)
-        threshold = self.known_threshold if known else self.threshold
+        threshold = self.known_threshold if known else self.terms_in_windows[-1].threshold
         counts = None if without_counts else self.counts
         reserved = 0 if counts is None else min(looks, counts.per_user) * counts.units
+        reserved += PURSE_UNITS - self.units_of_rounds[-1]
         prices = self.paid_looks.prices
         return max(1, found_from(prices, threshold, looks, probability, hit_prices=self.hit_prices, reserved=reserved))
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # As JSON
-    # -----------------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -330,39 +361,20 @@ class Plan(Record):
 
         One line a field, also of the records in it. A list has one line.
         """
-        return text_of({**self._fields(), "fingerprint": self.fingerprint})
+        return sealed(self._fields())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
         """Reads `to_json` text and checks all of it again, the accountant included. Raises ValueError.
 
-        A file is hostile input: an error shows one line and little. The fingerprint finds changes that were made by
-        accident, in an editor or on the way. It is not a signature: anybody can compute it again, and so change
-        anything that the other checks let pass.
+        A file is hostile input: an error shows one line and little.
         """
-        fields = parse(text)
-        version = fields.get("format_version")
-        if not is_whole(version) or version != FORMAT_VERSION:
-            raise ValueError(f"the plan must have format_version {FORMAT_VERSION}. Write one with `shh plan --output`.")
-        if fields.pop("fingerprint", None) != fingerprint_of(fields):
-            raise ValueError(
-                "the plan was changed after `shh plan` wrote it: the fingerprint is wrong. Write one with `shh plan"
-                " --output`."
-            )
-        del fields["format_version"]
-        return read_record(cls, fields, "the plan")
+        return read_record(cls, unsealed(text, FORMAT_VERSION), "the plan")
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """The JSON schema of `to_json`, made from the records."""
-        schema = schema_of(cls)
-        stored = {"format_version": {"const": FORMAT_VERSION}, "fingerprint": {"type": "string"}}
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            **schema,
-            "properties": {**schema["properties"], **stored},
-            "required": [*schema["required"], *stored],
-        }
+        return sealed_schema(cls, FORMAT_VERSION)
 
     def _fields(self) -> dict[str, Any]:
         return {"format_version": FORMAT_VERSION, **as_fields(self)}
@@ -378,7 +390,7 @@ class Plan(Record):
             ("slide", f"{schedule.slide_seconds:,} s"),
         ]
         fields = {name: value for name, value in as_fields(self).items() if name != "schedule"}
-        return html_table(self.guarantee, (), [*declared, *_flat(fields)])
+        return html_table(self.guarantee, (), [*declared, *flat(fields)])
 
 
 def choices_of(mode: str) -> frozenset[str]:
@@ -386,14 +398,3 @@ def choices_of(mode: str) -> frozenset[str]:
     if not isinstance(mode, str) or mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}.")
     return frozenset((LooksChoices if mode == "looks" else HitsChoices).__annotations__)
-
-
-def _flat(fields: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    """Every number with the name of its record; no lists."""
-    found: list[tuple[str, Any]] = []
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            found += _flat(value, f"{name}: ")
-        elif not isinstance(value, tuple):
-            found.append((before + name, value))
-    return found

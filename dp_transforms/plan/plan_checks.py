@@ -17,7 +17,7 @@ from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.accounting.release_modes import smallest_safe_threshold
 from dp_transforms.checks import check_whole, shown
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.records import Counts, Hits, Looks, PaidHits, Rounds
+from dp_transforms.plan.records import Counts, Hits, Looks, PaidHits
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ def _check_records(plan: Plan) -> None:
         raise ValueError("counts_for cannot be used with hits_per_user. Use one of the two.")
     if plan.rounds is not None and (plan.looks is None or plan.hits or plan.counts or plan.known or plan.domain):
         raise ValueError("rounds need looks, and cannot be used with hits, counts, known items or a known domain.")
+    others = plan.looks is None or plan.hits or plan.counts or plan.rounds or plan.domain
+    if plan.window_rounds is not None and others:
+        raise ValueError("window_rounds need looks, and cannot be used with hits, counts, rounds or a known domain.")
     if plan.domain is not None and plan.known is not None:
         raise ValueError("known must be left out in a known domain, where every item is known.")
 
@@ -145,24 +148,27 @@ def _check_looks(plan: Plan, looks: Looks) -> None:
     needed = sampling_delta(plan.epsilon, variation, plan.schedule.horizon, plan.domain_size)
     needed += activity_delta(plan.epsilon, looks.activity_epsilon or 0.0, plan.max_users)
     _check_share("sampling", plan.shares.sampling, needed)
-    if plan.rounds is not None:
-        _check_rounds(plan.rounds, looks, plan.schedule)
+    if plan.rounds is not None and plan.rounds.block_seconds < plan.schedule.slide_seconds:
+        least = plan.schedule.slide_seconds
+        raise ValueError(f"block_seconds must be at least {least}, so that windows end in each block.")
+    if min(plan.units_of_rounds) < looks.units[0]:
+        raise ValueError(f"each round must pay for a look, {looks.units[0]} units. Calibrate the plan again.")
     paid = plan.paid_hits
     check_price_work(looks.noise, looks.order, (*looks.weights, *(paid.weights if paid else ())), looks.spacing)
     if paid is not None:
         _check_paid_hits(paid, looks)
     # The price lists are checked when they are built; this checks the rest: budget and threshold.
-    PurseChoice(
-        plan.epsilon,
-        plan.shares.paid,
-        plan.shares.open or 0.0,
-        looks.prices,
-        plan.threshold,
-        hit_prices=plan.hit_prices,
-        open_units=PURSE_UNITS if plan.rounds is None else plan.rounds.units[0],
-    )
+    thresholds = _open_thresholds(plan)
+    of_each = plan.delta_open / len(thresholds)
+    for threshold, units in zip(thresholds, plan.units_of_rounds, strict=False):
+        PurseChoice(plan.epsilon, plan.shares.paid, of_each, looks.prices, threshold, plan.hit_prices, open_units=units)
     if paid is not None and not plan.hits_from:
         raise ValueError("the hits list makes no user's weight larger. Calibrate the plan again.")
+
+
+def _open_thresholds(plan: Plan) -> tuple[int, ...]:
+    """Of items that are not known, in each round that looks at such."""
+    return (plan.threshold, *(() if plan.window_rounds is None else plan.window_rounds.later_thresholds))
 
 
 def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
@@ -171,13 +177,6 @@ def _check_paid_hits(paid: PaidHits, looks: Looks) -> None:
         raise ValueError(f"each weight of the hits list must be at most {looks.weights[-1]}, the largest of looks.")
     if (PURSE_UNITS - paid.units_of_all) // paid.look_units[0] != looks.most_looks:
         raise ValueError(f"a purse must pay for {looks.most_looks} looks on the hits list too: its look_units differ.")
-
-
-def _check_rounds(rounds: Rounds, looks: Looks, schedule: WindowSchedule) -> None:
-    if rounds.block_seconds < schedule.slide_seconds:
-        raise ValueError(f"block_seconds must be at least {schedule.slide_seconds}, so that windows end in each block.")
-    if min(rounds.units) < looks.units[0]:
-        raise ValueError(f"each round must pay for a look, {looks.units[0]} units. Calibrate the plan again.")
 
 
 def _check_counts(counts: Counts, looks: Looks) -> None:
@@ -194,8 +193,9 @@ def _check_known(plan: Plan) -> None:
     if plan.known is None:
         return _check_false_reports(plan, plan.threshold, plan.known_error)
     check_whole("forget_after", plan.known.forget_after, 1, plan.schedule.horizon)
-    if plan.known.threshold > plan.threshold:
-        raise ValueError(f"the threshold of known items must be at most the threshold {plan.threshold}.")
+    least = min(_open_thresholds(plan))
+    if plan.known.threshold > least:
+        raise ValueError(f"the threshold of known items must be at most the threshold {least}.")
     if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
         raise ValueError(
             f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "

@@ -244,7 +244,7 @@ def _of_plan(plan: Plan) -> dict[str, _Users]:
 
 def _with_other_hits(plan: Plan, looks: Looks) -> dict[str, _Users]:
     """With hits if the plan has none, and without if it has; empty if the budget is too small, and for rounds."""
-    if plan.rounds is not None:
+    if len(plan.units_of_rounds) > 1:
         return {}
     hits = 0 if plan.hits else min(HITS_TO_COMPARE, looks.most_looks)
     other = plan.again(

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from dp_transforms.checks import check_whole, shown
+from dp_transforms.checks import check_whole, is_whole, shown
 
 _MOST_NUMBERS = 1_000
 _SMALLEST = -(2**62)
@@ -71,6 +71,39 @@ def fingerprint_of(fields: Mapping[str, Any]) -> str:
 def text_of(fields: Mapping[str, Any]) -> str:
     """As JSON, one line a field. A list has one line."""
     return "{\n" + ",\n".join(_lines(fields, "  ")) + "\n}"
+
+
+def sealed(fields: Mapping[str, Any]) -> str:
+    """As `text_of`, with the fingerprint of the fields."""
+    return text_of({**fields, "fingerprint": fingerprint_of(fields)})
+
+
+def sealed_schema(record: Any, format_version: int) -> dict[str, Any]:
+    """The JSON schema of `sealed` texts."""
+    schema = schema_of(record)
+    stored = {"format_version": {"const": format_version}, "fingerprint": {"type": "string"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "properties": {**schema["properties"], **stored},
+        "required": [*schema["required"], *stored],
+    }
+
+
+def unsealed(text: str | bytes, format_version: int) -> dict[str, Any]:
+    """The fields of a text of `sealed`, without the version. Raises ValueError for another one.
+
+    The fingerprint finds changes that were made by accident, in an editor or on the way. It is not a signature: anybody
+    can compute it again, and so change anything that the other checks let pass.
+    """
+    fields = parse(text)
+    version = fields.get("format_version")
+    if not is_whole(version) or version != format_version:
+        raise ValueError(f"the plan must have format_version {format_version}. {_WRITE_ONE}")
+    if fields.pop("fingerprint", None) != fingerprint_of(fields):
+        raise ValueError(f"the plan was changed after `shh plan` wrote it: the fingerprint is wrong. {_WRITE_ONE}")
+    del fields["format_version"]
+    return fields
 
 
 def parse(text: str | bytes) -> dict[str, Any]:
@@ -198,3 +231,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(name: str) -> Any:
     raise _RefusedJsonError("contains NaN or an infinity")
+
+
+def flat(fields: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """Every number with the name of its record; no lists."""
+    found: list[tuple[str, Any]] = []
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            found += flat(value, f"{name}: ")
+        elif not isinstance(value, tuple):
+            found.append((before + name, value))
+    return found

@@ -61,9 +61,9 @@ class RunPart:
         """The purses of those of these users that have one. users: keyed hashes, ascending."""
         return self._of_users(PurseEntries, kind, users)
 
-    def purses_of_shard(self, shard: int, shards: int) -> PurseEntries:
+    def purses_of_shard(self, shard: int, shards: int, kind: Kind = Kind.PURSES) -> PurseEntries:
         """All purses of a shard of users."""
-        found = self._entries(PurseEntries, Kind.PURSES, buckets_of_shard(shard, shards))
+        found = self._entries(PurseEntries, kind, buckets_of_shard(shard, shards))
         return PurseEntries.merge([held.select(held.users % np.uint64(shards) == shard) for _, held in found])
 
     def all_hits(self) -> list[bytes]:
@@ -79,7 +79,7 @@ class RunPart:
         return max((hit_bound_of_cell(cell) for cell in self._cells(Kind.HIT_BOUND, [0])), default=0)
 
     def known(self, kind: Kind, shard: int = 0, shards: int = 1) -> KnownItems:
-        """The known items of a shard, or those that passed lately. kind: KNOWN or PASSED."""
+        """The known items of a shard, or those that passed lately. kind: of KNOWN or PASSED."""
         parts = []
         for bucket in buckets_of_shard(shard, shards):
             for cell in self._cells(kind, [bucket]):

@@ -34,8 +34,9 @@ _HEAD_BYTES = 2
 
 class Kind(enum.StrEnum):
     """purses: `PurseEntries`; where looks come in rounds, those of round 0, and then of the others. budgets: the `Hits`
-    that users have paid. known: items that were named lately. passed: items that passed the first stage of a look
-    lately, where users pay for hits. hit_bound: of `MonitorState`, one number."""
+    that users have paid. known: items that were named lately; where the looks at a window come in rounds, in round 0,
+    and then in all up to each later one. passed: items that passed the first stage of a look lately, where users pay
+    for hits. hit_bound: of `MonitorState`, one number."""
 
     PURSES = "purses"
     PURSES_1 = "purses_1"
@@ -45,18 +46,24 @@ class Kind(enum.StrEnum):
     KNOWN = "known"
     PASSED = "passed"
     HIT_BOUND = "hit_bound"
+    KNOWN_1 = "known_1"
+    KNOWN_2 = "known_2"
 
     @classmethod
     def purses_of_round(cls, number: int) -> Kind:
         return (cls.PURSES, cls.PURSES_1, cls.PURSES_2, cls.PURSES_3)[number]
+
+    @property
+    def is_of_items(self) -> bool:
+        """Whether its entries are forgotten in time."""
+        return _TABLES.get(self) is KnownItems
 
 
 _KINDS = tuple(Kind)
 _TABLES: dict[Kind, type[ByUser] | type[KnownItems]] = {
     **{Kind.purses_of_round(number): PurseEntries for number in range(MOST_ROUNDS)},
     Kind.BUDGETS: Hits,
-    Kind.KNOWN: KnownItems,
-    Kind.PASSED: KnownItems,
+    **dict.fromkeys((Kind.KNOWN, Kind.KNOWN_1, Kind.KNOWN_2, Kind.PASSED), KnownItems),
 }
 
 
@@ -79,7 +86,7 @@ def join_cells(kind: Kind, cells: Sequence[Cell], *, named_from: int = 0) -> lis
     if kind is Kind.HIT_BOUND:
         bounds = [hit_bound_of_cell(cell) for cell in cells]
         return [hit_bound_cell(max(bounds))] if bounds else []
-    if kind in (Kind.KNOWN, Kind.PASSED):
+    if kind.is_of_items:
         return known_of_cells(cells, named_from).to_cells()
     table: Any = _TABLES[kind]
     joined: list[bytes] = table.of_messages(cells).to_cells()

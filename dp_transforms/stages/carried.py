@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
@@ -43,13 +42,13 @@ class Carried:
         except ValueError:
             self.is_refused = True
 
-    def over_to_part(self, span: Span, columns: Columns, *named: Sequence[bytes]) -> Any:
-        """Reads the state for a part of a run, and a round of looks in it. named: what `StageWork.recall` takes.
+    def over_to_part(self, span: Span, columns: Any) -> Any:
+        """Reads the state for a part of a run.
 
         Raises ValueError for a state that is refused.
         """
         self._is_of_part = True
-        self.state = self._of_part(span, columns, *named)
+        self.state = self._of_part(span, columns)
         return self.state
 
     def keep(self, span: Span) -> None:
@@ -57,10 +56,10 @@ class Carried:
         cells = self.work.cells(self.state) if self._is_of_part else self.work.changed(self.state, span)
         self._kept += cells
 
-    def _of_part(self, span: Span, columns: Columns | None, *named: Sequence[bytes]) -> Any:
-        plan, keys, load = self.work.plan, self.work.keys, self.work.recall if named else self.work.load
+    def _of_part(self, span: Span, columns: Any) -> Any:
+        plan, keys, load = self.work.plan, self.work.keys, self.work.load
         if not span.first:
-            return load(RunPart(0, span.end), columns, span, *named)
+            return load(RunPart(0, span.end), columns, span)
         digits = "0" * 64
         run = (plan.fingerprint, keys.stream, "audit", digits)
         parts = (PartRecord(0, span.first, digits, "report"),)
@@ -69,7 +68,7 @@ class Carried:
             path = str(pathlib.Path(folder) / "state")
             write_state(path, header, self._joined(span.first - plan.known_for), _KEY)
             part = RunPart(span.first, span.end, path, StateFile(path).fingerprint)
-            return load(part, columns, span, *named)
+            return load(part, columns, span)
 
     def _joined(self, named_from: int) -> Iterator[tuple[Kind, int, bytes]]:
         cells: dict[tuple[Kind, int], list[memoryview]] = {}

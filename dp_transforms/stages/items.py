@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import LookCandidates, find_candidates
@@ -30,12 +30,12 @@ class _DrawingWork(StageWork):
 
     TAKES: ClassVar[Any] = ItemHolders
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(plan, keys, domain)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
         tail = query_noise(plan, keys).empty_item_tail() if domain is not None else 0
         self._empty_items = None if domain is None else EmptyItems(domain, tail, keys)
 
-    def columns(self, blobs: Sequence[bytes]) -> list[Any]:
+    def unpacked(self, blobs: Sequence[bytes]) -> list[Any]:
         return [self.TAKES.from_bytes(blob) for blob in blobs]
 
     def _all_cells(self, columns: list[Any], span: Span) -> Any:
@@ -61,26 +61,29 @@ class _Followed:
 
 
 class _FollowingWork(StageWork):
-    """What the stages share in which items that were found lately are looked at in every window, held or not."""
+    """What the stages share in which items that were found lately are looked at in every window, held or not.
 
-    KIND: ClassVar[Kind]
+    KINDS: of the state, in each round."""
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(plan, keys, domain)
+    KINDS: ClassVar[tuple[Kind, ...]]
+
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
+        self._kind = self.KINDS[number]
         self._are_followed = plan.known is not None
         self.acts_alone |= self._are_followed
 
     def load(self, part: RunPart, columns: Any, span: Span) -> _Followed:
-        return _Followed(part.known(self.KIND, span.shard, span.shards) if self._are_followed else KnownItems.none())
+        return _Followed(part.known(self._kind, span.shard, span.shards) if self._are_followed else KnownItems.none())
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> _Followed:
         return _Followed(known_of_cells([cell for _, cell in cells], first - self.plan.known_for))
 
     def cells(self, state: _Followed) -> Iterator[tuple[Kind, bytes]]:
-        return ((self.KIND, cell) for cell in state.known.to_cells())
+        return ((self._kind, cell) for cell in state.known.to_cells())
 
     def changed(self, state: _Followed, span: Span) -> Iterator[tuple[Kind, bytes]]:
-        return ((self.KIND, cell) for cell in state.known.since(span.first).to_cells())
+        return ((self._kind, cell) for cell in state.known.since(span.first).to_cells())
 
     def measures(self, state: _Followed) -> dict[str, int]:
         return {KNOWN_ITEMS: len(state.known)} if self._are_followed else {}
@@ -94,10 +97,10 @@ class FindLooks(_FollowingWork, _DrawingWork):
     """`ItemHolders` -> the candidates among them, where users pay for looks and for hits. What passed lately is drawn
     for in every window (`monitor.candidates`)."""
 
-    KIND = Kind.PASSED
+    KINDS = (Kind.PASSED,)
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(plan, keys, domain)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
         self._candidates = LookCandidates(plan, keys)
 
     def advance(self, state: _Followed, columns: list[ItemHolders], span: Span, counts: Counter[str]) -> ItemHolders:
@@ -106,17 +109,31 @@ class FindLooks(_FollowingWork, _DrawingWork):
         return found
 
 
-class NameItems(_FollowingWork, _DrawingWork):
-    """`ItemSums` -> `NamedItems`, where users pay for looks alone (`monitor.item_namer`)."""
+class _InRound(NamedTuple):
+    """What comes to `NameItems`. sums: in any order. named: in earlier rounds, in all shards of items."""
 
-    KIND = Kind.KNOWN
+    sums: list[ItemSums]
+    named: NamedItems
+
+
+class NameItems(_FollowingWork, _DrawingWork):
+    """`ItemSums` -> `NamedItems`, where users pay for looks alone (`monitor.item_namer`); with what earlier rounds of
+    looks have named in the same windows."""
+
+    KINDS = (Kind.KNOWN, Kind.KNOWN_1, Kind.KNOWN_2)
     TAKES = ItemSums
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(plan, keys, domain)
-        self._namer = ItemNamer(plan, keys)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
+        self._namer = ItemNamer(plan, keys, number)
 
-    def advance(self, state: _Followed, columns: list[ItemSums], span: Span, counts: Counter[str]) -> NamedItems:
-        named = self._namer.name_windows(self._all_cells(columns, span), state.known, span.first, span.end)
+    def told(self, columns: list[ItemSums], *named: Sequence[bytes]) -> _InRound:
+        before = [NamedItems.of_messages(each) for each in self.in_earlier_rounds(named)]
+        return _InRound(columns, NamedItems.merge(before))
+
+    def advance(self, state: _Followed, columns: _InRound, span: Span, counts: Counter[str]) -> NamedItems:
+        sums, before = self._all_cells(columns.sums, span), columns.named.of_shard(span.shard, span.shards)
+        found = self._namer.name_windows(sums, state.known, span.first, span.end, before)
+        named = NamedItems.merge([before, found])
         self._note(state, named, span)
         return named

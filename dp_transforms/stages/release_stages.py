@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dp_transforms.monitor.planned_run import PlannedRun
@@ -10,7 +12,7 @@ from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.items import FindCandidates, FindLooks, NameItems
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import SHARDS_OF_RUN, DomainOfRun, Sharding, Stage, StageWork
-from dp_transforms.stages.users import BoundUsers, SpendPurses, WeighReplay
+from dp_transforms.stages.users import BoundUsers, SpendPurses, SpendPursesAtOnce, WeighReplay
 from dp_transforms.stages.windows import MonitorWindows, ReleaseNames
 
 
@@ -20,6 +22,13 @@ class ReleaseStages(NamedTuple):
     users: Stage
     items: Stage
     windows: Stage
+
+    def in_rounds(self) -> Iterator[tuple[str, Stage, Stage]]:
+        """Users and items in each round of looks, and what tells their steps apart; once where looks have no rounds."""
+        rounds = len(self.users.run.plan.units_of_rounds)
+        for number in range(rounds):
+            users, items = (dataclasses.replace(stage, round=number) for stage in (self.users, self.items))
+            yield str(number) if rounds > 1 else "", users, items
 
 
 class Cuts(NamedTuple):
@@ -54,7 +63,8 @@ def stages_of(
     elif run.plan.rounds is not None:
         works = WeighRound, NameRound, ReleaseNames
     else:
-        works = WeighReplay if is_replay else SpendPurses, NameItems, ReleaseNames
+        replay = WeighReplay if run.plan.window_rounds is None else SpendPursesAtOnce
+        works = replay if is_replay else SpendPurses, NameItems, ReleaseNames
     if run.plan.counts is not None and not is_replay:
         raise ValueError(
             "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
@@ -62,8 +72,8 @@ def stages_of(
         )
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
-            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan"
-            " without them."
+            "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan with"
+            " window_rounds instead."
         )
     users, items, windows = works
     return ReleaseStages(Stage(users, run), Stage(items, run, domain), Stage(windows, run))

@@ -1,4 +1,5 @@
-"""The first two stages where looks come in rounds: they are run once for each round, and get what was named before.
+"""The first two stages where looks come in rounds over blocks of windows: they are run once for each round, and get
+what was named before.
 
 Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
 """
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.mechanisms.randomness import StreamKeys
+from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_sums import ItemSums
@@ -25,21 +27,16 @@ from dp_transforms.runs.state_cells import Kind
 from dp_transforms.stages.stage import Span, StageWork
 
 
-class _InRound(NamedTuple):
-    """What earlier rounds leave. blocks: of the windows of the part. candidates: what is drawn for, None in round 0.
-    named: in windows so far."""
+class InRound(NamedTuple):
+    """What comes in a round. columns: `ItemPairs` or `ItemSums`. in_blocks, in_windows: what earlier rounds named."""
 
-    blocks: WindowBlocks
-    candidates: Candidates | None
-    named: NamedItems
+    columns: Any
+    in_blocks: NamedItems
+    in_windows: NamedItems
 
-
-class _OfUsers(NamedTuple):
-    """The same, and what earlier parts leave. purses: of the round, of the users that are here; stored as this kind."""
-
-    now: _InRound
-    purses: Purses
-    kind: Kind
+    def candidates(self, plan: Plan, span: Span) -> Candidates:
+        """What a later round draws for."""
+        return Candidates.of_names(WindowBlocks.of(plan, span.first, span.end), self.in_blocks, self.in_windows)
 
 
 class _RoundWork(StageWork):
@@ -47,50 +44,41 @@ class _RoundWork(StageWork):
 
     takes_turns = False
 
-    def load(self, part: RunPart, columns: Any, span: Span) -> Any:
-        """Raises ValueError for a later round: it would spend its purse on blocks."""
-        if span.round:
-            raise ValueError(f"round {span.round} of looks must be told what earlier rounds have named.")
-        blocks = WindowBlocks.of(self.plan, span.first, span.end)
-        return self._state(_InRound(blocks, None, NamedItems.none()), part, columns, span)
-
-    def recall(
-        self, part: RunPart, columns: Any, span: Span, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]
-    ) -> Any:
-        named = NamedItems.of_messages(in_windows)
-        blocks = WindowBlocks.of(self.plan, span.first, span.end)
-        candidates = Candidates.of_names(blocks, NamedItems.of_messages(in_blocks), named)
-        return self._state(_InRound(blocks, candidates, named), part, columns, span)
-
-    def _state(self, now: _InRound, part: RunPart, columns: Any, span: Span) -> Any:
-        return now
+    def told(self, columns: Columns, *named: Sequence[bytes]) -> InRound:
+        """Raises ValueError for a later round without names: it would spend its purse on blocks."""
+        in_blocks, in_windows = (*self.in_earlier_rounds(named), (), ())[:2]
+        return InRound(columns, NamedItems.of_messages(in_blocks), NamedItems.of_messages(in_windows))
 
 
 class WeighRound(_RoundWork):
     """`ItemPairs` of a part of a run -> `ItemSums`: each user spends its purse of the round at its own pace, in round 0
     on its items in blocks of windows, later on those of its pairs that are drawn for. All items are drawn for by their
-    shards, also by one to which nobody adds anything."""
+    shards, also by one to which nobody adds anything. The state is what each user that is here has left of the round.
+    """
 
     TAKES = ItemPairs
     wakes_all = True
 
-    def _state(self, now: _InRound, part: RunPart, columns: ItemPairs, span: Span) -> _OfUsers:
-        kind, units = Kind.purses_of_round(span.round), self.plan.paid_rounds.units[span.round]
-        held = part.purses(columns.users, kind)
-        return _OfUsers(now, Purses.of_entries(self.plan, self.keys, held, span.first, units), kind)
+    @property
+    def _kind(self) -> Kind:
+        return Kind.purses_of_round(self.round)
 
-    def advance(self, state: _OfUsers, columns: ItemPairs, span: Span, counts: Counter[str]) -> ItemSums:
-        candidates = state.now.candidates
-        if candidates is None:
-            pairs = columns.in_windows(state.now.blocks.of_windows(columns.windows))
+    def load(self, part: RunPart, columns: InRound, span: Span) -> Purses:
+        held = part.purses(columns.columns.users, self._kind)
+        return Purses.of_entries(self.plan, self.keys, held, span.first, self.plan.units_of_rounds[self.round])
+
+    def advance(self, state: Purses, columns: InRound, span: Span, counts: Counter[str]) -> ItemSums:
+        pairs = columns.columns
+        if self.round:
+            pairs = columns.candidates(self.plan, span).pairs_of(pairs)
         else:
-            pairs = candidates.pairs_of(columns)
-        terms = state.purses.spend_on_lists(pairs, span.first, span.end)
+            pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
+        terms = state.spend_on_lists(pairs, span.first, span.end)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
         return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
 
-    def cells(self, state: _OfUsers) -> Iterator[tuple[Kind, bytes]]:
-        return ((state.kind, cell) for cell in state.purses.rewritten_cells())
+    def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
+        return ((self._kind, cell) for cell in state.rewritten_cells())
 
 
 class NameRound(_RoundWork):
@@ -100,13 +88,13 @@ class NameRound(_RoundWork):
     TAKES = ItemSums
     keeps_state = False
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(plan, keys, domain)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
         self._namer = RoundNamer(plan, keys)
 
-    def advance(self, state: _InRound, columns: ItemSums, span: Span, counts: Counter[str]) -> NamedItems:
-        if state.candidates is None:
-            return self._namer.name_in_blocks(columns)
-        found = self._namer.name_in_windows(span.round, columns, state.candidates, span.shard, span.shards)
-        before = [part for shard, part in state.named.shard_by_item(span.shards) if shard == span.shard]
-        return NamedItems.merge([*before, found])
+    def advance(self, state: None, columns: InRound, span: Span, counts: Counter[str]) -> NamedItems:
+        if not self.round:
+            return self._namer.name_in_blocks(columns.columns)
+        candidates = columns.candidates(self.plan, span)
+        found = self._namer.name_in_windows(self.round, columns.columns, candidates, span.shard, span.shards)
+        return NamedItems.merge([columns.in_windows.of_shard(span.shard, span.shards), found])

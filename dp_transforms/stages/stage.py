@@ -71,14 +71,12 @@ class DomainOfRun(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """The windows ``first .. end - 1`` of one of so many shards of users or items. round: of looks, where they come in
-    rounds."""
+    """The windows ``first .. end - 1`` of one of so many shards of users or items."""
 
     first: int
     end: int
     shard: int = 0
     shards: int = 1
-    round: int = 0
 
 
 class StageWork(abc.ABC):
@@ -86,6 +84,8 @@ class StageWork(abc.ABC):
 
     A state is a set of *cells*, packed entries by `Kind`, of which a later one counts (`runs.state_cells`): in whatever
     order and however often an engine gives them back, the state is the same.
+
+    round: of looks, where they come in rounds: it is run again in each.
 
     TAKES: what is sent to it.
     takes_turns: whether windows must come in order; a stage without a state takes them as they come.
@@ -97,16 +97,33 @@ class StageWork(abc.ABC):
     TAKES: ClassVar[type[Columns]]
     takes_turns: ClassVar[bool] = True
     keeps_state: ClassVar[bool] = True
-    wakes_all: ClassVar[bool] = False
+    wakes_all: bool = False
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
         self.plan = plan
         self.keys = keys
+        self.round = number
         self.acts_alone = domain is not None
 
-    def columns(self, blobs: Sequence[bytes]) -> Any:
-        """What came, unpacked, as one table of `TAKES`. blobs: in any order."""
+    def columns(self, blobs: Sequence[bytes], *named: Sequence[bytes]) -> Any:
+        """What came. blobs: in any order. named: in a later round, what was named before it, packed, in any order: with
+        blocks, in these; and in windows."""
+        return self.told(self.unpacked(blobs), *named)
+
+    def unpacked(self, blobs: Sequence[bytes]) -> Any:
+        """As one table of `TAKES`."""
         return self.TAKES.of_messages(blobs)
+
+    def told(self, columns: Any, *named: Sequence[bytes]) -> Any:
+        """What was unpacked, as `load` and `advance` take it."""
+        return columns
+
+    def in_earlier_rounds(self, named: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
+        """What a later round was told. Raises ValueError for one that was told nothing: it would draw again, and have
+        users pay again, for what is named already."""
+        if bool(named) != bool(self.round):
+            raise ValueError(f"round {self.round} of looks must be told what earlier rounds have named.")
+        return named
 
     @abc.abstractmethod
     def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:
@@ -117,12 +134,6 @@ class StageWork(abc.ABC):
         """The state before a part of a run. columns: all that comes in the part, whose users alone are needed then;
         None: whoever may come."""
         return None
-
-    def recall(
-        self, part: RunPart, columns: Any, span: Span, in_blocks: Sequence[bytes], in_windows: Sequence[bytes]
-    ) -> Any:
-        """`load` in a later round of looks. in_blocks, in_windows: what was named before, packed, in any order."""
-        raise NotImplementedError(f"{type(self).__name__} knows no rounds.")
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Any:
         """The state before the window ``first``, of what was stored."""
@@ -145,17 +156,18 @@ class StageWork(abc.ABC):
 class Stage:
     """A step of the algorithm as a value. Equal ones do the same; it can be pickled.
 
-    domain: of a plan with a known domain, for the stage that draws for the items that nobody holds.
+    domain: of a plan with a known domain, for the stage that draws for the items that nobody holds. round: of looks.
     """
 
     work: type[StageWork]
     run: PlannedRun
     domain: DomainOfRun | None = None
+    round: int = 0
 
     def start(self, secret: bytes) -> StageWork:
         """What is done once on each worker. secret: the noise key of the run."""
         keys = self.run.stream_keys(secret)
-        return self.work(self.run.plan, keys, None if self.domain is None else self.domain.table(keys))
+        return self.work(self.run.plan, keys, None if self.domain is None else self.domain.table(keys), self.round)
 
 
 def packed_by_cell(sent: Sent, cut: Sharding) -> Iterator[tuple[SlabKey, list[bytes]]]:
@@ -178,8 +190,7 @@ class AtOnceStep:
 
     cut: how the groups are cut. to: how what they send is cut; None for the last stage, which reports.
     part: None for a whole run, which hands nothing over. stores: whether what is sent is read by other steps alone
-    (`workers.pool`). round: of looks, where they come in rounds; a group of a later one comes with what was named in
-    the rounds before.
+    (`workers.pool`). A group of a later round of looks comes with what was named in the rounds before.
     """
 
     stage: Stage
@@ -187,7 +198,6 @@ class AtOnceStep:
     to: Sharding | None
     part: RunPart | None = None
     stores: bool = False
-    round: int = 0
 
     @property
     def whole_or_part(self) -> RunPart:
@@ -200,9 +210,9 @@ class AtOnceStep:
         def run(group: Any, counts: Counter[str]) -> Iterator[Any]:
             (slab, shard), blobs, *named = group
             first, end = slab * self.cut.windows_per_slab, (slab + 1) * self.cut.windows_per_slab
-            span = Span(max(first, part.first), min(end, part.end), shard, shards, self.round)
-            columns = work.columns([blob for blob in blobs if len(blob)])
-            state = (work.recall if named else work.load)(part, columns, span, *named)
+            span = Span(max(first, part.first), min(end, part.end), shard, shards)
+            columns = work.columns([blob for blob in blobs if len(blob)], *named)
+            state = work.load(part, columns, span)
             advanced = work.advance(state, columns, span, counts)
             if self.to is None:
                 yield from advanced

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import used
 from dp_transforms.monitor.equal_rows import group_slices
+from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID, PURSE_STATE_BYTES
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs, bound_contributions
+from dp_transforms.monitor.pairs import ItemPairs, Pairs, UserPairs, bound_contributions
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay, weigh_replay_with_hits
+from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind
 from dp_transforms.stages.stage import Span, StageWork
@@ -47,18 +52,32 @@ class WeighReplay(StageWork):
 
 class SpendPurses(StageWork):
     """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
-    own pace (`monitor.pace`). The state is what each user has left."""
+    own pace (`monitor.pace`). In a later round, pairs that are named already cost nothing and count for nothing. The
+    state is what each user has left, for this round."""
 
-    TAKES = UserPairs
+    TAKES: ClassVar[type[Pairs]] = UserPairs
 
-    def load(self, part: RunPart, columns: UserPairs | None, span: Span) -> Purses:
-        of_shard = part.purses_of_shard(span.shard, span.shards) if columns is None else part.purses(columns.users)
-        return Purses.of_entries(self.plan, self.keys, of_shard, part.first)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
+        self.wakes_all = plan.window_rounds is not None
+        self._kind, self._units = Kind.purses_of_round(number), plan.units_of_rounds[number]
+
+    def told(self, columns: Pairs, *named: Sequence[bytes]) -> Pairs:
+        for each in self.in_earlier_rounds(named):
+            columns = columns.select(~NamedItems.of_messages(each).contain(columns))
+        return columns
+
+    def load(self, part: RunPart, columns: Pairs | None, span: Span) -> Purses:
+        if columns is None:
+            held = part.purses_of_shard(span.shard, span.shards, self._kind)
+        else:
+            held = part.purses(columns.users, self._kind)
+        return Purses.of_entries(self.plan, self.keys, held, part.first, self._units)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
-        return Purses(self.plan, self.keys, [cell for _, cell in cells])
+        return Purses(self.plan, self.keys, [cell for _, cell in cells], self._units)
 
-    def advance(self, state: Purses, columns: UserPairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
+    def advance(self, state: Purses, columns: Pairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
         terms = np.zeros(len(columns), dtype=np.int64)
         for window, rows, of_window in pairs_by_window(columns):
             terms[rows] = state.spend_on_lists(of_window, window)
@@ -68,16 +87,22 @@ class SpendPurses(StageWork):
         return ItemSums.of_weights(columns, weights_of(terms), self.keys)
 
     def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
-        return ((Kind.PURSES, cell) for cell in state.rewritten_cells())
+        return ((self._kind, cell) for cell in state.rewritten_cells())
 
     def changed(self, state: Purses, span: Span) -> Iterator[tuple[Kind, bytes]]:
-        return ((Kind.PURSES, cell) for cell in state.changed_cells())
+        return ((self._kind, cell) for cell in state.changed_cells())
 
     def measures(self, state: Purses) -> dict[str, int]:
         return {PURSE_STATE_BYTES: state.entry_bytes}
 
 
-def pairs_by_window(pairs: UserPairs) -> Iterator[tuple[int, npt.NDArray[np.int64], UserPairs]]:
+class SpendPursesAtOnce(SpendPurses):
+    """The same of all windows of a replay, whose pairs are packed by item."""
+
+    TAKES = ItemPairs
+
+
+def pairs_by_window(pairs: Pairs) -> Iterator[tuple[int, npt.NDArray[np.int64], UserPairs]]:
     """Each window in order, with the rows of its pairs, ascending, and with these pairs. The table stays whole, so that
     the cost is that of the pairs, however many windows they lie in."""
     order = np.argsort(pairs.windows, kind="stable")

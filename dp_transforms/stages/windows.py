@@ -38,12 +38,12 @@ class MonitorWindows(StageWork):
     followed, and a bound on hits from public output alone.
     """
 
-    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None) -> None:
-        super().__init__(plan, keys, domain)
+    def __init__(self, plan: Plan, keys: StreamKeys, domain: DomainTable | None, number: int = 0) -> None:
+        super().__init__(plan, keys, domain, number)
         self._monitor = HeavyHitterMonitor(plan, keys)
         self._are_followed = plan.known is not None
 
-    def columns(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
+    def unpacked(self, blobs: Sequence[bytes]) -> list[ItemHolders]:
         return [ItemHolders.from_bytes(blob) for blob in blobs]
 
     def load(self, part: RunPart, columns: list[ItemHolders] | None, span: Span) -> MonitorState:

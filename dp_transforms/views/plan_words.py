@@ -48,6 +48,12 @@ def why(plan: Plan, found: FoundFrom) -> str:
             f" items in blocks of {block}; the others look at the windows of these items alone, where they are not"
             " named yet."
         )
+    if plan.window_rounds is not None:
+        shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
+        return (
+            f"Each window is looked at in {len(plan.window_rounds.units)} rounds, which are paid with {shares} of each"
+            " purse. A later round looks at what is not named yet."
+        )
     few, many = plan.looks.usual_looks
     usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
     paid = f"are paid for: most users have {usual}."

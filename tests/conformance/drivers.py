@@ -48,6 +48,7 @@ MODES = {
     "looks-from-noise": Mode("looks", _NOISE),
     "looks-in-rounds": Mode("looks", _ROUNDS),
     "looks-in-rounds-sliding": Mode("looks", _ROUNDS, window_hours=3),
+    "looks-window-rounds-from-noise": Mode("looks", {**_NOISE, "window_rounds": True}, window_hours=3),
     "looks-domain-sliding": Mode("looks", _KNOWN, window_hours=3, domain=True),
     "looks-with-hits-sliding": Mode("looks", {**_LOOKS, "hits_per_user": 2}, window_hours=3),
     "looks-with-hits-from-noise": Mode("looks", {**_NOISE, "hits_per_user": 2}),

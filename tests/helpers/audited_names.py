@@ -41,12 +41,11 @@ def audited_plan(
 
 
 @functools.cache
-def plan_in_rounds(most_looks: int = 20) -> Plan:
-    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds."""
-    schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
-    return Plan.calibrate(
-        epsilon=2, delta=1e-4, schedule=schedule, rounds=True, most_looks=most_looks, max_users=100_000
-    )
+def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
+    """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
+    ``window_rounds``."""
+    schedule, rounds = WindowSchedule.fixed(0, HOURS * 3600, 3600), {kind: True}
+    return Plan.calibrate(epsilon=2, delta=1e-4, schedule=schedule, most_looks=most_looks, max_users=100_000, **rounds)
 
 
 def mechanism_and_claim(plan: Plan) -> tuple[LooksMechanism, LooksClaim]:

@@ -3,8 +3,8 @@
 Design, section 6: a user's weight is the largest whose price is at most what is left in its purse, divided by the looks
 of this window and those expected later: the looks so far, times the windows left, by the windows since the user was
 first seen, which are at least those of a day (of a sixteenth of the run, if that is shorter), and a sixteenth of the
-windows left. All divisions round down. It is at least the smallest weight; what cannot be paid is dropped by keyed
-hash.
+windows left; a fourth where looks at a window come in rounds. All divisions round down. It is at least the smallest
+weight; what cannot be paid is dropped by keyed hash.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Wallet:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
-        seen_for = max(min(a_day, max(1, schedule.horizon // 16)), window - self.first_window + 1)
-        expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // 16)
+        part = 16 if settings.window_rounds is None else 4
+        seen_for = max(min(a_day, max(1, schedule.horizon // part)), window - self.first_window + 1)
+        expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // part)
         share = self.left // (expected + looks)
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
         weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])

@@ -2,7 +2,8 @@
 
 It shares with the product the keyed functions of `StreamKeys` and the exact table of tails of the noise. Blocks,
 purses, who is drawn for, thresholds, levels and sizes are its own. In each round it visits every window and, in it,
-every item that was named in its block.
+every item that was named in its block. Of rounds in each window (`WindowRoundsOracle`), it visits what users add to and
+what is known.
 """
 
 from __future__ import annotations
@@ -83,25 +84,31 @@ class RoundsOracle:
         }
 
     def _round(self, number: int, candidates: set[Place]) -> list[Named]:
-        settings, spacing = self._settings, self._settings.looks.spacing
-        units = settings.rounds.units[number]
+        settings = self._settings
         weights = self._weights(number, {user: pairs & candidates for user, pairs in self._held.items()})
         cells = {at: weights.get(at, {}) for at in candidates}
         noise = self._noise(cells, self._keys.round_uniforms(number))
-        threshold, likely = self._threshold(len(candidates)), self._likely_noise(units, len(candidates))
-        largest, of_all = self._largest(units), max(map(self._largest, settings.rounds.units[1:]))
+        rounds, horizon, windows = settings.rounds.units, settings.schedule.horizon, len(self._windows)
+        error = Fraction(settings.looks.size_error) / (len(rounds) - 1) / (1 if windows == horizon else 2)
+        drawn = math.ceil(Fraction(len(candidates) * horizon, windows))
+        threshold, likely = self._threshold(len(candidates)), self._likely_noise(rounds[number], error, drawn)
         found = []
         for (window, item), of_users in cells.items():
             noisy = sum(of_users.values()) + noise[window, item]
-            if noisy < threshold:
-                continue
-            boundary = max(b for b in range(threshold, noisy + 1, spacing))
-            level = 1 + (boundary * of_all // largest - threshold) // spacing
-            users = 0
-            while Fraction(boundary - likely, largest) > users:
-                users += 1
-            found.append(Named(window, item, level, users if users >= 5 else 0, False, not of_users))
+            if noisy >= threshold:
+                level, users = self._stated(number, noisy, threshold, likely)
+                found.append(Named(window, item, level, users, False, not of_users))
         return found
+
+    def _stated(self, number: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
+        settings, spacing = self._settings, self._settings.looks.spacing
+        units = settings.units_of_rounds
+        largest, of_all = self._largest(units[number]), max(map(self._largest, units[settings.rounds is not None :]))
+        boundary = max(b for b in range(threshold, noisy + 1, spacing))
+        users = 0
+        while Fraction(boundary - likely, largest) > users:
+            users += 1
+        return 1 + (boundary * of_all // largest - threshold) // spacing, users if users >= 5 else 0
 
     def _weights(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
         """Each user spends on what it holds, all at once."""
@@ -110,7 +117,7 @@ class RoundsOracle:
         for user, places in held.items():
             if not places:
                 continue
-            fresh = Wallet(settings.rounds.units[number], windows[0])
+            fresh = Wallet(settings.units_of_rounds[number], windows[0])
             wallet = self.wallets.get((number, user), fresh)
             weight, looks = wallet.choose(len(places), windows[-1], settings)
             if looks:
@@ -136,18 +143,15 @@ class RoundsOracle:
         error = min(Fraction(1, 100), Fraction(self._settings.rounds.false_names) / max(1, math.ceil(in_run)))
         return _smallest(lambda threshold: self._law.tail(threshold) <= error * _ONE)
 
-    def _likely_noise(self, purse: int, drawn: int) -> int:
+    def _likely_noise(self, purse: int, most: Fraction, unheld: int) -> int:
         looks, largest = self._settings.looks, self._largest(purse)
         payable = [
             (w, Fraction(purse, units)) for w, units in zip(looks.weights, looks.units, strict=True) if w <= largest
         ]
-        rounds, horizon, windows = self._settings.rounds.units, self._settings.schedule.horizon, len(self._windows)
-        most = Fraction(looks.size_error) / (len(rounds) - 1) / (1 if windows == horizon else 2)
-        drawn = math.ceil(Fraction(drawn * horizon, windows))
 
         def is_enough(z: int) -> bool:
             of_one = max(paid * self._law.tail(z + 1 + 4 * (largest - weight)) for weight, paid in payable)
-            of_nobody = drawn * self._law.tail(z + 1 + 4 * largest)
+            of_nobody = unheld * self._law.tail(z + 1 + 4 * largest)
             return self._settings.max_users * of_one + of_nobody <= most * _ONE
 
         return _smallest(is_enough)
@@ -155,6 +159,48 @@ class RoundsOracle:
     def _largest(self, purse: int) -> int:
         looks = self._settings.looks
         return max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= purse)
+
+
+class WindowRoundsOracle(RoundsOracle):
+    """Window after window, all rounds of one before the next. known: by round, when each item was last named in one of
+    the rounds up to it."""
+
+    def names(self, ends: Sequence[int] = ()) -> list[Named]:
+        rounds = len(self._settings.window_rounds.units)
+        self.known: list[dict[str, int]] = [{} for _ in range(rounds)]
+        found: list[Named] = []
+        for window in range(self._settings.schedule.horizon):
+            self._windows = range(window, window + 1)
+            here: list[Named] = []
+            for number in range(rounds):
+                named = self._in_round(number, window, {entry.item for entry in here})
+                for known in self.known[number:]:
+                    known.update((entry.item, window) for entry in named)
+                here += named
+            found += here
+        return sorted(found, key=lambda entry: (entry.window, entry.item))
+
+    def _in_round(self, number: int, window: int, named: set[str]) -> list[Named]:
+        settings, looks = self._settings, self._settings.looks
+        known = {item for item, last in self.known[number].items() if 0 < window - last <= settings.known_for}
+        held = {
+            user: {(at, item) for at, item in pairs if at == window and item not in named}
+            for user, pairs in self._held.items()
+        }
+        cells = {(window, item): {} for item in known - named} | self._weights(number, held)
+        noise = self._noise(cells, self._keys.round_uniforms(number) if number else self._keys.look_uniforms())
+        unheld = 2 * settings.known_for * settings.max_users * (looks.purse // looks.units[0])
+        error = Fraction(looks.size_error) / len(settings.window_rounds.units)
+        likely = self._likely_noise(settings.window_rounds.units[number], error, unheld)
+        of_new = (settings.threshold, *settings.window_rounds.later_thresholds)[number]
+        found = []
+        for (_, item), of_users in cells.items():
+            threshold = settings.known_threshold if item in known else of_new
+            noisy = sum(of_users.values()) + noise[window, item]
+            if noisy >= threshold:
+                level, users = self._stated(number, noisy, threshold, likely)
+                found.append(Named(window, item, level, users, item in known, not of_users))
+        return found
 
 
 def _smallest(is_enough: Callable[[int], bool]) -> int:

@@ -60,11 +60,31 @@ def test_a_sound_plan_passes_and_its_claims_are_nearly_attained() -> None:
     assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
 
 
-def test_all_rounds_together_show_what_the_definition_says() -> None:
+def test_a_sound_plan_of_rounds_in_windows_passes_and_its_claims_are_nearly_attained() -> None:
+    plan = plan_in_rounds(kind="window_rounds")
+    mechanism, claim = mechanism_and_claim(plan)
+    audit = audit_looks_exactly(mechanism, claim, most_looks=30)
+    assert audit.violations == ()
+    assert audit.purse_delta == pytest.approx(plan.shares.paid, rel=1e-6)
+    assert 0.99 < audit.lone_delta / plan.delta_open <= 1  # all rounds have lone looks, each a third
+    assert [each.pairs for each in audit.in_rounds] == [1, 3, 10]
+    assert max(each.delta for each in audit.in_rounds) > 0.1 * plan.shares.paid
+    assert audit.lone_delta <= audit.together_delta <= plan.delta
+    assert list(run_violations(plan, PlannedRun(plan=plan, stream="audit", run_id="run"))) == []
+    terms = tuple(each._replace(likely_noise=each.likely_noise - 200) for each in plan.terms_in_windows)
+    workers = trial_of(plan)
+    object.__setattr__(workers, "terms_in_windows", terms)
+    assert any("likely_noise" in each for each in run_violations(plan, workers))  # type: ignore[arg-type]
+    lower = dataclasses.replace(mechanism, later_open=tuple(bound - 600 for bound in mechanism.later_open))
+    assert ALONE in " ".join(audit_looks_exactly(lower, claim, most_looks=1).violations)
+
+
+@pytest.mark.parametrize("later_open", [(), (58, 66)], ids=["blocks", "windows"])
+def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int, ...]) -> None:
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
-    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed))
+    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open)
     epsilon = 0.3
     grid = [[int(-60 + part * (high + 60) / 4) for part in range(5)] for high in mechanism.highest_margins]
     for pairs in (1, 2):
@@ -89,7 +109,7 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
                 math.prod(law.tail(margin - w) if each else law.tail(1 - margin + w) for each in named)
                 for w in (weight, 0)
             ]
-            after = sum(named) if number == 0 else left - sum(named)
+            after = sum(named) if number == 0 and not mechanism.later_open else left - sum(named)
             total += walk(number + 1, after, p * chances[0], q * chances[1])
         return total
 
@@ -149,8 +169,8 @@ def test_likely_noise_of_rounds_is_computed_again(less: int, is_found: bool) -> 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _sample(run: TrialPlan, runs: int = RUNS, most_looks: int = 20) -> SampledAudit:
-    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks))
+def _sample(run: TrialPlan, runs: int = RUNS, most_looks: int = 20, kind: str = "rounds") -> SampledAudit:
+    mechanism, claim = mechanism_and_claim(plan_in_rounds(most_looks, kind))
     law = law_of(mechanism)
     design = design_looks_sampling(mechanism, claim, law, runs, 1)
     return sample_names(mechanism, claim, run, design, law, SECRET)
@@ -163,6 +183,15 @@ def test_the_real_code_agrees_with_its_law() -> None:
     assert audit.tests > 60
     assert 0.1 < audit.design.expected_epsilon < 2
     assert 0 < audit.epsilon < 2
+
+
+def test_the_real_code_agrees_with_its_law_in_windows() -> None:
+    """In one window, and after one in which all items were named: then also those that nobody holds are drawn for."""
+    audit = _sample(trial_of(plan_in_rounds(kind="window_rounds")), kind="window_rounds")
+    assert audit.violations == ()
+    assert audit.p_value > 0.001
+    assert audit.tests > 60
+    assert 0.1 < audit.design.expected_epsilon < 2
 
 
 def test_rounds_that_pay_for_one_look_pass() -> None:
@@ -189,6 +218,14 @@ def test_the_real_code_overdraws_no_purse() -> None:
     assert 0.99 < audit.replay_share <= 1
     assert 0.99 < audit.parts_share <= 1
     assert audit.stream_share is None
+
+
+def test_the_real_code_overdraws_no_purse_in_windows() -> None:
+    plan = plan_in_rounds(kind="window_rounds")
+    audit = audit_payments(mechanism_and_claim(plan)[0], trial_of(plan), SECRET)
+    assert audit.violations == ()
+    assert 0.9 < audit.stream_share <= 1
+    assert 0.9 < audit.parts_share <= 1
 
 
 def test_half_the_noise_is_found() -> None:

@@ -262,11 +262,11 @@ def test_a_user_never_pays_more_than_a_purse_and_its_weights_are_its_own(seed: i
 def test_a_round_that_is_not_told_what_is_named_is_refused() -> None:
     """It would spend the purse of its round on blocks."""
     trial = trial_with_rounds()
-    for work, columns in ((WeighRound, ItemPairs.none()), (NameRound, ItemSums.none())):
-        stage = work(trial, trial.stream_keys(SECRET), None)  # type: ignore[arg-type]
-        stage.load(RunPart.whole(trial.schedule), columns, span(0))
+    for work in (WeighRound, NameRound):
+        first, last = (work(trial, trial.stream_keys(SECRET), None, number) for number in (0, 3))
+        first.columns([])
         with pytest.raises(ValueError, match="round 3 of looks must be told"):
-            stage.load(RunPart.whole(trial.schedule), columns, span(3))
+            last.columns([])
 
 
 def test_each_round_has_noise_of_its_own() -> None:
@@ -311,10 +311,10 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
     """Else a lone holder would be tested at a low threshold."""
     trial = trial_with_rounds()
     keys = trial.stream_keys(SECRET)
-    name, weigh = NameRound(trial, keys, None), WeighRound(trial, keys, None)
+    name, weigh = NameRound(trial, keys, None, 1), WeighRound(trial, keys, None)
     log = [("somebody", item, at(window)) for window in range(8) for item in "abc"]
-    whole, pairs = RunPart.whole(trial.schedule), pairs_of(log, trial)
-    sums = weigh.advance(weigh.load(whole, pairs, span(0)), pairs, span(0), Counter())
+    pairs = weigh.told(pairs_of(log, trial))
+    sums = weigh.advance(weigh.load(RunPart.whole(trial.schedule), pairs, span()), pairs, span(), Counter())
     assert sums.windows.max() == 4  # the second block, named by its first window
     sums = dataclasses.replace(sums, windows=sums.windows // 4)  # all of the first block
     by_label = {item: sums.select(sums.items == place) for place, item in enumerate(sums.table.labels.to_pylist())}
@@ -324,12 +324,12 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
         ("", sums, False),
         *(("ab", by_label["c"].select(by_label["c"].windows == window), False) for window in (0, 1)),
     ):
-        state = name.recall(whole, added, span(1), [named_in_blocks(trial, list(labels)).to_bytes()], [])
+        come = name.told(added, [named_in_blocks(trial, list(labels)).to_bytes()], [])
         if is_drawn:
-            name.advance(state, added, span(1), Counter())
+            name.advance(None, come, span(), Counter())
             continue
         with pytest.raises(ValueError, match="a pair that is not drawn for"):
-            name.advance(state, added, span(1), Counter())
+            name.advance(None, come, span(), Counter())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -372,9 +372,8 @@ def test_a_purse_with_more_than_that_of_its_round_is_refused(tmp_path: pathlib.P
         part = state_of(tmp_path / str(number), [(Kind.purses_of_round(number), entries.to_bytes())], 4, WINDOWS)
         table, _ = ItemTable.of_labels(pa.array(["a"]), trial.stream_keys(SECRET).hash_items)
         pairs = ItemPairs(entries.users, *np.array([[0], [5], [0]]), table)
-        weigh, names = WeighRound(trial, trial.stream_keys(SECRET), None), [[], []] if number else []
-        here = span(number, windows=range(4, WINDOWS))
-        load = functools.partial(weigh.recall if number else weigh.load, part, pairs, here, *names)
+        weigh, names = WeighRound(trial, trial.stream_keys(SECRET), None, number), [[], []] if number else []
+        load = functools.partial(weigh.load, part, weigh.told(pairs, *names), span(windows=range(4, WINDOWS)))
         if is_sound:
             load()
             continue
@@ -451,8 +450,8 @@ def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart | None = No
     )
 
 
-def span(number: int, shard: int = 0, shards: int = 1, *, windows: range = range(WINDOWS)) -> Span:
-    return Span(windows.start, windows.stop, shard, shards, number)
+def span(shard: int = 0, shards: int = 1, *, windows: range = range(WINDOWS)) -> Span:
+    return Span(windows.start, windows.stop, shard, shards)
 
 
 def named_in_blocks(trial: TrialPlan, labels: Collection[str]) -> NamedItems:
@@ -514,28 +513,26 @@ class Run:
         part = part or RunPart.whole(trial.schedule)
         windows = range(part.first, part.end)
         keys, pairs, counts = trial.stream_keys(SECRET), pairs_of(log, trial, part), Counter[str]()
-        weigh, name = WeighRound(trial, keys, None), NameRound(trial, keys, None)
         for number in range(len(trial.rounds.units)):
+            weigh, name = WeighRound(trial, keys, None, number), NameRound(trial, keys, None, number)
             before, blobs = NamedItems.none(), []
             if number:
                 names = (self if told is None else told).rounds
                 before = names[number - 1].named if number > 1 else before
                 in_blocks = names[0].found if told_blocks is None else told_blocks
                 blobs = [[in_blocks.to_bytes()], [before.to_bytes()]]
-            here = span(number, windows=windows)
-            state = (weigh.recall if number else weigh.load)(part, pairs, here, *blobs)
-            sums = weigh.advance(state, pairs, here, counts)
+            here, come = span(windows=windows), weigh.told(pairs, *blobs)
+            state = weigh.load(part, come, here)
+            sums = weigh.advance(state, come, here, counts)
             self.stored += weigh.cells(state)
-            of_shard = dict(sums.shard_by_item(shards))
-            drawn = state.now.candidates.drawn if number else 0
+            drawn = come.candidates(trial, here).drawn if number else 0
             if told is not None:
                 self.rounds.append(OfRound(sums, drawn, *told.rounds[number][2:]))
                 continue
             parts = []
             for shard in range(shards):
-                here, added = span(number, shard, shards, windows=windows), of_shard.get(shard, ItemSums.none())
-                of_items = (name.recall if number else name.load)(part, added, here, *blobs)
-                parts.append(name.advance(of_items, added, here, counts))
+                of_items = name.told(sums.of_shard(shard, shards), *blobs)
+                parts.append(name.advance(None, of_items, span(shard, shards, windows=windows), counts))
             named = NamedItems.merge(parts)
             already = set(cells_of(before))
             found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
