@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+    from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters, ReadHeavyHittersOfTopic
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
@@ -100,6 +101,7 @@ _HOME = {
     "WriteReportStream": "beam.write_report_stream",
     "find_log_chunks": "logs",
     "read_report": "reports",
+    "replay": "beam.replay_table",
 }
 
 __all__ = [
@@ -128,6 +130,7 @@ __all__ = [
     "WriteReportStream",
     "find_log_chunks",
     "read_report",
+    "replay",
 ]
 
 

@@ -109,7 +109,7 @@ def test_a_plan_shows_what_it_promises_and_declares(mode: str) -> None:
     ],
 )
 def test_an_item_is_said_with_the_size_that_was_published(found: HeavyHitter, words: str) -> None:
-    assert found.in_words == words
+    assert found.size_in_words == words
 
 
 def test_a_long_label_is_cut() -> None:
