@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
 _BUDGET = ("start", "end", "window", "epsilon", "delta")
+_READ: dict[str, list[EventBatch]] = {}  # by a token: the graph of a job would have them compressed, which takes minutes
 _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
@@ -81,12 +83,21 @@ def replay(
     if rejected is not None:
         rejected.extend(bad)
     _check_rows(batches, bad, plan.schedule, allow_empty=allow_empty)
-    with tempfile.TemporaryDirectory() as folder:  # for the report alone
-        path = os.path.join(folder, "report.avro")
-        with beam.Pipeline("FnApiRunner", PipelineOptions([])) as pipeline:
-            events = pipeline | beam.Create(batches, reshuffle=False).with_output_types(EventBatch)
-            _ = (events | release).reports | WriteReports(path, ReportHeader.of_plan(plan, run_id, stream))
-        return read_report(path)
+    header, token = ReportHeader.of_plan(plan, run_id, stream), uuid.uuid4().hex
+    _READ[token] = batches
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # for the report alone
+            path = os.path.join(folder, "report.avro")
+            with beam.Pipeline("FnApiRunner", PipelineOptions([])) as pipeline:
+                events = pipeline | beam.Create([token]) | beam.FlatMap(_read_before).with_output_types(EventBatch)
+                _ = (events | release).reports | WriteReports(path, header)
+            return read_report(path)
+    finally:
+        del _READ[token]
+
+
+def _read_before(token: str) -> list[EventBatch]:
+    return _READ[token]
 
 
 def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:
