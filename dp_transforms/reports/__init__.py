@@ -5,6 +5,7 @@
     `avro`                object container file, header in the file metadata; and the records of a topic
     `parquet`             typed columns, header in the schema metadata
     `files`               writing and reading by path; the files of one run as one report
+    `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
     `report`              a report as one value, and as one flat table
 
 A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one

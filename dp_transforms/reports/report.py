@@ -4,17 +4,17 @@ Arrow."""
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 from dp_transforms.html_tables import html_table
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
 from dp_transforms.reports.report_records import HEADER_KEY, ReportHeader
+from dp_transforms.reports.trends import trends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,16 +44,17 @@ class Report:
         """The number of windows with heavy items."""
         return len(self.windows)
 
-    def top(self, n: int) -> Report:
-        """The same report with the ``n`` largest items of each window, as far as sizes are published."""
-        if n < 1:
-            raise ValueError(f"n must be >= 1, got {n!r}.")
-        windows = (window._replace(heavy_hitters=window.heavy_hitters[:n]) for window in self.windows)
-        return dataclasses.replace(self, windows=tuple(windows))
+    def top(self, n: int) -> pa.Table:
+        """Of `to_arrow` the rows with a rank of at most ``n``: the largest items of each window."""
+        import pyarrow.compute as pc
+
+        table = self.to_arrow()
+        return table.filter(pc.less_equal(table.column("rank"), n))
 
     def to_arrow(self) -> pa.Table:
-        """A row for each item of a window: its times, and the fields of `HeavyHitter`. By time, and then from the
-        largest; the metadata of the schema have the header."""
+        """A row for each item of a window, by time, and then from the largest: the times of the window, the item, its
+        rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the header.
+        """
         return flat_table(self.header, self.windows)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -80,16 +81,17 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The largest items of the latest window, and the promise."""
-        if not self.windows:
+        latest = sorted(self.windows, key=lambda window: window.window_start)[-2:]
+        if not latest:
             return html_table(f"No window reports any item. {self.header.guarantee}", (), ())
-        latest = max(self.windows, key=lambda window: window.window_start)
-        first = latest.heavy_hitters[:_SHOWN_ITEMS]
-        rows = [(rank, found.item, found.size_in_words) for rank, found in enumerate(first, 1)]
-        if more := len(latest.heavy_hitters) - len(first):
-            rows.append(("", f"and {more:,} more", ""))
-        which = f"The latest of {len(self):,} windows with heavy items"
-        times = f"{format_utc(latest.window_start)} to {format_utc(latest.window_end)}"
-        return html_table(f"{which}: {times}. {self.header.guarantee}", ("", "item", "users"), rows)
+        *_, trend = trends(self.header.plan, latest)
+        shown = trend.entries[:_SHOWN_ITEMS]
+        rows = [(rank, found.item, found.size_in_words, change or "") for found, rank, change in shown]
+        if more := len(trend.entries) - len(shown):
+            rows.append(("", f"and {more:,} more", "", ""))
+        times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
+        which = f"The latest of {len(self):,} windows with heavy items, {times}"
+        return html_table(f"{which}. {self.header.guarantee}", ("rank", "item", "users", "change"), rows)
 
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:
@@ -102,20 +104,22 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
     return Report(header, tuple(windows))
 
 
-def flat_table(header: ReportHeader, windows: Sequence[WindowReport]) -> pa.Table:
+def flat_table(header: ReportHeader, windows: Iterable[WindowReport]) -> pa.Table:
     """See `Report.to_arrow`."""
     import pyarrow as pa
 
-    time, whole = pa.timestamp("us", "UTC"), pa.int64()
-    found = list(itertools.chain.from_iterable(window.heavy_hitters for window in windows))
-    items = zip(*found, strict=True) if found else [()] * len(HeavyHitter._fields)
-    types = dict(zip(HeavyHitter._fields, (pa.string(), pa.string(), whole, whole, whole), strict=True))
-    columns = {
-        name: pa.array([getattr(window, name) for window in windows for _ in window.heavy_hitters], time)
-        for name in ("window_start", "window_end")
-    }
-    columns |= {name: pa.array(column, types[name]) for name, column in zip(types, items, strict=True)}
-    return pa.table(columns).replace_schema_metadata({HEADER_KEY: header.to_json()})
+    time, text, whole = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
+    types = {"window_start": time, "window_end": time, "rank": whole, "item": text, "change": text, "zone": text}
+    types |= dict.fromkeys(("at_least_users", "noisy_count", "level"), whole)
+    rows = [
+        (trend.report.window_start, trend.report.window_end, rank, found.item, change, found.zone)
+        + (found.at_least_users, found.noisy_count, found.level)
+        for trend in trends(header.plan, windows)
+        for found, rank, change in trend.entries
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * len(types)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)]
+    return pa.table(arrays, pa.schema(types.items(), {HEADER_KEY: header.to_json()}))
 
 
 def write_flat(handle: IO[bytes], table: pa.Table, kind: str) -> None:

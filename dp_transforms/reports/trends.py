@@ -1,0 +1,129 @@
+"""Top lists and trends: in each window the rank of an item by its size, and what has changed since the window before.
+
+Computed from what a report publishes, whenever it is read. So they cost no privacy, and no file holds them.
+
+- **size**: "at least so many users" of mode `looks`, the noisy count of `hits-with-counts`; of `hits` 2 far above the
+  threshold and 1 near it, of `kms21` 0.
+- **rank**: 1 + the number of items of the window with a larger size. Equal sizes have equal ranks.
+- **new**: not named in the window before. **gone**: named there, and not in this window.
+- **rising**, **falling**: the size is at least half as large again, or a third smaller, than in the window before, and
+  differs by `TrendRule.least_change` users. Noise alone seldom changes a size so much.
+
+The first window that is read has nothing before it, and so no change.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+
+NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"
+_MORE = 1.5  # times the smaller size is the least larger one that is called a trend
+_STEPS = 1.5  # of levels: noise can add one, and a known item is not half a step further on than a new one
+_NOISES = 3  # standard deviations of the difference of two noisy counts
+_MOST = 1 << 53
+
+
+class Entry(NamedTuple):
+    """An item in a window. change: NEW, RISING, FALLING, or SAME; None if there is no window before."""
+
+    hitter: HeavyHitter
+    rank: int
+    change: str | None
+
+
+class Trend(NamedTuple):
+    """A window. entries: the largest first. gone: items of the window before."""
+
+    report: WindowReport
+    entries: list[Entry]
+    gone: list[HeavyHitter]
+
+
+class TrendRule(NamedTuple):
+    """What a plan says of trends.
+
+    slide: from the start of a window to that of the next one, in microseconds; 0: unknown, and the window before is the
+        one that was reported before. least_change: users; None: no sizes that can be compared.
+    """
+
+    slide: int = 0
+    least_change: int | None = None
+
+    @classmethod
+    def of(cls, plan: Mapping[str, Any]) -> TrendRule:
+        """Of the plan in the header of a report, which may be hostile."""
+        schedule = plan.get("schedule")
+        slide: Any = schedule.get("slide_seconds") if isinstance(schedule, dict) else None
+        is_known = isinstance(slide, int) and 0 < slide < _MOST
+        return cls(slide * 1_000_000 if is_known else 0, _least_change(plan))
+
+    def change(self, size: int, before: int | None) -> str:
+        """before: the size in the window before; None: not named there."""
+        if before is None:
+            return NEW
+        low, high = sorted((size, before))
+        if self.least_change is None or high - low < self.least_change or high < _MORE * low:
+            return SAME
+        return RISING if size > before else FALLING
+
+
+def trends(plan: Mapping[str, Any], reports: Iterable[WindowReport]) -> Iterator[Trend]:
+    """The windows in the order of time. plan: that of their header."""
+    rule = TrendRule.of(plan)
+    latest: dict[str, WindowReport] = {}
+    for report in sorted(reports, key=lambda each: (each.window_start, each.window_end, each.stream)):
+        before = latest.get(report.stream)
+        latest[report.stream] = report
+        yield _trend(rule, report, before)
+
+
+def size_of(hitter: HeavyHitter) -> int:
+    """Sizes where there are any: levels do not compare between an item that was known and one that was not.
+
+    Nor do the counts of mode `hits`, since items far above the threshold have none.
+    """
+    if hitter.zone is not None:
+        return 2 if hitter.zone == ABOVE else 1
+    if hitter.at_least_users is not None:
+        return hitter.at_least_users
+    if hitter.noisy_count is not None:
+        return hitter.noisy_count
+    return hitter.level or 0
+
+
+def _trend(rule: TrendRule, report: WindowReport, before: WindowReport | None) -> Trend:
+    held: dict[str, HeavyHitter] = {}
+    if before is not None and (not rule.slide or before.window_start + rule.slide == report.window_start):
+        held = {hitter.item: hitter for hitter in before.heavy_hitters}
+    sizes = {item: size_of(hitter) for item, hitter in held.items()}
+    entries: list[Entry] = []
+    for place, hitter in enumerate(sorted(report.heavy_hitters, key=size_of, reverse=True)):
+        size = size_of(hitter)
+        is_tied = bool(entries) and size_of(entries[-1].hitter) == size
+        change = None if before is None else rule.change(size, sizes.get(hitter.item))
+        entries.append(Entry(hitter, entries[-1].rank if is_tied else place + 1, change))
+    named = {hitter.item for hitter in report.heavy_hitters}
+    return Trend(report, entries, [hitter for item, hitter in held.items() if item not in named])
+
+
+def _least_change(plan: Mapping[str, Any]) -> int | None:
+    """None also for a plan that is not one."""
+    try:
+        if "looks" in plan:
+            looks, rounds = plan["looks"], plan.get("rounds")
+            # The purse of each round that states sizes: a user adds at most the largest weight that it pays for.
+            purses = [looks["units"][-1]] if rounds is None else rounds["units"][1:]
+            weight = min(looks["weights"][bisect.bisect_right(looks["units"], purse) - 1] for purse in purses)
+            least = _STEPS * looks["spacing"] / weight
+        elif plan["hits"]["mode"] == "hits-with-counts":
+            least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation
+        else:
+            return None
+        return math.ceil(least) if 0 < least < _MOST else None
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return None
