@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from dp_transforms.beam.monitor_stream import MonitorStream
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
-    from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters, ReadHeavyHittersOfTopic
+    from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents

@@ -27,7 +27,8 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
 _BUDGET = ("start", "end", "window", "epsilon", "delta")
-_READ: dict[str, list[EventBatch]] = {}  # by a token: the graph of a job would have them compressed, which takes minutes
+# By a token, while they are replayed: as elements of the graph of a job Beam would compress them, for minutes.
+_READ: dict[str, list[EventBatch]] = {}
 _MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
 
 
@@ -128,7 +129,9 @@ def _check_rows(
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")
     found = "; ".join(words) or "the table has no rows"
     if reasons.total() > _MOST_REJECTED * rows:
-        raise ValueError(f"{found}; no report was made. Give rejected=[] to see which, and mend or leave out such rows.")
+        raise ValueError(
+            f"{found}; no report was made. Give rejected=[] to see which, and mend or leave out such rows."
+        )
     if not inside and not allow_empty:
         raise ValueError(
             f"no event is in the range: {found}. No report was made, and nothing is spent. Check the range and how"

@@ -1,4 +1,4 @@
-"""Tables in memory as logs: DataFrames of pandas, and whatever hands out its rows as Arrow (the PyCapsule interface)."""
+"""Tables in memory as logs: DataFrames of pandas, and whatever hands out its rows as Arrow (PyCapsules)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TABLE_FORMATS = (".csv", ".parquet", ".jsonl")
 _SHOWN_ITEMS = 10
+_SIZES = ("at_least_users", "noisy_count", "level")
 # A spreadsheet takes a cell that begins so for a formula, and may run it.
 _FORMULA = "^[=+\\-@\t\r＝＋－＠]"
 
@@ -86,7 +87,7 @@ class Report:
             return html_table(f"No window reports any item. {self.header.guarantee}", (), ())
         *_, trend = trends(self.header.plan, latest)
         shown = trend.entries[:_SHOWN_ITEMS]
-        rows = [(rank, found.item, found.size_in_words, change or "") for found, rank, change in shown]
+        rows = [(str(rank), found.item, found.size_in_words, change or "") for found, rank, change in shown]
         if more := len(trend.entries) - len(shown):
             rows.append(("", f"and {more:,} more", "", ""))
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
@@ -110,10 +111,9 @@ def flat_table(header: ReportHeader, windows: Iterable[WindowReport]) -> pa.Tabl
 
     time, text, whole = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
     types = {"window_start": time, "window_end": time, "rank": whole, "item": text, "change": text, "zone": text}
-    types |= dict.fromkeys(("at_least_users", "noisy_count", "level"), whole)
+    types |= dict.fromkeys(_SIZES, whole)
     rows = [
-        (trend.report.window_start, trend.report.window_end, rank, found.item, change, found.zone)
-        + (found.at_least_users, found.noisy_count, found.level)
+        (*trend.report[1:3], rank, found.item, change, found.zone, *(getattr(found, name) for name in _SIZES))
         for trend in trends(header.plan, windows)
         for found, rank, change in trend.entries
     ]
