@@ -120,7 +120,7 @@ class ViewOptions:
 
 def force_option() -> bool:
     """The field of a command that writes views."""
-    made: bool = switch("", "Replace a page or chart that is there.")
+    made: bool = switch("", "Replace a page, chart or table that is there.")
     return made
 
 

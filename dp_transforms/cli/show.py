@@ -7,7 +7,7 @@ import datetime
 import heapq
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
@@ -19,20 +19,24 @@ from dp_transforms.cli.shared_options import ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
+    TABLE_FORMATS,
     ReportFileError,
     ReportFolder,
     ReportHeader,
     encode_report,
+    flat_table,
     read_report_file,
     read_report_files,
     read_run,
     report_files_in,
+    write_flat,
 )
 from dp_transforms.stores.databases import is_database
 from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
+_VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
 _NO_END_IN_TABLE = (
     "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
     " does not say its end."
@@ -69,19 +73,26 @@ class ShowOptions:
         "items with most windows unless --all is given. Needs the extra charts.",
         metavar="FILE.svg",
     )
+    output: str | None = opt(
+        "",
+        "Write a table instead, with a row for each item of a window, as .csv, .parquet or .jsonl: all windows unless "
+        "--last is given.",
+        metavar="FILE.csv",
+    )
     force: bool = force_option()
     view: ViewOptions = nested(ViewOptions)
 
     @property
-    def pictures(self) -> dict[str, str]:
-        """The pages and charts that are asked for, by their options."""
-        asked = {"--html": self.html, "--chart": self.chart}
+    def views(self) -> dict[str, str]:
+        """The pages, charts and tables that are asked for, by their options."""
+        asked = {"--html": self.html, "--chart": self.chart, "--output": self.output}
         return {option: path for option, path in asked.items() if path is not None}
 
 
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
-    Rule("--titles, --force", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
+    Rule("--titles", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
+    Rule("--force", needs="--html | --chart | --output", why="it is for what can be made again", is_usage=True),
 )
 
 
@@ -92,24 +103,28 @@ def command(options: ShowOptions) -> None:
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
     folder of `shh stream`, or a database that either wrote to (docs/stores.md).
     """
-    pictures, last, zone = options.pictures, options.last, options.view.zone
-    _check_pictures(pictures, force=options.force)
-    keep = None if options.show_all or (last is None and (options.as_json or pictures)) else last or _LATEST_WINDOWS
+    views, last, zone = options.views, options.last, options.view.zone
+    _check_views(views, force=options.force)
+    keep = None if options.show_all or (last is None and (options.as_json or views)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
-        header, windows, state = read_report(options.reports, options.table, options.run_id)
-        selected, total = _latest(_only_item(windows, options.item), last if pictures else keep)
+        header, read, state = read_report(options.reports, options.table, options.run_id)
+        # Of a table ranks and changes are told from all items and windows.
+        windows = read if options.output is None else list(read)
+        selected, total = _latest(_only_item(windows, options.item), last if views else keep)
     if options.item is not None and not total:
         raise NothingFoundError(
             f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
         )
-    if pictures:
+    if options.html is not None or options.chart is not None:
         _write_pictures(options, header, selected, state)
-    for option, path in pictures.items():
-        click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=options.as_json)
+    if options.output is not None:
+        _write_table(options.output, options, header, windows, selected)
+    for option, path in views.items():
+        click.echo(f"{_VIEWS[option]} written to {path}.", err=options.as_json)
     if options.as_json:
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))
-    elif not pictures:
+    elif not views:
         _print_table(header, selected, total, _ITEMS_PER_WINDOW if not options.show_all else None, zone)
         if state:
             click.echo(state)
@@ -164,19 +179,19 @@ def _parts(paths: Sequence[str]) -> Sequence[str]:
     return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
 
 
-def _check_pictures(pictures: Mapping[str, str], *, force: bool) -> None:
+def _check_views(views: Mapping[str, str], *, force: bool) -> None:
     """Raises before the report is read."""
-    if not pictures:
+    if not views:
         return
     from dp_transforms.views.page import picture
 
-    endings = {"--html": (".html", ".htm"), "--chart": picture.FORMATS}
-    for option, path in pictures.items():
+    endings = {"--html": (".html", ".htm"), "--chart": picture.FORMATS, "--output": TABLE_FORMATS}
+    for option, path in views.items():
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
-    if "--chart" in pictures:
+    if "--chart" in views:
         picture.check_picture_library()
-    for option, path in pictures.items():
+    for option, path in views.items():
         check_output(path, option, force=force)
 
 
@@ -204,7 +219,27 @@ def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequenc
         write_output(options.chart, drawn, force=options.force)
 
 
-def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[WindowReport]:
+def _write_table(
+    path: str,
+    options: ShowOptions,
+    header: ReportHeader,
+    reports: Iterable[WindowReport],
+    selected: Sequence[WindowReport],
+) -> None:
+    """reports: all of them. selected: those whose rows are written."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = flat_table(header, reports)
+    starts = pa.array([report.window_start for report in selected], table.schema.field("window_start").type)
+    table = table.filter(pc.is_in(table.column("window_start"), starts))
+    if options.item is not None:
+        table = table.filter(pc.equal(table.column("item"), options.item))
+    kind = pathlib.Path(path).suffix.lower()
+    write_output(path, lambda file: write_flat(file, table, kind), force=options.force)
+
+
+def _only_item(reports: Iterable[WindowReport], item: str | None) -> Iterator[WindowReport]:
     for report in reports:
         if item is None:
             yield report
@@ -212,7 +247,7 @@ def _only_item(reports: Iterator[WindowReport], item: str | None) -> Iterator[Wi
             yield report._replace(heavy_hitters=kept)
 
 
-def _latest(reports: Iterator[WindowReport], keep: int | None) -> tuple[list[WindowReport], int]:
+def _latest(reports: Iterable[WindowReport], keep: int | None) -> tuple[list[WindowReport], int]:
     """The latest ``keep`` windows over all streams, in time order, and how many there are."""
     total = 0
 

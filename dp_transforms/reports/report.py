@@ -13,7 +13,7 @@ from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
-from dp_transforms.reports.report_records import HEADER_KEY, ReportHeader
+from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.trends import trends
 
 if TYPE_CHECKING:
@@ -101,6 +101,8 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
     Raises ReportFileError for what is not a report or cannot be read.
     """
     files = [file for path in paths for file in (report_files_in(path) if os.path.isdir(path) else [path])]
+    if not files:
+        raise ReportFileError(f"there is no report in {', '.join(map(repr, map(os.fspath, paths)))}. Check the path.")
     header, windows = read_report_file(files[0]) if len(files) == 1 else read_report_files(files)
     return Report(header, tuple(windows))
 

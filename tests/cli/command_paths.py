@@ -96,6 +96,7 @@ WRITTEN = {
     ("explain", "html"): (["explain", "--plan", "made.json"], ["out.html"]),
     ("show", "chart"): (["show", "report.avro"], ["out.svg"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
+    ("show", "output"): (["show", "report.avro"], ["out.csv"]),
     ("simulate", "output"): (
         ["simulate", "--events", "1000", "--days", "1"],
         ["out.csv", "out.avro", "out.parquet", "out.jsonl"],
