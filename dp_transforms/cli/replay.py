@@ -22,7 +22,8 @@ from dp_transforms.cli.home_workers import (
 )
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
-from dp_transforms.cli.output_file import check_output
+from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
     REPLAY_RULES,
@@ -39,7 +40,7 @@ from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.reports import ReportHeader, read_report_file, report_format
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
 from dp_transforms.views.report_words import is_ascii_only, legend, windows_table
@@ -66,12 +67,15 @@ def command(options: ReplayOptions) -> None:
         _propose(options)
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
+    titles = _titles_of_page(options)
     with contextlib.ExitStack() as started:
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
         return
     skipped = "--start .. --end" if request.state is None else "this part"
     _print_summary(summary, request, skipped)
+    if options.html is not None:
+        _write_page(options.html, request, titles)
     _print_report(request)
 
 
@@ -218,6 +222,36 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         console.print(f"[bold]{odd}[/]{remedy}")
 
 
+def _titles_of_page(options: ReplayOptions) -> dict[str, str]:
+    """Of --titles. Raises UserError, before anything is spent, also for a page that could not be written."""
+    if options.html is None:
+        return {}
+    if not options.html.lower().endswith(PAGE_ENDINGS):
+        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {options.html!r}.")
+    check_output(options.html, "--html")
+    return {} if options.view.titles is None else read_titles(options.view.titles)
+
+
+def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> None:
+    """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
+    from dp_transforms.views.page.report_page import report_page
+
+    try:
+        header, reports = _published(request)
+        write_output(path, report_page(header, list(reports), request.options.view.zone, titles))
+    except (UserError, ReportFileError) as error:
+        raise UserError(
+            f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"
+            f" which would spend a budget again: {_show_command(request)} --html {path}"
+        ) from None
+    tell(f"Page written to {path}.")
+
+
+def _show_command(request: ReplayRequest) -> str:
+    table = request.table
+    return f"shh show {request.output}" if table is None else table.show_command(request.run_id)
+
+
 def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
@@ -232,11 +266,9 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    table = request.table
-    show = f"shh show {request.output}" if table is None else table.show_command(request.run_id)
     windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
     console.print(
-        f"{windows} with heavy items: {request.output}; see all with: {show}",
+        f"{windows} with heavy items: {request.output}; see all with: {_show_command(request)}",
         markup=False,
         soft_wrap=True,
     )

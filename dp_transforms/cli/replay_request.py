@@ -33,7 +33,7 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
+from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
 from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_place
 from dp_transforms.logs import EventFields, LogChunk
@@ -130,6 +130,13 @@ class ReplayOptions:
     part: PartOptions = nested(PartOptions)
     account: AccountOptions = nested(AccountOptions)
     stream: str = opt(OUTPUT, "Name of the stream in the report.", metavar="NAME", default="events")
+    html: str | None = opt(
+        OUTPUT,
+        "Also write the page of `shh show --html`, once the report is there.",
+        brief="Also a page for the browser.",
+        metavar="FILE.html",
+    )
+    view: ViewOptions = nested(ViewOptions)
     dead_letter: str | None = opt(
         OUTPUT,
         "File for a list of the rows that cannot be read (JSON lines; a local one has mode 0600).",
@@ -194,6 +201,13 @@ REPLAY_RULES = (
         excludes=ON_FLINK,
         why="it was not tried",
         remedy="Take the parts in this process (leave --engine out), or the whole range there without --state.",
+    ),
+    Rule("--titles, --tz", needs="--html", is_usage=True),
+    Rule(
+        "--html",
+        excludes="--state, --detach",
+        why="there is no whole report when the command ends",
+        remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
     ),
     Rule(
         "--detach",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dp_transforms.cli.options import BUDGET, INPUT, TIME_ZONE, flag, nested, opt, switch
+from dp_transforms.cli.options import BUDGET, INPUT, OUTPUT, TIME_ZONE, flag, nested, opt, switch
 from dp_transforms.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ class ViewOptions:
     """How pages and charts name items and times."""
 
     titles: str | None = opt(
-        "",
+        OUTPUT,
         "What people call the items, on pages and charts: CSV with the columns item and title.",
         metavar="FILE.csv",
     )
     zone: datetime.tzinfo = opt(
-        "",
+        OUTPUT,
         "Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
         "--tz",
         type=TIME_ZONE,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import heapq
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
 from dp_transforms.cli.shared_options import ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
@@ -31,8 +32,12 @@ from dp_transforms.reports import (
     report_files_in,
     write_flat,
 )
+from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.databases import is_database
 from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 20
@@ -107,25 +112,25 @@ def command(options: ShowOptions) -> None:
     _check_views(views, force=options.force)
     keep = None if options.show_all or (last is None and (options.as_json or views)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
-        header, read, state = read_report(options.reports, options.table, options.run_id)
-        # Of a table ranks and changes are told from all items and windows.
-        windows = read if options.output is None else list(read)
-        selected, total = _latest(_only_item(windows, options.item), last if views else keep)
-    if options.item is not None and not total:
+        header, windows, state = read_report(options.reports, options.table, options.run_id)
+        found = [kept for each in trends(header.plan, windows) if (kept := _only_item(each, options.item)) is not None]
+    if options.item is not None and not found:
         raise NothingFoundError(
             f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
         )
+    shown = found[-keep:] if keep else found
+    selected = [each.report for each in shown]
     if options.html is not None or options.chart is not None:
         _write_pictures(options, header, selected, state)
     if options.output is not None:
-        _write_table(options.output, options, header, windows, selected)
+        _write_table(options.output, flat_table(header, shown), force=options.force)
     for option, path in views.items():
         click.echo(f"{_VIEWS[option]} written to {path}.", err=options.as_json)
     if options.as_json:
         for window in selected:
             click.echo(encode_report(window, ascii_only=True))
     elif not views:
-        _print_table(header, selected, total, _ITEMS_PER_WINDOW if not options.show_all else None, zone)
+        _print_table(header, selected, len(found), _ITEMS_PER_WINDOW if not options.show_all else None, zone)
         if state:
             click.echo(state)
 
@@ -185,7 +190,7 @@ def _check_views(views: Mapping[str, str], *, force: bool) -> None:
         return
     from dp_transforms.views.page import picture
 
-    endings = {"--html": (".html", ".htm"), "--chart": picture.FORMATS, "--output": TABLE_FORMATS}
+    endings = {"--html": PAGE_ENDINGS, "--chart": picture.FORMATS, "--output": TABLE_FORMATS}
     for option, path in views.items():
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
@@ -197,7 +202,6 @@ def _check_views(views: Mapping[str, str], *, force: bool) -> None:
 
 def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
     """state: a sentence on whether the run has ended."""
-    from dp_transforms.cli.page_files import read_titles
     from dp_transforms.views.page import picture
     from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
@@ -219,52 +223,18 @@ def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequenc
         write_output(options.chart, drawn, force=options.force)
 
 
-def _write_table(
-    path: str,
-    options: ShowOptions,
-    header: ReportHeader,
-    reports: Iterable[WindowReport],
-    selected: Sequence[WindowReport],
-) -> None:
-    """reports: all of them. selected: those whose rows are written."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = flat_table(header, reports)
-    starts = pa.array([report.window_start for report in selected], table.schema.field("window_start").type)
-    table = table.filter(pc.is_in(table.column("window_start"), starts))
-    if options.item is not None:
-        table = table.filter(pc.equal(table.column("item"), options.item))
+def _write_table(path: str, table: pa.Table, *, force: bool) -> None:
     kind = pathlib.Path(path).suffix.lower()
-    write_output(path, lambda file: write_flat(file, table, kind), force=options.force)
+    write_output(path, lambda file: write_flat(file, table, kind), force=force)
 
 
-def _only_item(reports: Iterable[WindowReport], item: str | None) -> Iterator[WindowReport]:
-    for report in reports:
-        if item is None:
-            yield report
-        elif kept := [heavy_hitter for heavy_hitter in report.heavy_hitters if heavy_hitter.item == item]:
-            yield report._replace(heavy_hitters=kept)
-
-
-def _latest(reports: Iterable[WindowReport], keep: int | None) -> tuple[list[WindowReport], int]:
-    """The latest ``keep`` windows over all streams, in time order, and how many there are."""
-    total = 0
-
-    def counted() -> Iterator[WindowReport]:
-        nonlocal total
-        for report in reports:
-            total += 1
-            yield report
-
-    if keep is None:
-        return sorted(counted(), key=_time_order), total
-    latest = heapq.nlargest(keep, counted(), key=_time_order)
-    return latest[::-1], total
-
-
-def _time_order(report: WindowReport) -> tuple[int, str]:
-    return report.window_start, report.stream
+def _only_item(trend: Trend, item: str | None) -> Trend | None:
+    """The window with this item alone; None without it."""
+    if item is None:
+        return trend
+    entries = [entry for entry in trend.entries if entry.hitter.item == item]
+    report = trend.report._replace(heavy_hitters=[entry.hitter for entry in entries])
+    return Trend(report, entries, []) if entries else None
 
 
 def _print_table(

@@ -14,7 +14,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
-from dp_transforms.reports.trends import trends
+from dp_transforms.reports.trends import Trend, trends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +56,7 @@ class Report:
         """A row for each item of a window, by time, and then from the largest: the times of the window, the item, its
         rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the header.
         """
-        return flat_table(self.header, self.windows)
+        return flat_table(self.header, trends(self.header.plan, self.windows))
 
     def to_pandas(self) -> pd.DataFrame:
         """The same; whole numbers stay whole where some are missing. Raises ImportError without pandas."""
@@ -102,12 +102,14 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
     """
     files = [file for path in paths for file in (report_files_in(path) if os.path.isdir(path) else [path])]
     if not files:
-        raise ReportFileError(f"there is no report in {', '.join(map(repr, map(os.fspath, paths)))}. Check the path.")
+        raise ReportFileError(
+            f"there is no report in {', '.join(repr(os.fspath(path)) for path in paths)}. Check the path."
+        )
     header, windows = read_report_file(files[0]) if len(files) == 1 else read_report_files(files)
     return Report(header, tuple(windows))
 
 
-def flat_table(header: ReportHeader, windows: Iterable[WindowReport]) -> pa.Table:
+def flat_table(header: ReportHeader, windows: Iterable[Trend]) -> pa.Table:
     """See `Report.to_arrow`."""
     import pyarrow as pa
 
@@ -116,7 +118,7 @@ def flat_table(header: ReportHeader, windows: Iterable[WindowReport]) -> pa.Tabl
     types |= dict.fromkeys(_SIZES, whole)
     rows = [
         (*trend.report[1:3], rank, found.item, change, found.zone, *(getattr(found, name) for name in _SIZES))
-        for trend in trends(header.plan, windows)
+        for trend in windows
         for found, rank, change in trend.entries
     ]
     columns = zip(*rows, strict=True) if rows else [()] * len(types)

@@ -360,3 +360,33 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
     ):
         assert said in error_line(shh("replay", "log.parquet", *words, "--output", "report.jsonl", cwd=folder))
     assert not (folder / "report.jsonl").exists()
+
+
+def test_the_page_comes_with_the_report_and_never_takes_it_back(folder: pathlib.Path) -> None:
+    (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
+    page = ("--html", "page.html", "--titles", "titles.csv", "--tz", "Europe/Berlin")
+    for words, said in (
+        (("--html", "page.txt"), "--html must end in .html or .htm"),
+        (("--html", "no/page.html"), "The folder does not exist"),
+        (("--html", "page.html", "--titles", "no.csv"), "--titles no.csv cannot be read"),
+        (("--titles", "titles.csv"), "--html"),
+    ):
+        done = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", *words, cwd=folder)
+        assert done.returncode in (1, 2)
+        assert said in done.stderr
+        assert not (folder / "report.avro").exists(), "nothing is spent on a page that cannot be"
+    done = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", *page, cwd=folder)
+    assert (done.returncode, done.stdout.count("heavy-5")) == (0, 1)
+    assert done.stderr.endswith("Page written to page.html.\n")
+    shown = ("--titles", "titles.csv", "--tz", "Europe/Berlin", "--html", "shown.html")
+    assert shh("show", "report.avro", *shown, cwd=folder).returncode == 0
+    assert (folder / "page.html").read_text() == (folder / "shown.html").read_text()
+    assert "The great race" in (folder / "page.html").read_text()
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
+    program = full + "from dp_transforms.cli.main import main; main()"
+    words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
+    done = forked.run_python("-c", program, *words, cwd=folder)
+    assert (done.returncode, (folder / "second.html").exists()) == (1, False)
+    assert "the report is published, and valid. Only its page was not written: cannot write second.html" in done.stderr
+    assert done.stderr.endswith("budget again: shh show second.avro --html second.html\n")
+    assert shh("show", "second.avro", cwd=folder).returncode == 0
