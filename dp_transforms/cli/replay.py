@@ -68,6 +68,9 @@ def command(options: ReplayOptions) -> None:
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     titles = _titles_of_page(options)
+    if options.dry_run:
+        _say_what_would_be_done(options)
+        return
     with contextlib.ExitStack() as started:
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
@@ -120,6 +123,17 @@ def _replay(
     if request.state is None:
         return run_whole(request, cluster or beam_words, account, pool), request
     return run_part(request, beam_words, account), request
+
+
+def _say_what_would_be_done(options: ReplayOptions) -> None:
+    from dp_transforms.cli.dry_run import dry_run_lines
+
+    with user_errors(ValueError):
+        account = RunAccount.of_options(options.account, create=False)
+        request = _request(options, account)
+        charged = account.check_fits(request.plan, options.stream, options.run_id)
+        for line in dry_run_lines(request, charged):
+            click.echo(line)
 
 
 def _propose(options: ReplayOptions) -> NoReturn:

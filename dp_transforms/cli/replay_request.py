@@ -150,6 +150,12 @@ class ReplayOptions:
         type=click.FloatRange(0, 1),
         default=0.5,
     )
+    dry_run: bool = switch(
+        OUTPUT,
+        "Only say what the replay would read, find, need and charge. Some rows are looked at; nothing is reserved or "
+        "written.",
+        brief="Only say what it would do.",
+    )
     allow_empty: bool = switch(
         OUTPUT,
         "Write an empty report if no event of the log is inside the range. By default there is none then (exit code "
@@ -203,6 +209,12 @@ REPLAY_RULES = (
         remedy="Take the parts in this process (leave --engine out), or the whole range there without --state.",
     ),
     Rule("--titles, --tz", needs="--html", is_usage=True),
+    Rule(
+        "--dry-run",
+        excludes="--state",
+        why="only the state knows which part comes next",
+        remedy="Leave --state out: the dry run is then of the whole range.",
+    ),
     Rule(
         "--html",
         excludes="--state, --detach",
