@@ -19,8 +19,9 @@ Public names, loaded when first used:
   `ReportTable`, under a `ReportHeader`.
 - `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
   Beam YAML and Java.
-- `WindowReport`, `HeavyHitter`: what is released. `read_report`: a report file as a `Report`. `RejectedEvents`: rows
-  that could not be read, for the operator.
+- `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
+  report file as a `Report`, which any library that takes Arrow reads as a table.
+- `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
 Map of the package. Each folder imports only those above it, and each says in its docstring what is in it; checks,

@@ -58,8 +58,9 @@ def replay(
 
     table: a row for each event. A DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB,
         or any object with the Arrow PyCapsule interface (``__arrow_c_stream__``). Its events must fit into memory.
-    plan: a `Plan`; or in its place the words of the command: ``start="2026-01-01", end="2026-01-03", window="1h",
-        epsilon=2, delta=1e-9``, and any choice of `Plan.calibrate`.
+    plan: a `Plan`; or in its place the words of the command:
+        ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
+        `Plan.calibrate`.
     user, item, time: names of columns. time_unit, time_format, time_zone: how times are read, as in `EventFields`; a
         timestamp without a zone is UTC.
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
