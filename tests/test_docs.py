@@ -249,9 +249,8 @@ def test_what_the_documents_on_security_name_exists() -> None:
 
 
 def test_the_package_says_what_every_public_name_is_for() -> None:
-    assert set(dp_transforms.__all__) <= set(
-        re.findall(r"`(\w+)`", str(dp_transforms.__doc__).partition("Map of the package")[0])
-    )
+    names, _, _ = str(dp_transforms.__doc__).partition("Map of the package")
+    assert set(dp_transforms.__all__) <= set(re.findall(r"`(\w+)`", names))
 
 
 def plan_of(mode: str, **changes: Any) -> Plan:
