@@ -33,6 +33,7 @@ from dp_transforms.cli.replay_request import (
     choose_replay_engine,
 )
 from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.cli.table_output import check_has_no_run, output_table
 from dp_transforms.errors import StreamError, UserError
@@ -55,8 +56,8 @@ def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
-    (docs/stores.md). `shh replay LOG` alone looks at the log and prints the whole command. Options for Beam
-    follow after `--`.
+    (docs/stores.md); or - for standard input, or 'duckdb:///FILE?query=SELECT ...'. `shh replay LOG` alone looks
+    at the log and prints the whole command. Options for Beam follow after `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -68,10 +69,11 @@ def command(options: ReplayOptions) -> None:
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     titles = _titles_of_page(options)
-    if options.dry_run:
-        _say_what_would_be_done(options)
-        return
     with contextlib.ExitStack() as started:
+        options = spooled_logs(options, started)
+        if options.dry_run:
+            _say_what_would_be_done(options)
+            return
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
         return

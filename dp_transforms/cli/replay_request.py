@@ -103,6 +103,12 @@ class ReplayOptions:
     """The command line of ``shh replay``."""
 
     logs: tuple[str, ...] = argument("LOG...")
+    log_format: str | None = opt(
+        INPUT,
+        "Format of a LOG on standard input, which is named -.",
+        "--format",
+        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
+    )
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: PlanOptions = nested(PlanOptions)
