@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam import pipeline as beam_pipeline
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
@@ -90,7 +92,7 @@ def replay(
     try:
         with tempfile.TemporaryDirectory() as folder:  # for the report alone
             path = os.path.join(folder, "report.avro")
-            with beam.Pipeline("FnApiRunner", PipelineOptions([])) as pipeline:
+            with _as_outside_of_a_notebook(), beam.Pipeline("FnApiRunner", PipelineOptions([])) as pipeline:
                 events = pipeline | beam.Create([token]) | beam.FlatMap(_read_before).with_output_types(EventBatch)
                 _ = (events | release).reports | WriteReports(path, header)
             return read_report(path)
@@ -100,6 +102,18 @@ def replay(
 
 def _read_before(token: str) -> list[EventBatch]:
     return _READ[token]
+
+
+@contextlib.contextmanager
+def _as_outside_of_a_notebook() -> Iterator[None]:
+    """While the block runs, Beam does not know that it is in one: else it warns, watches what the user has defined,
+    and has the browser load scripts from a server of others."""
+    before = {name: getattr(beam_pipeline, name) for name in ("is_in_ipython", "alter_label_if_ipython")}
+    vars(beam_pipeline).update(is_in_ipython=lambda: False, alter_label_if_ipython=lambda *_: None)
+    try:
+        yield
+    finally:
+        vars(beam_pipeline).update(before)
 
 
 def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:

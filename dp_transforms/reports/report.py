@@ -82,17 +82,20 @@ class Report:
 
     def _repr_html_(self) -> str:
         """The largest items of the latest window, and the promise."""
+        import html
+
+        promise = f"<p>{html.escape(self.header.guarantee)}</p>"
         latest = sorted(self.windows, key=lambda window: window.window_start)[-2:]
         if not latest:
-            return html_table(f"No window reports any item. {self.header.guarantee}", (), ())
+            return f"<p>No window reports any item.</p>{promise}"
         *_, trend = trends(self.header.plan, latest)
         shown = trend.entries[:_SHOWN_ITEMS]
         rows = [(str(rank), found.item, found.size_in_words, change or "") for found, rank, change in shown]
         if more := len(trend.entries) - len(shown):
             rows.append(("", f"and {more:,} more", "", ""))
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
-        which = f"The latest of {len(self):,} windows with heavy items, {times}"
-        return html_table(f"{which}. {self.header.guarantee}", ("rank", "item", "users", "change"), rows)
+        which = f"<p>The latest of {len(self):,} windows with heavy items: {times}</p>"
+        return which + html_table("", ("rank", "item", "users", "change"), rows) + promise
 
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:

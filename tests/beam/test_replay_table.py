@@ -6,9 +6,12 @@ import datetime
 import io
 import json
 import pathlib
+import re
 import warnings
 from typing import Any
 
+import nbclient
+import nbformat
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +23,7 @@ from tests.helpers import forked
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import key_file
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = {"start": "2026-01-01", "end": "2026-01-02", "window": "1h", "epsilon": 4.0, "delta": 1e-6}
 COLUMNS = {"user": "who", "item": "what", "time": "when"}
 MODES = {"looks": {"usual_looks": (1, 10), "most_looks": 20}, "hits-with-counts": {"hits_per_user": 5}}
@@ -177,3 +181,16 @@ assert not multiprocessing.active_children()
     done = forked.run_python("-c", program, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "['a']\n", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notebook_shows_the_report_and_nothing_else(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam would have it load scripts from a server."""
+    for name, value in (("JUPYTER_RUNTIME_DIR", tmp_path), ("IPYTHONDIR", tmp_path), ("PYTHONPATH", ROOT)):
+        monkeypatch.setenv(name, str(value))
+    events = '{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026-01-01"] * 500}'
+    cells = ("import pyarrow as pa; from dp_transforms import replay", f"replay(pa.table({events}), **{WORDS!r})")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    done = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    (shown,) = done.cells[1].outputs
+    assert "<bdi>a</bdi>" in shown.data["text/html"]
+    assert not re.search("<script|http", shown.data["text/html"])

@@ -35,14 +35,14 @@ class Table(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list) -> None:
         assert not attrs
         self.tags.add(tag)
-        if tag in ("td", "th", "caption"):
+        if tag in ("td", "th", "caption", "p"):
             self.cells.append("")
         elif tag == "br":
             self.cells[-1] += "|"
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "caption":
-            self.caption = self.cells.pop()
+        if tag in ("caption", "p"):
+            self.caption += self.cells.pop()
 
     def handle_data(self, data: str) -> None:
         self.cells[-1] += data
@@ -63,10 +63,10 @@ def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> N
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
     whole = Table(read_report(path)._repr_html_())
-    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br"}
+    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
     assert one.cells[len(HeavyHitter._fields) :] == [shown, "", "", "1", "1,234"]
     assert whole.cells[4:] == ["1", shown, "at least 1,234", ""]
-    assert plan.guarantee in whole.caption
+    assert f"<p>{plan.guarantee}</p>" in read_report(path)._repr_html_()
     assert "(2, 1e-09)-DP for each user" in one.caption
 
 
@@ -76,8 +76,9 @@ def test_a_report_shows_the_largest_items_of_its_latest_window() -> None:
     sizes = [40, 9000, *range(300, 310)]
     found = [HeavyHitter(f"item-{size}", None, None, 1, size) for size in sizes]
     before = report_of(8, ["item-9000", "item-40"])
-    table = Table(Report(header, (before, report_of(9, [])._replace(heavy_hitters=found)))._repr_html_())
-    assert table.caption.startswith("The latest of 2 windows with heavy items, 2026-01-01T09:00:00Z to 2026-01-01T10:0")
+    shown = Report(header, (before, report_of(9, [])._replace(heavy_hitters=found)))._repr_html_()
+    assert "The latest of 2 windows with heavy items: 2026-01-01T09:00:00Z to 2026-01-01T10:00:00Z" in shown
+    table = Table(shown)
     rows = [table.cells[low : low + 4] for low in range(0, len(table.cells), 4)]
     assert rows[0] == ["rank", "item", "users", "change"]
     assert rows[1] == ["1", "item-9000", "at least 9,000", "rising"]
