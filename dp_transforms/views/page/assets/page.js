@@ -61,12 +61,10 @@ const reportPage = (() => {
   const readAddress = () => {
     const asked = new URLSearchParams(location.hash.slice(1)), time = Date.parse(asked.get("window"));
     if (windows.count && time >= startOf(0)) {
-      const isAfter = (w) => startOf(w) > time;
-      let low = 0, high = lastWindow();
-      while (low < high) { const middle = Math.ceil((low + high) / 2); if (isAfter(middle)) high = middle - 1; else low = middle; }
-      chosen.window = low;
+      const w = windows.step ? Math.floor((time - startOf(0)) / windows.step) : placeOf(windows.starts, time + 1) - 1;
+      chosen.window = Math.min(w, lastWindow());
     }
-    if (asked.has("item")) chosen.item = labels.indexOf(asked.get("item"));
+    if (asked.has("item") || asked.has("window")) chosen.item = labels.indexOf(asked.get("item"));
   };
   const writeAddress = () => {
     if (!windows.count) return;
@@ -160,14 +158,14 @@ const reportPage = (() => {
   };
   /** The share of a range that a time is from its beginning, in percent. Windows without a grid are one beside the other. */
   const percent = (w, first, last) => (100 * (w - first)) / (last - first + 1);
+  const stripWidth = () => Math.max(200, element("picture").clientWidth - (innerWidth <= 640 ? 0 : 272)); // as in page.css
   const overlay = (first, last, isAxis) => {
     const box = make("div", "", isAxis ? "axis" : "lines");
     if (windows.step) {
       const [from, to] = [startOf(first), edgeOf(last)];
-      for (const [time, text] of ticksOf(from, to, innerWidth < 640 ? 3 : 9)) {
-        const tick = make("span", isAxis ? text : "", "tick");
+      for (const [time, text] of ticksOf(from, to, Math.min(9, Math.max(2, Math.floor(stripWidth() / 75))))) {
         const at = (100 * (time - from)) / (to - from);
-        if (at > 92) tick.classList.add("left");
+        const tick = make("span", isAxis && at < 93 ? text : "", "tick");
         tick.style.left = `${at}%`;
         box.append(tick);
       }
@@ -199,8 +197,7 @@ const reportPage = (() => {
       return;
     }
     picture.append(legend(), overlay(first, last, true), list);
-    const width = picture.clientWidth - (innerWidth < 640 ? 0 : 224);
-    const joined = joinedOf(number, Math.max(width, 200));
+    const joined = joinedOf(number, stripWidth());
     const which = rows.length < found.length ? `The ${whole(rows.length)} largest of ${count(found.length, "item")}` : count(found.length, "item");
     element("shown").textContent = `${which}${text ? " with this in the name" : ""}, in the order in which they appeared. `
       + (joined > 1 ? `A column is ${count(joined, "window")}: its height is the share of them in which the item was named, its colour the largest size.`
@@ -211,6 +208,7 @@ const reportPage = (() => {
       row.dataset.item = item;
       const label = itemButton(item);
       const times = count(items[item].windows.length, "window");
+      label.title = names[item];
       label.setAttribute("aria-label", `${names[item]}: named in ${times}, at most ${texts[largestState(item)]}`);
       const windowAt = (event) => {
         const { left, width: wide } = strip.getBoundingClientRect();
