@@ -36,7 +36,7 @@ PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
 .PHONY: install demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
-  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs page-library test-wheels
+  azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs test-wheels
 
 install: $(INSTALLED)
 
@@ -216,11 +216,6 @@ $(PRISM_MADE):
 	cd $(PRISM_SOURCE) && $(GO) build -o $(SHH_ENGINES)/prism ./go/cmd/prism
 	@rm -rf $(PRISM_SOURCE)
 	@touch $@
-
-# What pages of reports draw with, from what package-lock.json pins; the result is in git and is the same again. Needs npm.
-page-library:
-	cd dp_transforms/views/page/library && npm ci --silent --omit-lockfile-registry-resolved --ignore-scripts && npm run --silent bundle
-	cd dp_transforms/views/page/library && sha256sum --check --quiet SHA256SUMS && git diff --stat -- .
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

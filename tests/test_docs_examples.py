@@ -30,9 +30,10 @@ from tests.helpers.option_tables import commands
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "runners").glob("*/*.md")])
-NAMED = r"((story-\d{5}|page-\d{3})(≥\d+)? *)"
-ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+(and \d+)? *(more)? *")
-MORE = re.compile(rf" {{29}}({NAMED}*(and \d+)? *(more)?|more)")
+NAMED = r"([★▲▼]?(story-\d{5}|page-\d{3})(≥\d+)? *)"
+REST = r"(and|more|gone|\d+| )*"
+ROW = re.compile(rf" 2026-01-0[12] \d\d:00   1h       {NAMED}+{REST}")
+MORE = re.compile(rf" {{29}}{NAMED}*{REST}")
 HEAD = re.compile(r" start \(UTC\)        length   heavy items *")
 RULE = re.compile(r" ─+")
 WIDTH = 118  # lines that are longer are shown as a terminal wraps them
@@ -122,6 +123,14 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     of_ten = plan.paid_looks.weights[np.searchsorted(plan.paid_looks.units, PURSE_UNITS // 10, side="right") - 1]
     assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
     assert f"An item with {plan.found_from(10)} users who have 10 pairs each in the two days is found with a" in text
+
+
+def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) -> None:
+    """Of a year of hourly windows, with the budget of the table above it."""
+    budget = ("--start", "2026-01-01", "--end", "2027-01-01", "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
+    assert shh("plan", *budget, "--chart", "drawn.svg", cwd=tmp_path).returncode == 0
+    (shown,) = re.findall(r"\((docs/.*\.svg)\)", (ROOT / "README.md").read_text())
+    assert (tmp_path / "drawn.svg").read_text() == (ROOT / shown).read_text()
 
 
 def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathlib.Path) -> None:

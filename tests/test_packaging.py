@@ -117,9 +117,7 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
         names = {name.partition("/")[2] for name in packed.getnames()}
     folder = checkout / "dp_transforms" / "views" / "page"
     carried = {path.relative_to(checkout).as_posix() for path in folder.rglob("*") if path.is_file()}
-    left_out = {f"dp_transforms/views/page/library/{name}" for name in ("bundle.mjs", "package-lock.json")}
-    assert left_out < carried
-    assert carried - left_out <= names
+    assert carried <= names
     assert {name.split("/")[0] for name in names} & {"tests", "benchmarks", "docs"} == set()
 
     target = tmp_path / "site"
@@ -131,7 +129,7 @@ def test_the_sdist_makes_a_wheel_that_works(checkout: pathlib.Path, tmp_path: pa
     def installed(*words: object) -> str:
         return run(*words, cwd=tmp_path, PYTHONPATH=str(target))
 
-    assert int(installed(sys.executable, "-c", PAGE)) > 700_000, "all that a page is made of is in the package"
+    assert int(installed(sys.executable, "-c", PAGE)) > 40_000, "all that a page is made of is in the package"
     assert pathlib.Path(installed(sys.executable, "-c", USED).strip()).is_relative_to(target)
     assert installed(target / "bin" / "shh", "--version").startswith("shh, version ")
     (metadata,) = target.glob("*.dist-info/METADATA")

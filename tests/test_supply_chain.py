@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import http.server
 import importlib.metadata
 import itertools
@@ -180,14 +179,8 @@ def test_the_list_holds_what_users_get_and_no_tool_of_developers(
         assert (name in lacks) != (name in map(sbom.canonical, scopes)), name
     assert scopes["confluent-kafka"] == scopes["boto3"] == "optional"
     assert not {"pytest", "mypy", "ruff", "hypothesis", "shifting-heavy-hitters"} & set(scopes)
-    carried = sbom.carried_components()
     for component in bom["components"]:
-        if component["bom-ref"] not in {each["bom-ref"] for each in carried}:
-            assert component["version"] == importlib.metadata.version(component["name"])
-    assert {"vega", "vega-interpreter", "vega-lite"} <= {name for name, scope in scopes.items() if scope == "required"}
-    for component in carried:
-        data = (sbom.PAGE_LIBRARY / f"{component['name']}.min.js").read_bytes()
-        assert component["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}]
+        assert component["version"] == importlib.metadata.version(component["name"])
     references = {component["bom-ref"] for component in bom["components"]}
     assert all(set(edge["dependsOn"]) <= references for edge in bom["dependencies"])
     with pytest.raises(ValueError, match="lacks no-such-package"):

@@ -2,8 +2,7 @@
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
 and marks what only an extra for users brings as optional, as far as it is installed here: it says which is not. The
-result is checked against the schema of CycloneDX. The JavaScript that the package carries for its pages
-(dp_transforms/views/page/library) is listed too.
+result is checked against the schema of CycloneDX. The package carries no code of others.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from supply_chain.tools import ROOT, NoAnswerError, run, tool
 
 PROJECT = "shifting-heavy-hitters"
 _FOR_DEVELOPERS = ("dev", "docs")
-PAGE_LIBRARY = ROOT / "dp_transforms" / "views" / "page" / "library"
 OUTPUT = ROOT / "dist" / "sbom.cdx.json"
 _VALIDATE = """
 import sys
@@ -88,25 +86,6 @@ def runtime_bom(bom: dict[str, Any], required: set[str], optional: set[str]) -> 
     return {**bom, "components": components, "dependencies": dependencies}
 
 
-def carried_components(folder: pathlib.Path = PAGE_LIBRARY) -> list[dict[str, Any]]:
-    """The packages of npm whose code is in the package itself, each with the checksum of the file that holds it."""
-    versions = json.loads((folder / "package.json").read_text())["dependencies"]
-    sums = {name: digest for digest, name in map(str.split, (folder / "SHA256SUMS").read_text().splitlines())}
-    return [
-        {
-            "type": "library",
-            "bom-ref": f"pkg:npm/{name}@{version}",
-            "name": name,
-            "version": version,
-            "purl": f"pkg:npm/{name}@{version}",
-            "scope": "required",
-            "hashes": [{"alg": "SHA-256", "content": sums[f"{name}.min.js"]}],
-            "licenses": [{"license": {"id": "BSD-3-Clause"}}],
-        }
-        for name, version in sorted(versions.items())
-    ]
-
-
 def main(output: pathlib.Path = OUTPUT) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -116,7 +95,6 @@ def main(output: pathlib.Path = OUTPUT) -> int:
             required, _ = closure(PROJECT)
             all_of_users, missing = closure(PROJECT, extras_for_users())
             bom = runtime_bom(json.loads(path.read_text()), required, all_of_users - required)
-            bom["components"] += carried_components()
             text = json.dumps(bom, indent=2) + "\n"
             path.write_text(text)
             run([tool("python"), "-c", _VALIDATE, str(path)])

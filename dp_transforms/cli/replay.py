@@ -42,12 +42,13 @@ from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
+from dp_transforms.reports.trends import trends
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
 from dp_transforms.views.report_words import is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
-_ITEMS_PER_WINDOW = 12
+_ITEMS_PER_WINDOW = 8
 _ROLES = ("user_field", "item_field", "time_field")
 
 
@@ -272,7 +273,7 @@ def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = _published(request)
-    latest = sorted(reports, key=lambda report: report.window_start)
+    latest = list(trends(header.plan, reports))
     shown = latest[-_LATEST_WINDOWS:]
     if not shown:
         console.print(

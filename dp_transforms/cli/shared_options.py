@@ -101,11 +101,11 @@ class FieldOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """How pages and charts name items and times."""
+    """How tables, pages and charts name items and times."""
 
     titles: str | None = opt(
         OUTPUT,
-        "What people call the items, on pages and charts: CSV with the columns item and title.",
+        "What people call the items: CSV with the columns item and title.",
         metavar="FILE.csv",
     )
     zone: datetime.tzinfo = opt(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from dp_transforms.reports import (
     ReportFileError,
     ReportFolder,
     ReportHeader,
-    encode_report,
+    encode_trend,
     flat_table,
     read_report_file,
     read_report_files,
@@ -34,13 +33,20 @@ from dp_transforms.reports import (
 )
 from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.databases import is_database
-from dp_transforms.views.report_words import ended_words, escape_text, is_ascii_only, label_text, legend, windows_table
+from dp_transforms.views.report_words import (
+    ended_words,
+    escape_text,
+    is_ascii_only,
+    label_text,
+    legend,
+    windows_table,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LATEST_WINDOWS = 24
-_ITEMS_PER_WINDOW = 20
+_ITEMS_PER_WINDOW = 8
 _VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
 _NO_END_IN_TABLE = (
     "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
@@ -75,7 +81,7 @@ class ShowOptions:
     chart: str | None = opt(
         "",
         "Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
-        "items with most windows unless --all is given. Needs the extra charts.",
+        "largest items unless --all is given. PNG and PDF need the extra charts.",
         metavar="FILE.svg",
     )
     output: str | None = opt(
@@ -96,8 +102,8 @@ class ShowOptions:
 
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
-    Rule("--titles", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
     Rule("--force", needs="--html | --chart | --output", why="it is for what can be made again", is_usage=True),
+    Rule("--titles", excludes="--json", why="lines for programs have labels", is_usage=True),
 )
 
 
@@ -108,7 +114,7 @@ def command(options: ShowOptions) -> None:
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
     folder of `shh stream`, or a database that either wrote to (docs/stores.md).
     """
-    views, last, zone = options.views, options.last, options.view.zone
+    views, last = options.views, options.last
     _check_views(views, force=options.force)
     keep = None if options.show_all or (last is None and (options.as_json or views)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
@@ -118,19 +124,19 @@ def command(options: ShowOptions) -> None:
         raise NothingFoundError(
             f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
         )
-    shown = found[-keep:] if keep else found
-    selected = [each.report for each in shown]
+    selected = found[-keep:] if keep else found
+    titles = read_titles(options.view.titles) if options.view.titles is not None else {}
     if options.html is not None or options.chart is not None:
-        _write_pictures(options, header, selected, state)
+        _write_pictures(options, header, [each.report for each in selected], titles, state)
     if options.output is not None:
-        _write_table(options.output, flat_table(header, shown), force=options.force)
+        _write_table(options.output, flat_table(header, selected), force=options.force)
     for option, path in views.items():
         click.echo(f"{_VIEWS[option]} written to {path}.", err=options.as_json)
     if options.as_json:
-        for window in selected:
-            click.echo(encode_report(window, ascii_only=True))
+        for each in selected:
+            click.echo(encode_trend(each))
     elif not views:
-        _print_table(header, selected, len(found), _ITEMS_PER_WINDOW if not options.show_all else None, zone)
+        _print_table(options, header, selected, len(found), titles)
         if state:
             click.echo(state)
 
@@ -195,25 +201,26 @@ def _check_views(views: Mapping[str, str], *, force: bool) -> None:
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
     if "--chart" in views:
-        picture.check_picture_library()
+        picture.check_picture_library(views["--chart"])
     for option, path in views.items():
         check_output(path, option, force=force)
 
 
-def _write_pictures(options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
+def _write_pictures(
+    options: ShowOptions, header: ReportHeader, reports: Sequence[WindowReport], titles: Mapping[str, str], state: str
+) -> None:
     """state: a sentence on whether the run has ended."""
     from dp_transforms.views.page import picture
     from dp_transforms.views.page.report_columns import plan_of, report_columns
     from dp_transforms.views.page.report_page import report_page
     from dp_transforms.views.report_words import shown_text
 
-    named = read_titles(options.view.titles) if options.view.titles is not None else {}
     if options.html is not None:
-        page = report_page(header, reports, options.view.zone, named, state)
+        page = report_page(header, reports, options.view.zone, titles, state)
         write_output(options.html, page, force=options.force)
     if options.chart is not None:
         drawn = picture.picture(
-            report_columns(reports, plan_of(header), named),
+            report_columns(reports, plan_of(header), titles),
             f"Items over time: {shown_text(header.stream)}",
             escape_text(header.guarantee),
             options.view.zone,
@@ -238,22 +245,27 @@ def _only_item(trend: Trend, item: str | None) -> Trend | None:
 
 
 def _print_table(
-    header: ReportHeader, reports: list[WindowReport], total: int, max_items: int | None, zone: datetime.tzinfo
+    options: ShowOptions, header: ReportHeader, found: Sequence[Trend], total: int, titles: Mapping[str, str]
 ) -> None:
     console = Console(markup=False, highlight=False, emoji=False)
     ascii_only = is_ascii_only(console)
+    run = f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}."
     console.print(Text(escape_text(header.guarantee, ascii_only), style="bold"))
-    console.print(
-        Text(
-            f"Stream {label_text(header.stream, ascii_only)}, run {label_text(header.run_id, ascii_only)}.", style="dim"
-        )
-    )
-    if not reports:
+    console.print(Text(run, style="dim"))
+    if not found:
         console.print(Text("No window reports any item. Some users may have held some, but too few."))
         return
-    console.print(windows_table(reports, max_items=max_items, ascii_only=ascii_only, zone=zone, plan=header.plan))
-    console.print(Text(legend(reports, plan=header.plan, ascii_only=ascii_only), style="dim"))
-    if total > len(reports):
+    table = windows_table(
+        found,
+        max_items=None if options.show_all else _ITEMS_PER_WINDOW,
+        ascii_only=ascii_only,
+        zone=options.view.zone,
+        plan=header.plan,
+        titles=titles,
+    )
+    console.print(table)
+    console.print(Text(legend(found, plan=header.plan, ascii_only=ascii_only), style="dim"))
+    if total > len(found):
         console.print(
-            Text(f"The latest {len(reports)} of {total} windows with heavy items; --all shows every one.", style="dim")
+            Text(f"The latest {len(found)} of {total} windows with heavy items; --all shows every one.", style="dim")
         )

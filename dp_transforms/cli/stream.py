@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 import secrets
 import time
@@ -62,12 +63,12 @@ def command(options: StreamOptions) -> None:
     """
     beam_words = click.get_current_context().obj or []
     request = stream_request(options)
-    account = RunAccount.of_options(options.account)
+    account, plan = RunAccount.of_options(options.account), json.loads(request.plan.to_json())
     with Unwinding():  # engines are stopped in order
         if request.state is None:
-            run_stream(request, beam_words, StreamStatus(), account)
+            run_stream(request, beam_words, StreamStatus(plan=plan), account)
         else:
-            run_stream_part(request, beam_words, StreamStatus("this part"), account)
+            run_stream_part(request, beam_words, StreamStatus("this part", plan), account)
 
 
 def run_stream_part(

@@ -25,9 +25,10 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import encode_report
-from dp_transforms.views.report_words import is_ascii_only, tells_epsilon, windows_table
+from dp_transforms.reports.trends import trends
+from dp_transforms.views.report_words import changes_legend, is_ascii_only, tells_epsilon, windows_table
 
-_ITEMS_PER_WINDOW = 12
+_ITEMS_PER_WINDOW = 8
 _SECONDS_BETWEEN_LINES = 60.0  # if stderr is a file
 _SECONDS_BETWEEN_JSON_LINES = 10.0
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
@@ -63,10 +64,17 @@ class StreamStatus:
     """Prints reports as they come. stdout: a table on a terminal, else a JSON line for each window."""
 
     def __init__(
-        self, covered: str = "--start .. --end", out: Console | None = None, err: Console | None = None
+        self,
+        covered: str = "--start .. --end",
+        plan: Mapping[str, Any] | None = None,
+        out: Console | None = None,
+        err: Console | None = None,
     ) -> None:
-        """covered: outside of which events do not count. out, err: None for those of this process."""
+        """covered: outside of which events do not count. plan: of the run, as reports have it. out, err: None for those
+        of this process."""
         self._covered = covered
+        self._plan = plan or {}
+        self._latest: list[WindowReport] = []
         self._out = out or Console(highlight=False)
         self._err = err or Console(stderr=True, highlight=False, soft_wrap=True)
         self._windows_shown = 0
@@ -99,8 +107,12 @@ class StreamStatus:
         self._clear()
         if self._out.is_terminal:
             self._with_epsilon = self._with_epsilon or tells_epsilon(reports)  # rows must not lose a column again
+            found = [each for each in trends(self._plan, [*self._latest, *reports]) if each.report in reports]
+            self._latest = [found[-1].report]
+            if not self._windows_shown:
+                self.announce(changes_legend(self._plan, is_ascii_only(self._out)))
             table = windows_table(
-                reports,
+                found,
                 max_items=_ITEMS_PER_WINDOW,
                 ascii_only=is_ascii_only(self._out),
                 with_epsilon=self._with_epsilon,

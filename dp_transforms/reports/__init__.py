@@ -35,7 +35,7 @@ from dp_transforms.reports.files import (
     report_format,
     write_report_file,
 )
-from dp_transforms.reports.json_lines import decode_report, encode_report, report_of_json
+from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
@@ -58,6 +58,7 @@ __all__ = [
     "ReportWriter",
     "decode_report",
     "encode_report",
+    "encode_trend",
     "flat_table",
     "is_topic",
     "read_report",

@@ -20,6 +20,7 @@ from dp_transforms.reports.report_records import (
     plain_fields,
     report_fields,
 )
+from dp_transforms.reports.trends import Trend
 
 _UTC = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -31,6 +32,14 @@ def encode_report(report: WindowReport, *, ascii_only: bool = False) -> str:
     ascii_only: escape everything except ASCII, for terminals: labels are hostile input.
     """
     return _line_of(report_fields(report), ascii_only=ascii_only)
+
+
+def encode_trend(trend: Trend) -> str:
+    """The same for programs, in ASCII: with the rank and the change of each item, and the items that are gone."""
+    fields = report_fields(trend.report)
+    entries = [{**hitter._asdict(), "rank": rank, "change": change} for hitter, rank, change in trend.entries]
+    fields |= {"heavy_hitters": entries, "gone": [hitter.item for hitter in trend.gone]}
+    return _line_of(fields, ascii_only=True)
 
 
 def _line_of(fields: dict[str, Any], *, ascii_only: bool = False) -> str:

@@ -6,8 +6,8 @@ Computed from what a report publishes, whenever it is read. So they cost no priv
   threshold and 1 near it, of `kms21` 0.
 - **rank**: 1 + the number of items of the window with a larger size. Equal sizes have equal ranks.
 - **new**: not named in the window before. **gone**: named there, and not in this window.
-- **rising**, **falling**: the size is at least half as large again, or a third smaller, than in the window before, and
-  differs by `TrendRule.least_change` users. Noise alone seldom changes a size so much.
+- **rising**, **falling**: the size is at least 1.5 times that in the window before, or at most two thirds of it, and
+  differs by at least `TrendRule.least_change` users. Noise alone seldom changes a size so much.
 
 The first window that is read has nothing before it, and so no change.
 """
@@ -61,6 +61,16 @@ class TrendRule(NamedTuple):
         slide: Any = schedule.get("slide_seconds") if isinstance(schedule, dict) else None
         is_known = isinstance(slide, int) and 0 < slide < _MOST
         return cls(slide * 1_000_000 if is_known else 0, _least_change(plan))
+
+    @property
+    def in_words(self) -> str:
+        """What the words mean, as the rest of a sentence."""
+        if self.least_change is None:
+            return "against the window before."
+        return (
+            "against the window before. Rising: at least 1.5 times the size; falling: at most two thirds of it; each by"
+            f" at least {self.least_change:,} users, since less may be noise."
+        )
 
     def change(self, size: int, before: int | None) -> str:
         """before: the size in the window before; None: not named there."""

@@ -6,13 +6,14 @@ Labels may be hostile: they reach a terminal, a page or a picture escaped, and n
 from __future__ import annotations
 
 import bisect
+import collections
 import datetime
 import decimal
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import rich.box
@@ -21,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, Trend, TrendRule
 from dp_transforms.views.time_axis import local_text
 
 _MAX_LABEL = 80
@@ -29,10 +31,12 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
 # Without blanks and the signs that the table sets beside labels.
-_PLAIN_LABEL = re.compile(r'(?!.*>=)[^\s"\\~●○≥]+')
+_PLAIN_LABEL = re.compile(r'(?!.*>=)[^\s"\\~●○≥★▲▼]+')
 _UNITS = (("w", 604_800), ("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 # They differ in shape, so nobody needs the colour.
 _SYMBOLS = {ABOVE: ("●", "*"), BETWEEN: ("○", "="), None: ("", "")}
+_CHANGES = {NEW: ("★", "!"), RISING: ("▲", "+"), FALLING: ("▼", "-")}
+_ASCII_SIGNS = tuple(signs[1] for signs in (_SYMBOLS[ABOVE], _SYMBOLS[BETWEEN], *_CHANGES.values()))
 _MOST_HITS = 10**6  # of a plan that is worth a word
 _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
 _AT_LEAST = ("≥", ">=")
@@ -43,15 +47,16 @@ _AMBIGUOUS = re.compile(r'["\\]|^ | $|  ')
 
 
 def windows_table(
-    reports: Iterable[WindowReport],
+    found: Sequence[Trend],
     *,
     max_items: int | None = None,
     ascii_only: bool = False,
     zone: datetime.tzinfo = datetime.UTC,
     with_epsilon: bool | None = None,
     plan: Mapping[str, Any] | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> Table:
-    """One row per window, in the order given: start, length, heavy items.
+    """One row per window, in the order given: start, length, heavy items, the largest first.
 
     Where it tells something also what was charged so far (`tells_epsilon`): the running estimate of the epsilon spent,
     and with a plan that charges hits, how many of them any one user can have paid.
@@ -62,8 +67,10 @@ def windows_table(
     with_epsilon: whether to show the epsilon spent; None: where these windows differ in it, or are in a run that has
         not spent all.
     plan: of the header of the report, which may be hostile.
+    titles: label -> what a person calls it.
     """
-    rows = list(reports)
+    rows = [each.report for each in found]
+    names = _names(titles or {})
     with_epsilon = tells_epsilon(rows) if with_epsilon is None else with_epsilon
     several_streams = len({report.stream for report in rows}) > 1
     # A Text and never a str, here and below: rich would read a str as markup.
@@ -78,11 +85,11 @@ def windows_table(
         table.add_column("hits paid", justify="right", overflow="fold")
     if with_epsilon:
         table.add_column("epsilon spent" if ascii_only else "ε spent", justify="right", overflow="fold")
-    for report in rows:
+    for report, entries, gone in found:
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
             length_text(report.window_end - report.window_start),
-            _items_text(report.heavy_hitters, max_items, ascii_only),
+            _items_text(entries[:max_items], len(entries), len(gone), names, ascii_only),
         ]
         if after_hits:
             paid = _most_hits_paid(report.epsilon_spent, after_hits)
@@ -103,16 +110,18 @@ def tells_epsilon(reports: Iterable[WindowReport]) -> bool:
     return any(report.epsilon_spent < report.epsilon_total for report in reports)
 
 
-def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
+def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, ascii_only: bool = False) -> str:
     """The meaning of the signs that occur in the table.
 
     plan: of the header of the report, which may be hostile. It has the error probability of sizes, `size_error`,
         `hits_per_user`, and the noise of counts beside names.
     """
-    rows = list(reports)
+    windows = list(found)
+    rows = [each.report for each in windows]
     zones = {heavy_hitter.zone for report in rows for heavy_hitter in report.heavy_hitters}
     above, between = _SYMBOLS[ABOVE][ascii_only], _SYMBOLS[BETWEEN][ascii_only]
-    parts = []
+    changes = {entry.change for each in windows for entry in each.entries}
+    parts = [changes_legend(plan or {}, ascii_only, changes)] if changes & _CHANGES.keys() else []
     if ABOVE in zones:
         parts.append(f"{above} above: far over the threshold, no count.")
     if BETWEEN in zones:
@@ -134,6 +143,12 @@ def legend(reports: Iterable[WindowReport], *, plan: Mapping[str, Any] | None = 
                 f"Hits paid: by any one user, at most. {epsilon} counts one more: other results leak a little too."
             )
     return " ".join(part for part in parts if part)
+
+
+def changes_legend(plan: Mapping[str, Any], ascii_only: bool, changes: Container[str | None] = tuple(_CHANGES)) -> str:
+    """The meaning of the signs of these changes."""
+    signs = [f"{signs[ascii_only]} {change}" for change, signs in _CHANGES.items() if change in changes]
+    return f"{', '.join(signs)} {TrendRule.of(plan).in_words}"
 
 
 def _epsilon_after_hits(plan: Mapping[str, Any]) -> Sequence[float]:
@@ -184,8 +199,8 @@ def label_text(label: str, ascii_only: bool = False) -> str:
     """A label as one word: quoted if it contains blanks, cut if it is very long, escaped."""
     if len(label) > _MAX_LABEL:
         label = label[:_MAX_LABEL] + ("..." if ascii_only else "…")
-    like_a_zone = ascii_only and label.startswith(("*", "="))
-    if like_a_zone or not _PLAIN_LABEL.fullmatch(label) or unicodedata.category(label[0]).startswith("M"):
+    like_a_sign = ascii_only and label.startswith(_ASCII_SIGNS)
+    if like_a_sign or not _PLAIN_LABEL.fullmatch(label) or unicodedata.category(label[0]).startswith("M"):
         label = '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return escape_text(label, ascii_only)
 
@@ -202,17 +217,24 @@ def _escape(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _items_text(heavy_hitters: Iterable[HeavyHitter], max_items: int | None, ascii_only: bool) -> Text:
-    entries = list(heavy_hitters)
-    shown = entries if max_items is None else entries[:max_items]
+def _names(titles: Mapping[str, str]) -> dict[str, str]:
+    """Label -> title, with the label beside a title that several labels have."""
+    often = collections.Counter(titles.values())
+    return {label: title if often[title] == 1 else f"{title} ({label})" for label, title in titles.items() if title}
+
+
+def _items_text(shown: Sequence[Entry], count: int, gone: int, names: Mapping[str, str], ascii_only: bool) -> Text:
     text = Text()
-    for entry in shown:
+    for hitter, _, change in shown:
         if text:
             text.append("  ")
-        symbol = _SYMBOLS[entry.zone][ascii_only]
-        text.append(f"{symbol}{label_text(entry.item, ascii_only)}{_size_text(entry, ascii_only)}", _STYLES[entry.zone])
-    if len(entries) > len(shown):
-        text.append(f"  and {len(entries) - len(shown)} more", "dim")
+        sign = _CHANGES[change][ascii_only] if change in _CHANGES else ""
+        name = label_text(names.get(hitter.item, hitter.item), ascii_only)
+        text.append(
+            f"{sign}{_SYMBOLS[hitter.zone][ascii_only]}{name}{_size_text(hitter, ascii_only)}", _STYLES[hitter.zone]
+        )
+    rest = [f"and {count - len(shown):,} more"] * (count > len(shown)) + [f"{gone:,} gone"] * bool(gone)
+    text.append("".join(f"  {words}" for words in rest), "dim")
     return text
 
 

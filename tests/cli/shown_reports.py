@@ -9,7 +9,8 @@ from rich.console import Console
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.report_words import windows_table
+from dp_transforms.reports.trends import trends
+from dp_transforms.views.report_words import legend, windows_table
 
 HOUR = 3_600_000_000
 START = 1_506_826_800_000_000  # 2017-10-01T03:00:00Z
@@ -41,8 +42,12 @@ def rendered(reports, *, width=100, color=False, **options):
     console = Console(
         file=io.StringIO(), width=width, force_terminal=color, color_system="truecolor" if color else None
     )
-    console.print(windows_table(reports, **options))
+    console.print(windows_table(list(trends(options.get("plan", {}), reports)), **options))
     return console.file.getvalue()
+
+
+def legend_of(reports, plan=None):
+    return legend(trends(plan or {}, reports), plan=plan)
 
 
 def hostile_characters(text):

@@ -91,12 +91,10 @@ def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path: pathlib.P
     (line,) = shh("show", path, "--json", cwd=tmp_path).stdout.splitlines()
     assert line.isascii()
     assert line.isprintable()
-    assert [hitter["item"] for hitter in json.loads(line)["heavy_hitters"]] == LABELS * 2
+    assert sorted(hitter["item"] for hitter in json.loads(line)["heavy_hitters"]) == sorted(LABELS * 2)
 
 
 def test_a_picture_holds_them_as_text() -> None:
-    pytest.importorskip("vl_convert", reason="the extra charts is missing")
-
     def drawn(labels: Sequence[str]) -> ElementTree.Element:
         columns = report_columns([report(["a", *labels, "c"])], None)
         made = picture.picture(columns, "Title", "guarantee", datetime.UTC, kind=".svg", most_items=40)

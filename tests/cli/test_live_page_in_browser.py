@@ -44,7 +44,7 @@ def expect(locator: Any) -> Any:
 
 def state_of_page(page: Any) -> dict[str, str]:
     """What the page says of its windows and items, by the part that says it."""
-    parts = ("summary", "when", "changes", "lists", "rows", "history", "stretches")
+    parts = ("summary", "when", "which", "changes", "ranked", "gone", "shown", "picture")
     return {part: page.locator(f"#{part}").inner_text() for part in parts}
 
 
@@ -63,37 +63,40 @@ def test_windows_appear_in_an_open_page_which_survives_restarts(browser: Any, tm
         page.fill("#find", "rs")
         for each in MANY[4:6]:
             writer.write(each)
-        expect(page.locator("#when")).to_contain_text("window 6 of 6", timeout=30_000)
+        expect(page.locator("#slider")).to_have_attribute("max", "5", timeout=30_000)
+        expect(page.locator("#which")).to_have_text("Now")
+        expect(state).to_have_text("Live. The latest window came less than a minute ago.")
         expect(page.locator("#summary")).to_contain_text("3 items were named in 6 windows")
-        assert EVIL in page.locator("#lists").inner_text()
+        assert EVIL in page.locator("#ranked").inner_text()
         assert page.locator("img").count() == 0
         assert page.input_value("#find") == "rs"
         # What was added is what a new page shows.
         fresh = WatchedPage(browser, server.address)
         fresh.wait().fill("#find", "rs")
-        expect(fresh.page.locator("#rows")).to_have_text("1 found of 3 items", timeout=30_000)
-        expect(page.locator("#rows")).to_have_text("1 found of 3 items")
+        for each in (fresh.page, page):
+            expect(each.locator("#shown")).to_contain_text("1 item with this in the name", timeout=30_000)
         assert state_of_page(page) == state_of_page(fresh.page)
         # Who looks at an earlier window stays there.
         page.locator("#earlier").click()
         writer.write(MANY[6])
-        expect(page.locator("#when")).to_contain_text("window 5 of 7", timeout=30_000)
+        expect(page.locator("#which")).to_have_text("Window 5 of 7", timeout=30_000)
         assert watched.said == fresh.said == []
         assert {each.split("/")[2] for each in watched.asked} == {f"127.0.0.1:{port}"}
         fresh.context.close()
         server.end()
         expect(state).to_contain_text("does not answer", timeout=30_000)
-        assert page.locator("#lists li").count() > 0
+        assert page.locator("#ranked li").count() > 0
+        page.locator("#latest").click()
     writer.write(MANY[7])
     with served(folder, port=port):
-        expect(page.locator("#when")).to_contain_text("window 8 of 8", timeout=60_000)
+        expect(page.locator("#slider")).to_have_attribute("max", "7", timeout=60_000)
         expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
         writer.write(MANY[8])
         writer.end(RunEnded("news", 48, 9))
         expect(page.locator("#live-state")).to_have_text(
             "The run has ended. No further window will come.", timeout=30_000
         )
-        expect(page.locator("#when")).to_contain_text("window 9 of 9", timeout=30_000)
+        expect(page.locator("#slider")).to_have_value("8", timeout=30_000)
         expect(page.locator("#live-state")).not_to_contain_text("Live")
     watched.context.close()
 
@@ -127,16 +130,16 @@ def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(
     assert old.evaluate("(told) => reportPage.addWindows(told)", order)
     unfit = {**told[0], "start": told[0]["start"] + 1, "end": told[0]["end"] + 1}
     assert not old.evaluate("(told) => reportPage.addWindows([told])", unfit)
-    parts = ("when", "changes", "lists", "rows", "history", "stretches")
-    for item in ("first", "<b>Sport</b>"):
+    for item in ("first", "Sport"):
         for page in (old, new):
-            page.fill("#which", item)
-        for part in parts:
+            page.locator("#latest").evaluate("button => button.disabled || button.click()")
+            page.locator("#picture button", has_text=item).click()
+        for part in ("when", "which", "changes", "ranked", "gone", "shown", "panel"):
             expect(old.locator(f"#{part}")).to_have_text(new.locator(f"#{part}").text_content())
     # Of two items with one title the later one has its label beside it.
     another = {**told[-1], "entries": [["x", "Weather", "named", 1]]}
     assert old.evaluate("(told) => reportPage.addWindows([told])", another)
-    expect(old.locator("#lists")).to_contain_text("Weather (x)")
+    expect(old.locator("#ranked")).to_contain_text("Weather (x)")
     assert [each.said for each in pages] == [[], []]
     for each in pages:
         each.context.close()
@@ -148,15 +151,20 @@ def test_a_page_with_a_token_works_and_its_address_holds_none(browser: Any, tmp_
     (tmp_path / "token").write_text("correct-horse-battery-staple\n")
     (tmp_path / "token").chmod(0o600)
     with served(tmp_path / "reports", "--token-file", "token") as server:
-        watched = WatchedPage(browser, f"{server.address}?token=correct-horse-battery-staple")
+        watched = WatchedPage(browser, server.address)
+        for given in ("wrong", "correct-horse-battery-staple"):
+            watched.page.fill("input", given)
+            watched.page.get_by_role("button", name="Open the page").click()
+            if given == "wrong":
+                expect(watched.page.get_by_role("alert")).to_have_text("This is not the token.")
         page = watched.wait()
         assert page.url == server.address
         expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
         writer.write(MANY[1])
-        expect(page.locator("#when")).to_contain_text("window 2 of 2", timeout=30_000)
+        expect(page.locator("#slider")).to_have_attribute("max", "1", timeout=30_000)
         assert page.evaluate("document.cookie") == ""
-        assert [each for each in watched.asked if "token" in each] == watched.asked[:1]
-        assert watched.said == []
+        assert [each for each in watched.asked if "token" in each] == watched.asked[1:3]
+        assert {each for each in watched.said if "401" not in each} == set()
         watched.context.close()
 
 
@@ -193,7 +201,7 @@ def test_a_hundred_browsers_at_once_on_ten_thousand_windows(browser: Any, tmp_pa
         begin = time.monotonic()
         for listener, _ in found:
             assert listener.next("window").data["start"] == reports[-1].window_start / 1000
-        expect(page.locator("#when")).to_contain_text(f"window {len(reports)} of", timeout=60_000)
+        expect(page.locator("#slider")).to_have_attribute("max", str(len(reports) - 1), timeout=60_000)
         print(f"all had the new window after {time.monotonic() - begin:.1f} s")
         assert watched.said == []
         watched.context.close()

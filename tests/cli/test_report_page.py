@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 import zoneinfo
 
@@ -16,7 +15,6 @@ from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.views.page import report_columns as columns_module
 from dp_transforms.views.page import report_page as page_module
-from dp_transforms.views.page.html_text import FOLDER
 from dp_transforms.views.page.report_columns import report_columns
 from dp_transforms.views.page.report_page import report_page
 from dp_transforms.views.report_words import shown_text
@@ -122,11 +120,6 @@ def test_a_folder_of_a_stream_has_a_page_that_says_whether_it_goes_on(tmp_path, 
     assert "The run has ended: all of its 12 windows are closed." in after
 
 
-def test_a_noisy_count_has_changed_only_beyond_its_noise():
-    assert report_columns([], COUNTS).tolerance >= 6 * COUNTS.charged_hits.noise.scale
-    assert report_columns([], PLAN).tolerance == 0
-
-
 def test_the_policy_lets_run_our_scripts_alone_and_load_nothing():
     page = page_of(reports_of(PLAN, STORIES))
     assert page.policy["default-src"] == ["'none'"]
@@ -135,8 +128,8 @@ def test_the_policy_lets_run_our_scripts_alone_and_load_nothing():
     assert set(page.policy) == {"default-src", "script-src", "style-src", "base-uri", "form-action"}
     assert not {"src", "srcset", "action", "style", "integrity"} & page.attributes
     assert not {name for name in page.attributes if name.startswith("on")}
-    assert {value for tag, name, value in page.values if name == "href"} == {"#window"}
-    assert len(page.scripts) == 5
+    assert {value for tag, name, value in page.values if name == "href"} == {"#run", "#promise"}
+    assert len(page.scripts) == 3
 
 
 @pytest.mark.parametrize("evil", EVIL.values(), ids=EVIL)
@@ -170,13 +163,13 @@ def test_two_texts_never_look_alike():
     assert len(shown_text("x" * 5000)) <= 80
 
 
-def test_a_page_of_ten_thousand_windows_is_below_two_megabytes():
+def test_a_page_of_ten_thousand_windows_is_below_a_megabyte():
     windows = 10_000
     plan, reports = many_windows(windows)
     pairs = sum(len(each.heavy_hitters) for each in reports)
     assert pairs > 20 * windows
     text = report_page(header_of(plan), reports, UTC)
-    assert len(text.encode()) < 850_000 + 3 * pairs < 2_000_000
+    assert len(text.encode()) < 90_000 + 3 * pairs < 1_000_000
     columns = Page(text).data["columns"]
     assert columns["windows"]["count"] > windows - 50
     assert len(told(columns)) == pairs
@@ -192,19 +185,10 @@ def test_a_report_that_no_browser_can_hold_is_refused(monkeypatch):
         report_columns(reports, PLAN)
 
 
-def test_what_the_page_draws_with_is_what_is_pinned():
-    folder = FOLDER / "library"
-    sums = [line.split() for line in (folder / "SHA256SUMS").read_text().splitlines()]
-    assert {name for _, name in sums} == {"LICENSES.txt", *(path.name for path in folder.glob("*.js"))}
-    for digest, name in sums:
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, name
-    assert all("</script" not in (folder / name).read_text() for _, name in sums)
-
-
 def test_a_page_without_a_readable_plan_or_without_windows_says_so(show, tmp_path):
     empty = page_of([], header=HEADER)
     assert empty.data["columns"]["presence"] == []
-    assert any("No window has a heavy item." in text for text in empty.texts)
+    assert any("No item was named." in text for text in empty.texts)
     assert any("cannot read the plan" in text for text in page_of(LABELS, header=HEADER).texts)
     assert show([], "--html", str(tmp_path / "empty.html"))[2] == 0
 
@@ -217,7 +201,7 @@ def test_windows_are_counted_and_named_as_the_other_commands_do(show, tmp_path, 
     assert page.data["columns"]["windows"]["count"] == 6
     text = " ".join(page.texts)
     assert "1 item was named in 2 windows from" in text
-    assert "Run run-1 has 12 windows." in text
+    assert "The run has 12 windows." in text
     assert "The latest 1 of 2 windows with heavy items" in show(None, "--last", "1")[0]
     main(["explain", str(tmp_path / "report.avro")])
     assert "1 item was named in 2 windows" in capsys.readouterr().out
@@ -250,7 +234,7 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     [
         (["--html", "x.txt"], 2, "--html must end in .html"),
         (["--chart", "x.gif"], 2, "--chart must end in .svg or .png or .pdf"),
-        (["--titles", "t.csv"], 2, "--titles needs --html or --chart: it is for pages and charts"),
+        (["--titles", "t.csv", "--json"], 2, "--titles"),
         (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
         (["--tz", "CEST"], 2, "Use a name such as Europe/Berlin, or UTC"),
         (["--tz", "new york"], 2, "Do you mean America/New_York?"),

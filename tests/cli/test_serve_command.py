@@ -189,7 +189,7 @@ def test_files_have_names_of_their_content_and_may_be_kept(server: Served) -> No
     page = Page(server.get(Accept_Encoding="gzip, br").text)
     scripts = [value for tag, name, value in page.values if (tag, name) == ("script", "src")]
     hashes = [value for tag, name, value in page.values if (tag, name) == ("script", "integrity")]
-    assert len(scripts) == 7
+    assert len(scripts) == 5
     for path, digest in zip(scripts, hashes, strict=True):
         whole, packed = server.get(f"/{path}"), server.get(f"/{path}", Accept_Encoding="gzip")
         assert whole.body == packed.body
@@ -232,6 +232,11 @@ def test_nothing_is_told_without_the_token(guarded: Served) -> None:
     for each in wrong[:-1]:
         assert guarded.get(f"/?token={each}").status == 401
     assert "item-0" not in guarded.get("/").text
+    form = guarded.get("/?token=x", Accept="text/html")
+    assert (form.status, "This is not the token." in form.text) == (401, True)
+    assert "form-action 'self'" in form.headers["content-security-policy"]
+    assert "form-action 'none'" in guarded.get("/alive", Accept="text/html").headers["content-security-policy"]
+    assert "item-0" not in form.text
 
 
 def test_the_token_becomes_a_cookie_that_other_sites_and_scripts_cannot_use(guarded: Served) -> None:

@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import shutil
+from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -15,7 +16,7 @@ import pytest
 from dp_transforms.errors import UserError
 from dp_transforms.runs.ledger import Caps, Ledger
 from dp_transforms.runs.ledger.processes import Actor
-from dp_transforms.views.serving.live_ledger import LiveLedger
+from dp_transforms.views.serving.live_ledger import LiveLedger, short_amount
 from tests.helpers.browser import WatchedPage, running_browser
 from tests.helpers.ledger_runs import CAPS, part
 from tests.helpers.pages import Page
@@ -39,12 +40,13 @@ def test_the_page_tells_what_the_ledger_says_and_a_message_what_has_changed(tmp_
     live = LiveLedger(str(tmp_path / "shh.db"), datetime.UTC)
     (news,) = populations(live)
     assert news["budgets"] == [
-        {"name": "epsilon", "share": 0.125, "spent": "0.5", "most": "4", "left": "3.5"},
+        {"name": "epsilon", "share": 0.125, "spent": "0.50", "most": "4.00", "left": "3.50"},
         {"name": "delta", "share": pytest.approx(0.1, rel=0.01), "spent": "1e-09", "most": "1e-08", "left": "9e-09"},
     ]
     ((run_id, stream, range_, windows, status, planned, _, _),) = news["runs"]
-    assert (run_id, stream, windows, status, planned) == ("first", "events", "0 of 30", "reserved", "0.5")
+    assert (run_id, stream, windows, status, planned) == ("first", "events", "0 of 30", "reserved", "0.50")
     assert range_ == "2026-01-01 00:00 to 2026-01-31 00:00"
+    assert news["about"].endswith("The epsilons of all runs add up, and so do their deltas (rule basic).")
     assert not live.poll(), "nothing has changed"
     before = live.view
     ledger.start(verdict)
@@ -96,6 +98,18 @@ def test_a_ledger_that_is_away_or_restored_is_told_and_what_is_shown_stays(tmp_p
         LiveLedger(str(tmp_path / "missing.db"), datetime.UTC)
 
 
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    [
+        *(("0", "0.00", "0.00"), ("4", "4.00", "4.00"), ("0.5", "0.50", "0.50"), ("1.2301", "1.24", "1.23")),
+        *(("0.0100001", "0.02", "0.01"), ("0.00123456", "0.00124", "0.00123"), ("1.2345e-9", "1.24e-09", "1.23e-09")),
+        *(("9.999e-3", "0.01", "0.00999"), ("12345.678", "12,345.68", "12,345.67")),
+    ],
+)
+def test_an_amount_is_short_and_never_told_too_small_or_what_is_left_too_large(value: str, up: str, down: str) -> None:
+    assert (short_amount(Decimal(value)), short_amount(Decimal(value), down=True)) == (up, down)
+
+
 @pytest.mark.waits
 def test_browsers_hear_of_it_and_the_token_rules_are_those_of_reports(tmp_path: pathlib.Path) -> None:
     ledger = Ledger.open(tmp_path / "shh.db")
@@ -131,10 +145,14 @@ def test_the_page_of_a_ledger_in_a_browser(tmp_path: pathlib.Path) -> None:
         playwright.expect(page.locator("#live-state")).to_contain_text("Live", timeout=30_000)
         assert page.locator("h2").all_inner_texts() == [EVIL]
         assert page.locator("tbody th").all_inner_texts() == [EVIL]
-        assert page.locator("meter").first.get_attribute("aria-label") == "epsilon: 0.5 of 4 spent"
+        assert page.locator("meter").first.get_attribute("aria-label") == "epsilon: 0.50 of 4.00 spent"
         ledger.reserve(part(run_id="later", population=EVIL))
         playwright.expect(page.locator("tbody tr")).to_have_count(2, timeout=30_000)
-        playwright.expect(page.locator(".budget").first).to_contain_text("1 of 4 spent, 3 left")
+        playwright.expect(page.locator(".budget").first).to_contain_text("1.00 of 4.00 spent, 3.00 left")
+        # On a narrow screen nothing is beside what can be seen.
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert page.locator(".scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
         assert page.locator("img").count() == 0
         assert watched.said == []
         assert {each.split("/")[2] for each in watched.asked} == {f"127.0.0.1:{server.port}"}

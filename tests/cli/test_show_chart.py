@@ -1,4 +1,4 @@
-"""``shh show --chart``: the chart of the page as a file, with its axis, its legend and its times."""
+"""``shh show --chart``: the picture of the whole run as a file, with its axis, its legend and its times."""
 
 from __future__ import annotations
 
@@ -18,19 +18,23 @@ pytestmark = pytest.mark.usefixtures("terminal")
 PLAN = hourly_plan()
 
 
-@pytest.fixture(autouse=True)
-def _library():
-    pytest.importorskip("vl_convert", reason="the extra charts is missing")
-
-
 def texts(path):
     """All texts of the picture, through an XML parser."""
     tags = ("}text", "}tspan")
     return [element.text for element in ElementTree.parse(path).getroot().iter() if element.tag.endswith(tags)]
 
 
-def specification(reports, plan=PLAN, zone=datetime.UTC, most_items=40):
-    return picture.chart_specification(report_columns(reports, plan), "Title", "Promise.", zone, most_items)
+def drawn(reports, plan=PLAN, most_items=40):
+    """The items from top to bottom, and the rectangles: item, first and end hour, share, size."""
+    columns = report_columns(reports, plan)
+    items = picture.largest_items(columns, most_items)
+    joined = picture.joined_windows(columns.windows.count, columns.windows.step)
+    begin, hour = int(columns.windows.starts.min()), 3_600_000_000
+    found = [
+        (columns.names[items[row]], (start - begin) / hour, (end - begin) / hour, share, columns.classes[size])
+        for row, start, end, share, size in picture.cells(columns, items, joined)
+    ]
+    return [columns.names[item] for item in items], found
 
 
 def test_a_chart_has_items_times_a_legend_and_the_guarantee(show, tmp_path):
@@ -53,63 +57,56 @@ def test_a_chart_has_items_times_a_legend_and_the_guarantee(show, tmp_path):
 
 @pytest.mark.parametrize(("ending", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_a_chart_can_be_a_picture_of_points_or_a_document(show, tmp_path, ending, begin):
+    pytest.importorskip("vl_convert", reason="the extra charts is missing")
     path = tmp_path / f"chart.{ending}"
     assert show(LABELS, "--chart", str(path))[1:] == ("", 0)
     assert path.read_bytes().startswith(begin)
 
 
-def test_without_all_the_longest_lived_items_are_drawn_and_the_others_counted(show, tmp_path):
-    held = {f"item {number:03}": dict.fromkeys(range(1 + number % 7), 50) for number in range(90)}
+def test_without_all_the_largest_items_are_drawn_and_the_others_counted(show, tmp_path):
+    held = {f"item {number:03}": {number % 7: 50 + number} for number in range(90)}
     few, whole = tmp_path / "few.svg", tmp_path / "whole.svg"
     reports = reports_of(PLAN, held)
     assert show(reports, "--chart", str(few), header=header_of(PLAN))[2] == 0
     assert show(reports, "--all", "--chart", str(whole), header=header_of(PLAN))[2] == 0
-    assert len(set(held) & set(texts(few))) == 40
-    assert "The 40 items that were heavy in most windows; 50 more are not drawn." in texts(few)
+    assert set(held) & set(texts(few)) == set(sorted(held)[50:])
+    assert "The 40 largest items; 50 more are not drawn." in texts(few)
     assert set(held) <= set(texts(whole))
-    drawn = specification(reports)["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    assert min(len(held[item]) for item in drawn) >= max(len(held[item]) for item in set(held) - set(drawn))
 
 
 def test_a_rectangle_stands_where_the_item_was_named_and_says_how_strong():
-    cells = specification(reports_of(PLAN, STORIES))["data"]["values"]
-    begin, hour = PLAN.schedule.start_seconds * 1000, 3_600_000
-    placed = [(cell["name"], (cell["start"] - begin) / hour, (cell["end"] - begin) / hour) for cell in cells]
-    assert sorted(place for place in placed if place[0] != "first") == [
+    items, found = drawn(reports_of(PLAN, STORIES))
+    assert items == ["first", "second", "fourth", "third"], "in the order in which they appeared"
+    of_200, of_500 = "at least 200 users", "at least 500 users"
+    assert [each for each in found if each[0] == "first"] == [
+        ("first", 0, 1, 1.0, of_200),
+        ("first", 1, 2, 1.0, of_500),
+        ("first", 2, 3, 1.0, of_200),
+    ]
+    assert [each[:3] for each in found if each[0] != "first"] == [
+        ("second", 1, 4),  # 60, 60 and 90 users are of one class
         ("fourth", 2, 3),
         ("fourth", 4, 5),
-        ("second", 1, 4),  # 60, 60 and 90 users are of one class
         ("third", 4, 5),
     ]
-    strong = {cell["start"]: cell["size"] for cell in cells if cell["name"] == "first"}
-    assert strong == {
-        begin: "at least 200 users",
-        begin + hour: "at least 500 users",
-        begin + 2 * hour: "at least 200 users",
-    }
 
 
-def test_items_stand_in_the_order_in_which_they_appeared():
-    domain = specification(reports_of(PLAN, STORIES))["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    assert domain == ["first", "second", "fourth", "third"]
-
-
-def test_of_windows_that_share_a_column_the_strongest_is_shown():
+def test_of_windows_that_share_a_column_the_share_is_shown_and_the_strongest():
     plan = hourly_plan(3000)
-    reports = reports_of(plan, {"a": {0: 10, 1: 900, 2: 10}, "b": {2999: 10}})
-    cells = specification(reports, plan)["data"]["values"]
-    ((start, end, size),) = [(cell["start"], cell["end"], cell["size"]) for cell in cells if cell["name"] == "a"]
-    assert (start, end) == (plan.schedule.start_seconds * 1000, plan.schedule.start_seconds * 1000 + 4 * 3_600_000)
-    assert size == "at least 500 users"
+    reports = reports_of(plan, {"a": {0: 10, 1: 900, 2: 10}, "b": {2999: 10}, "c": dict.fromkeys(range(48), 10)})
+    _, found = drawn(reports, plan)
+    assert found == [
+        ("c", 0, 48, 1.0, "at least 10 users"),
+        ("a", 0, 24, 3 / 24, "at least 500 users"),
+        ("b", 2976, 3000, 1 / 24, "at least 10 users"),
+    ]
 
 
 def test_windows_that_are_listed_have_their_own_rectangles():
     rows = [report(w, HeavyHitter("a", ABOVE, None), HeavyHitter("b", BETWEEN, 5)) for w in (0, 1, 99)]
-    cells = specification(rows, None)["data"]["values"]
-    assert [(cell["name"], cell["end"] - cell["start"]) for cell in cells] == [("a", 3_600_000)] * 3 + [
-        ("b", 3_600_000)
-    ] * 3
-    assert {cell["size"] for cell in cells} == {"far above the threshold", "near the threshold"}
+    _, found = drawn(rows, None)
+    assert [each[:3] for each in found] == [(name, hour, hour + 1) for name in "ab" for hour in (0, 1, 99)]
+    assert {each[4] for each in found} == {"far above the threshold", "near the threshold"}
 
 
 def test_a_chart_overwrites_nothing_and_may_be_empty(show, tmp_path):
@@ -123,14 +120,7 @@ def test_a_chart_overwrites_nothing_and_may_be_empty(show, tmp_path):
 
 def test_without_the_extra_the_command_says_what_to_install(show, tmp_path, monkeypatch):
     monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
-    _, err, code = show(LABELS, "--chart", str(tmp_path / "chart.svg"))
+    _, err, code = show(LABELS, "--chart", str(tmp_path / "chart.png"))
     assert code == 1
-    assert "pip install '.[charts]', with the same after pipx install or uv tool install. Or use --html" in err
-
-
-def test_page_and_picture_draw_with_one_version():
-    import vl_convert
-
-    package = picture._SPECIFICATION.parents[1] / "library" / "package.json"
-    assert f'"vega": "{vl_convert.get_vega_version()}"' in package.read_text()
-    assert f'"vega-lite": "{picture.VEGA_LITE}.' in package.read_text()
+    assert "pip install '.[charts]', with the same after pipx install or uv tool install. Or name a file" in err
+    assert show(LABELS, "--chart", str(tmp_path / "chart.svg"))[2] == 0

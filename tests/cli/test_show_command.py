@@ -18,10 +18,11 @@ from dp_transforms.cli import main as cli
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.reports import decode_report, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
-from dp_transforms.views.report_words import escape_text, label_text, legend
-from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, rendered, report
+from dp_transforms.views.report_words import escape_text, label_text
+from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, legend_of, rendered, report
 from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
+from tests.helpers.page_reports import header_of, hourly_plan, reports_of
 from tests.helpers.shh_process import shh
 from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
 
@@ -39,7 +40,7 @@ def test_people_see_the_guarantee_and_the_windows(show, ending):
     (row,) = [line for line in lines if "iphone" in line]
     assert re.fullmatch(r' *2017-10-01 03:00 +1h +●iphone  ○"the beatles"~812 +0\.01 *', row)
     (row,) = [line for line in lines if "android" in line]
-    assert re.fullmatch(r" *2017-10-01 08:00 +36h +●android +0\.06 *", row)
+    assert re.fullmatch(r" *2017-10-01 08:00 +36h +★●android  2 gone +0\.06 *", row)
     assert "● above" in out
     assert "○ between" in out
     assert "running estimate, of 2" in out
@@ -59,10 +60,10 @@ def test_zones_are_told_apart_with_and_without_colour():
 def test_counts_have_no_zone_and_no_sign():
     reports = [report(0, HeavyHitter("a", None, 4021), HeavyHitter("b", None, -3))]
     assert re.search(r"1h +a~4021  b~-3 +0\.01", rendered(reports))
-    assert "above" not in legend(reports)
-    assert "between" not in legend(reports)
-    assert "~N" in legend(reports)
-    assert "~N" not in legend(LABELS[1:])
+    assert "above" not in legend_of(reports)
+    assert "between" not in legend_of(reports)
+    assert "~N" in legend_of(reports)
+    assert "~N" not in legend_of(LABELS[1:])
 
 
 def many(windows, items=1):
@@ -130,10 +131,10 @@ def test_the_latest_windows_of_several_streams_are_the_latest_in_time(show):
     assert "stream" in out.splitlines()[3]
 
 
-def test_many_items_of_a_window_are_counted(show):
-    out, _, _ = show(many(1, items=50))
-    assert len(re.findall(r"i\d+~9", out)) == 20
-    assert "and 30" in out
+def test_many_items_of_a_window_are_counted_and_the_largest_are_shown(show):
+    out, _, _ = show([report(0, *(HeavyHitter(f"w0i{i}", None, i) for i in range(50)))])
+    assert re.findall(r"i(\d+)~", out) == [str(49 - place) for place in range(8)]
+    assert "and 42 more" in out
     out, _, _ = show(many(1, items=50), "--all")
     assert len(re.findall(r"i\d+~9", out)) == 50
 
@@ -163,13 +164,47 @@ def test_a_report_without_windows_says_so(show):
 
 def test_json_holds_all_records_in_time_order_and_nothing_else(show):
     out, _, _ = show(many(30), "--json")
-    assert [decode_report(line) for line in out.splitlines()] == many(30)
+    assert list(map(without_trend, out.splitlines())) == many(30)
     out, _, _ = show(many(30), "--json", "--last", "2")
-    assert [decode_report(line) for line in out.splitlines()] == many(30)[-2:]
+    assert list(map(without_trend, out.splitlines())) == many(30)[-2:]
+    assert [json.loads(line)["gone"] for line in out.splitlines()] == [["w27i0"], ["w28i0"]]
     out, _, _ = show(LABELS, "--json", "--item", "the beatles", ending="parquet")
     assert json.loads(out)["heavy_hitters"] == [
         {"item": "the beatles", "zone": "between", "noisy_count": 812, "level": None, "at_least_users": None}
+        | {"rank": 2, "change": None}
     ]
+
+
+def without_trend(line):
+    """The report of a line of --json."""
+    fields = json.loads(line)
+    del fields["gone"]
+    for entry in fields["heavy_hitters"]:
+        del entry["rank"], entry["change"]
+    return decode_report(json.dumps(fields))
+
+
+def test_signs_say_what_has_changed_and_titles_stand_for_labels(show, tmp_path):
+    held = {"a": {0: 300, 1: 500, 2: 200}, "b": {1: 60, 2: 60}, "c": {1: 50}}
+    titles = tmp_path / "titles.csv"
+    titles.write_text("item,title\na,First of all\nb,Twice\nc,Twice\n")
+    plan = hourly_plan()
+    out, err, code = show(reports_of(plan, held), "--titles", str(titles), header=header_of(plan))
+    assert (err, code) == ("", 0)
+    rows = [line.partition("1h")[2].strip() for line in out.splitlines() if " 1h " in line]
+    assert rows == [
+        '"First of all"≥300',
+        '▲"First of all"≥500  ★"Twice (b)"≥60  ★"Twice (c)"≥50',
+        '▼"First of all"≥200  "Twice (b)"≥60  1 gone',
+    ]
+    assert "★ new, ▲ rising, ▼ falling against the window before. Rising: at least 1.5 times" in " ".join(out.split())
+    # Compared with the window before, whichever windows and items are shown.
+    out, _, _ = show(None, "--last", "1", "--item", "a")
+    assert "▼a≥200 " in out
+    assert show(None, "--json", "--titles", str(titles))[2] == 2
+    in_ascii = rendered(reports_of(plan, held), plan=json.loads(plan.to_json()), ascii_only=True)
+    assert "+a>=500  !b>=60  !c>=50" in in_ascii
+    assert "-a>=200  b>=60  1 gone" in in_ascii
 
 
 def test_the_table_holds_no_markup_whatever_console_prints_it():
@@ -187,6 +222,8 @@ def test_a_label_is_one_unmistakable_word():
     assert label_text("*a") == "*a"
     assert label_text("*a", ascii_only=True) == '"*a"'
     assert label_text("=a", ascii_only=True) == '"=a"'
+    assert [label_text(word, ascii_only=True) for word in ("-a", "+a", "!a")] == ['"-a"', '"+a"', '"!a"']
+    assert [label_text(word) for word in ("-a", "▲a", "a★")] == ["-a", '"▲a"', '"a★"']
     assert label_text("a ●b~5") == '"a ●b~5"'
     assert label_text('a"b\\n') == '"a\\"b\\\\n"'
     assert label_text("a\n") == '"a\\x0a"'
@@ -226,7 +263,7 @@ def test_a_terminal_without_utf_8_gets_ascii(tmp_path):
     assert "*iphone" in shown.stdout
     assert '="the beatles"~812' in shown.stdout
     assert "* above" in shown.stdout
-    assert r' a>=7  "x>=5">=7  "x\u22655">=7  "*starred">=7  "=equal">=7  \xe9>=7 ' in shown.stdout
+    assert r' !a>=7  !"x>=5">=7  !"x\u22655">=7  !"*starred">=7  !"=equal">=7  !\xe9>=7 ' in shown.stdout
     assert "is wrong has a probability of at most 0.001." in " ".join(shown.stdout.split())
 
 
@@ -300,7 +337,7 @@ def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tm
     assert out.index("iphone") < out.index("android")
     assert out.splitlines()[-1] == said
     cli.main(["show", str(folder), "--json"])
-    assert [decode_report(line) for line in capsys.readouterr().out.splitlines()] == LABELS
+    assert list(map(without_trend, capsys.readouterr().out.splitlines())) == LABELS
 
 
 def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path, capsys):
@@ -349,7 +386,7 @@ def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path, c
         assert (code, err) == (0, "")
         assert out == f"{expected}These files are parts of a run, and do not say whether it has ended.\n"
         code, out, _ = said_by(capsys, "show", *words, "--json")
-        assert [decode_report(line) for line in out.splitlines()] == LABELS
+        assert list(map(without_trend, out.splitlines())) == LABELS
         assert "3 items were named in 2 windows" in said_by(capsys, "explain", *words)[1]
         page = tmp_path / "page.html"
         assert said_by(capsys, "show", *words, "--html", page, "--force")[1] == f"Page written to {page}.\n"

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.report_words import legend
-from tests.cli.shown_reports import LABELS, NAMES, NAMES_HEADER
+from tests.cli.shown_reports import LABELS, NAMES, NAMES_HEADER, legend_of
 
 pytestmark = pytest.mark.usefixtures("terminal")
 
@@ -19,17 +18,19 @@ def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, endin
     out, err, code = show(NAMES, "--all", ending=ending, header=NAMES_HEADER)
     assert (err, code) == ("", 0)
     assert re.search(r"2017-10-01 03:00 +1h +big≥240  new≥12 *$", out, re.MULTILINE)
-    assert re.search(r"2017-10-01 04:00 +1h +big  old *$", out, re.MULTILINE)  # at least nobody says nothing
+    assert re.search(r"2017-10-01 04:00 +1h +★old  big  1 gone *$", out, re.MULTILINE)  # at least nobody says nothing
     assert "ε spent" not in out.partition("≥N")[0], "a column that is 2 in every row tells nothing"
     said = " ".join(out.split())
     assert "≥N: at least N users; that any of the run's sizes is wrong has a probability of at most 0.001." in said
     assert "ε spent: all of 2 in every window. A user may have spent it; no report tells." in said
+    assert "★ new against the window before." in said
     for word in ("estimate", "above", "~N"):
         assert word not in said
     out, _, _ = show(None, "--json", "--item", "big", ending=ending)
+    found = {"item": "big", "zone": None, "noisy_count": None}
     assert [json.loads(line)["heavy_hitters"] for line in out.splitlines()] == [
-        [{"item": "big", "zone": None, "noisy_count": None, "level": level, "at_least_users": users}]
-        for level, users in ((3, 240), (1, 0))
+        [{**found, "level": level, "at_least_users": users, "rank": rank, "change": change}]
+        for level, users, rank, change in ((3, 240, 1, None), (1, 0, 2, "same"))
     ]
 
 
@@ -43,18 +44,18 @@ def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, endin
     ],
 )
 def test_the_legend_of_names_says_what_users_paid_for(hits, said):
-    shown = legend(NAMES, plan={**NAMES_HEADER.plan, **({} if hits == 0 else {"hits": {"per_user": hits}})})
+    shown = legend_of(NAMES, plan={**NAMES_HEADER.plan, **({} if hits == 0 else {"hits": {"per_user": hits}})})
     assert said in shown
     assert ("paid" in shown) == bool(said)
-    assert "paid" not in legend(LABELS, plan={"hits": {"per_user": 3}})
+    assert "paid" not in legend_of(LABELS, plan={"hits": {"per_user": 3}})
 
 
 def test_names_without_a_size_need_no_word_on_it():
-    said = legend(NAMES[1:], plan=NAMES_HEADER.plan)
+    said = legend_of(NAMES[1:], plan=NAMES_HEADER.plan)
     assert "at least" not in said
     assert "ε spent: all of 2" in said
-    assert "≥" not in legend(LABELS, plan=NAMES_HEADER.plan)
-    assert "running estimate, of 2" in legend(LABELS, plan=NAMES_HEADER.plan)
+    assert "≥" not in legend_of(LABELS, plan=NAMES_HEADER.plan)
+    assert "running estimate, of 2" in legend_of(LABELS, plan=NAMES_HEADER.plan)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_names_without_a_size_need_no_word_on_it():
     ],
 )
 def test_the_probability_of_a_wrong_size_is_rounded_up(error, said):
-    told = float(re.search(r"of at most (\S+)\. ", legend(NAMES, plan={"looks": {"size_error": error}}))[1])
+    told = float(re.search(r"of at most (\S+)\. ", legend_of(NAMES, plan={"looks": {"size_error": error}}))[1])
     assert told == float(said)
     assert told >= error
 
@@ -77,8 +78,8 @@ def test_a_header_without_a_probability_makes_no_claim(show):
     no_plans = [{}, *({"looks": {"size_error": error}} for error in NO_SIZE_ERRORS)]
     no_plans += [{"looks": looks} for looks in (0, None, "\x1b", [0.1])]
     for plan in no_plans:
-        assert "≥N: at least N users; the report does not state how often that is wrong." in legend(NAMES, plan=plan)
-        assert legend(NAMES, plan=plan).startswith(legend(NAMES))
+        assert "≥N: at least N users; the report does not state how often that is wrong." in legend_of(NAMES, plan=plan)
+        assert legend_of(NAMES, plan=plan).startswith(legend_of(NAMES))
     out, err, code = show(NAMES, header=ReportHeader("run-2", "news", "Each user's log.", no_plans[-2]))
     assert (err, code) == ("", 0)
     assert "the report does not state how often that is wrong." in " ".join(out.split())

@@ -175,7 +175,7 @@ def test_another_run_replaces_all() -> None:
     report.poll()
     assert report.view.epoch != old.epoch
     assert report.header.run_id == "run-2"
-    assert "Run run-2 has 24 windows." in report.view.status
+    assert "The run has 24 windows." in report.view.status
     assert "item-0" not in report.view.page.decode()
 
 

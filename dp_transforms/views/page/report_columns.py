@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,10 +19,9 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.trends import TrendRule, size_of
 from dp_transforms.views.report_words import shown_text
 
-_NOISES = 3  # a noisy count has grown or shrunk if it differs by more than so many standard deviations of a difference
-_FAR_ABOVE = 2  # strength of an item far above the threshold; 1 of one near it
 _MOST_CLASSES = 5  # with a size; one more for items without
 # One sign for each state in the JSON of a page: ASCII that neither JSON nor HTML escapes, then ideographs.
 _SIGNS = "".join(chr(code) for code in (*range(0x23, 0x7F), *range(0x4E00, 0xA000)) if chr(code) not in "\\<>&'")
@@ -55,7 +53,7 @@ class Windows:
 class State(NamedTuple):
     """What a report says of an item in a window.
 
-    text: in words. strength: larger for more. size_class: a row of the legend, from 0.
+    text: in words. strength: its size (`reports.trends`). size_class: a row of the legend, from 0.
     """
 
     text: str
@@ -81,7 +79,7 @@ class ReportColumns:
         no two alike. titles: "" for none.
     item, window, state: int64[n] each, sorted by item and window, each pair (item, window) once.
     states: by state. classes: the rows of the legend, from weak to strong.
-    tolerance: two strengths that differ by at most this tell no change.
+    rule: what is called a change.
     """
 
     windows: Windows
@@ -93,7 +91,7 @@ class ReportColumns:
     state: npt.NDArray[np.int64]
     states: list[State]
     classes: list[str]
-    tolerance: int
+    rule: TrendRule
 
     def as_json(self) -> dict[str, Any]:
         """For the page: JSON values alone. Times in milliseconds since 1970 UTC."""
@@ -113,7 +111,7 @@ class ReportColumns:
             "strengths": [state.strength for state in self.states],
             "sizes": [state.size_class for state in self.states],
             "classes": self.classes,
-            "tolerance": self.tolerance,
+            "least_change": self.rule.least_change,
             "presence": self._presence(),
         }
 
@@ -187,7 +185,7 @@ def report_columns(
         np.array(state, dtype=np.int64),
         states,
         classes,
-        _tolerance(plan),
+        TrendRule() if plan is None else TrendRule.of(json.loads(plan.to_json())),
     )
 
 
@@ -217,7 +215,7 @@ def _windows(rows: Sequence[WindowReport], plan: Plan | None) -> tuple[Windows, 
 
 def _states(kinds: Sequence[HeavyHitter]) -> tuple[list[State], list[str]]:
     legend = legend_of(kinds)
-    strengths = [strength_of(kind) for kind in kinds]
+    strengths = [size_of(kind) for kind in kinds]
     states = [
         State(in_words(kind), strength, legend.size_class(strength))
         for kind, strength in zip(kinds, strengths, strict=True)
@@ -228,10 +226,10 @@ def _states(kinds: Sequence[HeavyHitter]) -> tuple[list[State], list[str]]:
 def legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
     """Of all that a report says of items, whatever their labels and however often."""
     if any(kind.zone for kind in kinds):
-        return Legend(["near the threshold", "far above the threshold"], [_FAR_ABOVE])
+        return Legend(["near the threshold", "far above the threshold"], [size_of(HeavyHitter("", ABOVE, None))])
     if any(kind.at_least_users or kind.noisy_count is not None for kind in kinds):
         is_count = not any(kind.at_least_users for kind in kinds)
-        bounds = _round_bounds([strength for kind in kinds if (strength := strength_of(kind)) > 0])
+        bounds = _round_bounds([strength for kind in kinds if (strength := size_of(kind)) > 0])
         sign = "about " if is_count else "at least "
         smaller = f"named, below {bounds[0]:,} or not stated" if bounds else "named"
         return Legend([smaller, *(f"{sign}{bound:,} users" for bound in bounds)], bounds)
@@ -239,20 +237,6 @@ def legend_of(kinds: Sequence[HeavyHitter]) -> Legend:
         bounds = _round_bounds([kind.level or 1 for kind in kinds])
         return Legend(["level 1", *(f"level {bound:,} or more" for bound in bounds)], bounds)
     return Legend(["named"], [])
-
-
-def strength_of(kind: HeavyHitter) -> int:
-    """Sizes where there are any: levels do not compare between an item that was known and one that was not.
-
-    Nor do the counts of mode `hits`, since items far above the threshold have none.
-    """
-    if kind.zone is not None:
-        return _FAR_ABOVE if kind.zone == ABOVE else _FAR_ABOVE - 1
-    if kind.at_least_users is not None:
-        return kind.at_least_users
-    if kind.noisy_count is not None:
-        return kind.noisy_count
-    return kind.level or 0
 
 
 def in_words(kind: HeavyHitter) -> str:
@@ -264,7 +248,7 @@ def in_words(kind: HeavyHitter) -> str:
     if kind.zone is not None:
         parts.append("far above the threshold" if kind.zone == ABOVE else "near the threshold")
     if kind.level is not None and not parts:
-        parts.append(f"level {kind.level:,}")
+        parts.append("size not stated" if kind.at_least_users == 0 else f"level {kind.level:,}")
     return ", ".join(parts) or "named"
 
 
@@ -278,12 +262,6 @@ def _round_bounds(strengths: Sequence[int]) -> list[int]:
     if len(bounds) <= _MOST_CLASSES:
         return bounds
     return [bounds[round(place * (len(bounds) - 1) / (_MOST_CLASSES - 1))] for place in range(_MOST_CLASSES)]
-
-
-def _tolerance(plan: Plan | None) -> int:
-    """Of noisy counts: their noise has a scale that the plan tells. Other sizes are compared as they are."""
-    scale = plan.charged_hits.noise.scale if plan is not None and plan.mode == "hits-with-counts" else 0
-    return math.ceil(_NOISES * 2 * scale)  # Laplace: a difference has a standard deviation of 2 scales
 
 
 def _names(labels: Sequence[str], titles: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
-from dp_transforms.views.page.html_text import FOLDER, asset, data_block, defined, document, escaped, listed, table
+from dp_transforms.views.page.html_text import asset, data_block, defined, document, escaped, listed, table
 from dp_transforms.views.page.promise import (
     budget_of,
     chance,
@@ -36,12 +36,13 @@ from dp_transforms.views.report_words import counted, escape_text, length_text, 
 from dp_transforms.views.time_axis import local_text
 
 MOST_BYTES = 32 << 20
-_LIBRARY = ("vega.min.js", "vega-lite.min.js", "vega-interpreter.min.js")
+_SCRIPTS = ("columns.js", "strips.js", "page.js")
 _MADE = (
     "Made by <code>shh show --html</code> from released values and the plan alone. This file loads nothing, and sends"
     " nothing."
 )
-_CHARTS = {"items": "items_over_time.json", "item": "one_item.json"}
+_UNNAMED = "events"  # what a stream is called without --stream
+_RHYTHMS = {"1h": "hour by hour", "1d": "day by day", "1w": "week by week", "1m": "minute by minute"}
 _PUBLISHED = {
     "looks": "names of items that many users have, with sizes: at least so many users",
     "hits": "names of items that many users have; near the threshold with a noisy number of users",
@@ -70,7 +71,7 @@ def report_page(
         [content for _, content in page_scripts()],
         {
             **page_parts(header, reports, plan, columns),
-            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
+            "summary": escaped(summary(plan, extent_of(columns), zone, state)),
             "live": "",
             "made": _MADE,
             "data": data_block(page_data(columns, zone)),
@@ -82,29 +83,43 @@ def report_page(
 
 def page_scripts() -> list[tuple[str, str]]:
     """Name and content of all that a page runs, in this order."""
-    library = [(name, (FOLDER / "library" / name).read_text(encoding="utf-8")) for name in _LIBRARY]
-    return [*library, *((name, asset(name)) for name in ("columns.js", "page.js"))]
+    return [(name, asset(name)) for name in _SCRIPTS]
 
 
 def page_parts(
     header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns
 ) -> dict[str, str]:
     """What fills the template, as HTML, whether the page is a file or is served."""
-    versions = json.loads((FOLDER / "library" / "package.json").read_text())["dependencies"]
+    budget = budget_of(plan, reports)
+    signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
-        "title": escaped(f"What many users had: {shown_text(header.stream)}"),
+        "title": escaped(_title(header, plan)),
         "guarantee": escaped(escape_text(header.guarantee)),
+        "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
+        "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} {_sizes(columns)}"),
         "sections": _sections(header, reports, plan),
-        "vega": versions["vega"],
-        "vega_lite": versions["vega-lite"],
     }
+
+
+def _sizes(columns: ReportColumns) -> str:
+    """The meaning of what stands before a number."""
+    said = {"at least": "≥ N: at least N users.", "about": "≈ N: about N users, with noise."}
+    texts = [state.text for state in columns.states]
+    return " ".join(meaning for word, meaning in said.items() if any(word in text for text in texts))
+
+
+def _title(header: ReportHeader, plan: Plan | None) -> str:
+    what = "what many users had"
+    if plan is not None:
+        length = length_text(plan.schedule.window_seconds * MICROS_PER_SECOND)
+        what += f", {_RHYTHMS.get(length, f'in windows of {length}')}"
+    return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
 
 def page_data(columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
     """What the scripts of a page read."""
     return {
         "columns": columns.as_json(),
-        "charts": {name: json.loads((FOLDER / "charts" / file).read_text()) for name, file in _CHARTS.items()},
         "zone": str(zone),
         "strength": strength_title(state.text for state in columns.states),
     }
@@ -147,14 +162,13 @@ def extent_of(columns: ReportColumns) -> Extent:
     return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
 
 
-def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+def summary(plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
-    declared = "" if plan is None else f" has {counted(plan.schedule.horizon, 'window')}"
-    run = f"Run {shown_text(header.run_id)}{declared}."
+    declared = "" if plan is None else f"The run has {counted(plan.schedule.horizon, 'window')}."
     if not extent.windows:
-        return f"{run} No window has a heavy item. {state}".strip()
+        return f"No item was named. {declared} {state}".strip()
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
-    return f"{named_in_words(extent.items, extent.windows)} from {start} to {end} ({zone}). {run} {state}".strip()
+    return f"{named_in_words(extent.items, extent.windows)} from {start} to {end} ({zone}). {declared} {state}".strip()
 
 
 def named_in_words(items: int, windows: int) -> str:
@@ -199,7 +213,8 @@ def unseen_table(plan: Plan) -> str:
         if looks <= plan.looks.most_looks
     ]
     return table(
-        f"An item with fewer users in a window than this may be missing; with so many it is found with {FOUND:.0%}.",
+        "An item with fewer users in a window than this may be missing; with so many it is found with"
+        f" {100 * FOUND:.0f} %.",
         head[: 3 if LOOKS_KNOWN in found else 2],
         rows,
     )

@@ -19,6 +19,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import string
 import urllib.parse
 from collections.abc import Collection
 
@@ -27,7 +28,7 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dp_transforms.views.page.html_text import SERVED_POLICY
+from dp_transforms.views.page.html_text import SERVED_POLICY, ServedFile
 
 _HEADERS = {
     "Content-Security-Policy": f"{SERVED_POLICY}; frame-ancestors 'none'",
@@ -39,6 +40,21 @@ _HEADERS = {
 }
 # A redirect by the server would still count as a step from the site with the link, and so go without a strict cookie.
 _ONWARD = '<!doctype html><meta http-equiv="refresh" content="0;url=./"><title>shh</title><a href="./">Go on</a>'
+
+# For browsers that have no token: a form that asks for it. It is sent to this server alone, as the address above.
+_ASK = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<title>A token is needed</title><style>$style</style><h1>A token is needed</h1>$wrong
+<form action="./"><p><label>Token <input name="token" type="password" autocomplete="off" required autofocus></label>
+<button>Open the page</button></p></form>
+<p>shh serve prints it at the end of the address, after ?token=, or it is the line in the --token-file.</p></html>"""
+_STYLE = """body { max-width: 34rem; margin: 3rem auto; padding: 0 1rem; font: 16px/1.5 system-ui, sans-serif; }
+input, button { font: inherit; padding: .3rem .6rem; }"""
+_ASK_POLICY = (
+    f"default-src 'none'; style-src '{ServedFile.of('ask.css', _STYLE).integrity}'; base-uri 'none';"
+    " form-action 'self'; frame-ancestors 'none'"
+)
+_WRONG = "<p role=alert>This is not the token.</p>"
 
 
 def new_token() -> str:
@@ -66,7 +82,8 @@ class Access:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
@@ -88,6 +105,9 @@ class Access:
             answer = HTMLResponse(_ONWARD)
             answer.set_cookie(self._cookie, self._digest(), httponly=True, samesite="strict", path="/")
             return answer
+        if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+            page = string.Template(_ASK).substitute(style=_STYLE, wrong=_WRONG if given else "")
+            return HTMLResponse(page, 401, {"Content-Security-Policy": _ASK_POLICY})
         return PlainTextResponse(
             "A token is needed. Open the address that shh serve prints, with ?token= and the token at its end.\n",
             401,

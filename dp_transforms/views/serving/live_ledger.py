@@ -7,6 +7,7 @@ was done; no report tells this. What is derived from a log or a key is left out:
 from __future__ import annotations
 
 import datetime
+import decimal
 import functools
 import json
 import secrets
@@ -14,10 +15,10 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from dp_transforms.plan.lifetime_cost import from_epsilon_units
+from dp_transforms.plan.lifetime_cost import BASIC, BudgetRule, from_epsilon_units
 from dp_transforms.runs.ledger import Balance, Ledger
 from dp_transforms.runs.ledger.processes import is_gone
-from dp_transforms.runs.records import Part, Run, Status, amount
+from dp_transforms.runs.records import Part, Run, Status
 from dp_transforms.views.ledger_tables import RunWithParts, status_of, windows_done
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
 from dp_transforms.views.report_words import shown_text
@@ -71,10 +72,9 @@ class LiveLedger(Followed):
         rule, number = balance.population.rule, len(runs)
         declared = self._time(balance.population.declared_at)
         charged = f"{balance.runs:,} {'is' if balance.runs == 1 else 'are'} charged"
-        order = f", order {float(rule.order):.4g}" if rule.order else ""
         return {
             "name": shown_text(balance.population.name),
-            "about": f"Declared {declared}. Runs add up by the rule {rule.kind}{order}; {charged}.",
+            "about": f"Declared {declared}; {charged}. {_adding_up(rule)}",
             "budgets": [
                 _budget("epsilon", balance.spent_epsilon, balance.max_epsilon, balance.left_epsilon),
                 _budget("delta", balance.spent_delta, balance.max_delta, balance.left_delta),
@@ -91,7 +91,7 @@ class LiveLedger(Followed):
             f"{self._time(run.range_start)} to {self._time(run.range_end)}",
             f"{windows_done(parts):,} of {run.horizon:,}",
             _status(run, parts),
-            amount(from_epsilon_units(run.plan_epsilon)),
+            short_amount(from_epsilon_units(run.plan_epsilon)),
             shown_text(run.who),
             self._time(run.reserved_at),
         ]
@@ -118,7 +118,26 @@ class LiveLedger(Followed):
 
 def _budget(name: str, spent: Decimal, most: Decimal, left: Decimal) -> dict[str, Any]:
     share = min(float(spent / most), 1.0) if most else float(spent > 0)
-    return {"name": name, "share": share, "spent": amount(spent), "most": amount(most), "left": amount(left, down=True)}
+    stated = {"spent": short_amount(spent), "most": short_amount(most), "left": short_amount(left, down=True)}
+    return {"name": name, "share": share, **stated}
+
+
+def _adding_up(rule: BudgetRule) -> str:
+    """What the rule of a population means."""
+    if rule.kind == BASIC:
+        return "The epsilons of all runs add up, and so do their deltas (rule basic)."
+    return (
+        f"Renyi divergences of order {float(rule.order):.4g} add up, and what is spent is the epsilon that they come"
+        " to: after several runs less than the sum of their epsilons (rule renyi)."
+    )
+
+
+def short_amount(value: Decimal, *, down: bool = False) -> str:
+    """Two decimals, or three digits of what is smaller, rounded up; what is left is rounded down."""
+    rounding = decimal.ROUND_DOWN if down else decimal.ROUND_UP
+    if not 0 < value < Decimal("0.01"):
+        return f"{value.quantize(Decimal('0.01'), rounding):,}"
+    return f"{float(decimal.Context(prec=3, rounding=rounding).plus(value)):.3g}"
 
 
 def _status(run: Run, parts: Sequence[Part]) -> str:

@@ -19,6 +19,7 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.trends import size_of
 from dp_transforms.views.page.html_text import ServedFile, asset, data_block, escaped, served_document
 from dp_transforms.views.page.report_columns import (
     ReportColumns,
@@ -27,7 +28,6 @@ from dp_transforms.views.page.report_columns import (
     legend_of,
     plan_of,
     report_columns,
-    strength_of,
 )
 from dp_transforms.views.page.report_page import (
     Extent,
@@ -179,7 +179,7 @@ class LiveReport(Followed):
 
     def _entry(self, hitter: HeavyHitter) -> list[str | int]:
         title = self._titles.get(hitter.item, "")
-        return [shown_text(hitter.item), title and shown_text(title), in_words(hitter), strength_of(hitter)]
+        return [shown_text(hitter.item), title and shown_text(title), in_words(hitter), size_of(hitter)]
 
     def _name_sizes(self) -> None:
         kinds = [HeavyHitter("", *kind) for kind in self._kinds]
@@ -216,7 +216,7 @@ class LiveReport(Followed):
         """
         columns = report_columns(reports, self._plan, self._titles)
         style, *scripts = served_files()
-        text = summary(self._header, self._plan, extent_of(columns), self._zone, self._state())
+        text = summary(self._plan, extent_of(columns), self._zone, self._state())
         parts = {
             **page_parts(self._header, reports, self._plan, columns),
             "summary": escaped(text),
@@ -229,7 +229,7 @@ class LiveReport(Followed):
         return page, columns
 
     def _summary(self) -> str:
-        return summary(self._header, self._plan, self._extent, self._zone, self._state())
+        return summary(self._plan, self._extent, self._zone, self._state())
 
     def _state(self) -> str:
         return "" if self._ended is None else ended_words(self._ended)

@@ -121,9 +121,10 @@ const readReport = ({ columns, zone: wished }) => {
     const text = new Date(wall(time)).toISOString();
     return `${text.slice(0, 10)} ${text.slice(11, text.slice(17, 19) === "00" ? 16 : 19)}`;
   };
+  const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const writeWindow = (w) => {
     const [from, to] = [writeTime(startOf(w)), writeTime(endOf(w))];
-    return `${from} to ${from.slice(0, 10) === to.slice(0, 10) ? to.slice(11) : to}`;
+    return `${DAYS[new Date(wall(startOf(w))).getUTCDay()]} ${from} to ${from.slice(0, 10) === to.slice(0, 10) ? to.slice(11) : to}`;
   };
   const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
   const DAY = 86400e3, HOUR = 3600e3, MINUTE = 60e3;

@@ -1,13 +1,15 @@
 "use strict";
 // How a served page hears from its server, and finds its way back after the server was away.
-// after: what the page holds already. handlers: by kind of event, called with its data.
-const followServer = (after, handlers) => {
+// after: what the page holds already. handlers: by kind of event, called with its data. words: what to say while all is well.
+const followServer = (after, handlers, words = () => "Live. What is new appears by itself.") => {
   const SILENCE = 40e3; // the server says something each 15 s
-  let source = null, heard = 0, troubled = "", finished = "";
+  let source = null, heard = 0, troubled = "", finished = "", isLive = false;
 
   const say = (text, isWell) => {
+    isLive = isWell;
     const badge = document.getElementById("live-state");
-    badge.textContent = isWell ? troubled || finished || text : text;
+    const shown = isWell ? troubled || finished || words() : text;
+    if (badge.textContent !== shown) badge.textContent = shown;
     badge.dataset.well = isWell && !troubled ? "yes" : "no";
   };
   const summarize = (text) => { document.getElementById("summary").textContent = text; };
@@ -30,7 +32,7 @@ const followServer = (after, handlers) => {
       troubled = problem;
       finished = state;
       summarize(summary);
-      say("Live. What is new appears by itself.", true);
+      say("", true);
     });
     on("reload", loadAnew);
     on("beat", () => {});
@@ -48,7 +50,10 @@ const followServer = (after, handlers) => {
     }
   };
 
-  setInterval(() => { if (source && Date.now() - heard > SILENCE) retry(); }, 5e3);
+  setInterval(() => {
+    if (source && Date.now() - heard > SILENCE) retry();
+    else if (isLive) say("", true);
+  }, 5e3);
   // A browser has few connections for all of its tabs: those that nobody sees leave theirs to others.
   document.addEventListener("visibilitychange", () => { if (document.hidden) leave(); else connect(); });
   connect();

@@ -21,9 +21,11 @@
     head.append(top);
     for (const [first, ...cells] of rows) {
       const row = make("tr");
-      row.append(make("th", first, { scope: "row" }), ...cells.map((cell) => make("td", cell)));
+      // On a narrow screen each cell is a line of its own, and its head stands before it.
+      row.append(make("th", first, { scope: "row" }), ...cells.map((cell, n) => make("td", cell, { "data-head": heads[n + 1] })));
       body.append(row);
     }
+    made.className = "runs";
     made.append(make("caption", `Runs of ${name}, the latest first`, { class: "note" }), head, body);
     const box = make("div", "", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Runs of ${name}` });
     box.append(made);
