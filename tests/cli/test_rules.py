@@ -63,7 +63,7 @@ REFUSED = {
     """,
     "show": """
         --last 3 --all: --last cannot be used with --all.
-        --titles t.csv: --titles needs --html or --chart
+        --titles t.csv --json: --titles cannot be used with --json
         --force: --force needs --html or --chart
     """,
     "serve": """

@@ -105,6 +105,8 @@ const reportPage = (() => {
     element("later").disabled = element("latest").disabled = w >= lastWindow();
     if (!windows.count) {
       element("when").textContent = "No item was named in any window.";
+      element("slider").disabled = true;
+      element("run").parentElement.hidden = true;
       return;
     }
     const spoken = `${writeWindow(w)} (${zone}), window ${whole(w + 1)} of ${whole(windows.count)}`;
@@ -156,19 +158,20 @@ const reportPage = (() => {
     const near = (time) => Math.round((time - begin) / windows.step);
     return [near(middle - span / 2), near(middle + span / 2) - 1];
   };
-  /** The share of a range that a time is from its beginning, in percent. Windows without a grid are one beside the other. */
-  const percent = (w, first, last) => (100 * (w - first)) / (last - first + 1);
   const stripWidth = () => Math.max(200, element("picture").clientWidth - (innerWidth <= 640 ? 0 : 272)); // as in page.css
+  /** Where a window begins in a range, in percent. Windows without a grid stand one beside the other. */
+  const percent = (w, first, last) => (100 * (w - first)) / (last - first + 1);
+  const ticksAt = (first, last) => {
+    if (!windows.step) return [first, (first + last) >> 1].map((w) => [percent(w, first, last), writeTime(startOf(w))]);
+    const [from, to] = [startOf(first), edgeOf(last)], most = Math.min(9, Math.max(2, Math.floor(stripWidth() / 75)));
+    return ticksOf(from, to, most).map(([time, text]) => [(100 * (time - from)) / (to - from), text]);
+  };
   const overlay = (first, last, isAxis) => {
     const box = make("div", "", isAxis ? "axis" : "lines");
-    if (windows.step) {
-      const [from, to] = [startOf(first), edgeOf(last)];
-      for (const [time, text] of ticksOf(from, to, Math.min(9, Math.max(2, Math.floor(stripWidth() / 75))))) {
-        const at = (100 * (time - from)) / (to - from);
-        const tick = make("span", isAxis && at < 93 ? text : "", "tick");
-        tick.style.left = `${at}%`;
-        box.append(tick);
-      }
+    for (const [at, text] of ticksAt(first, last)) {
+      const tick = make("span", isAxis && at < 93 ? text : "", "tick");
+      tick.style.left = `${at}%`;
+      box.append(tick);
     }
     if (!isAxis && chosen.window >= first && chosen.window <= last) {
       const now = make("span", "", "now");
