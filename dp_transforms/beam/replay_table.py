@@ -123,7 +123,7 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         return plan
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
-    start, end, window, *_ = (budget.pop(name) for name in _BUDGET[:3])
+    start, end, window = (budget.pop(name) for name in _BUDGET[:3])
     schedule = WindowSchedule.sliding(start, end, window, budget.pop("slide", None) or window)
     return Plan.calibrate(schedule=schedule, domain=domain, **budget)
 
@@ -145,7 +145,7 @@ def _check_rows(
     found = "; ".join(words) or "the table has no rows"
     if reasons.total() > _MOST_REJECTED * rows:
         raise ValueError(
-            f"{found}; no report was made. Give rejected=[] to see which, and mend or leave out such rows."
+            f"{found}; no report was made. Give a list as rejected to see which, and mend or leave out such rows."
         )
     if not inside and not allow_empty:
         raise ValueError(
