@@ -22,7 +22,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from benchmarks.charging_bounds import (
     ClosedFormAccountant,
@@ -35,20 +34,9 @@ from dp_transforms.accounting.charging_game import GameAccountant, between_proba
 from dp_transforms.accounting.composition import Accountant, OptimalComposition, smallest_safe_argument
 from dp_transforms.accounting.kms21_accountant import calibrate_threshold_monitor
 from dp_transforms.mechanisms.papers.sparse_vector import epsilon_per_run
-from dp_transforms.views.line_plot import line_plot_svg
 
-_BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))  # the plot shows the first
+_BUDGETS = ((2.0, 1e-9), (1.0, 1e-6))
 _HITS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300)
-_PLOT = Path(__file__).parents[1] / "docs" / "noise_comparison.svg"
-_PLOTTED = {
-    "KMS21": "Monitor [KMS21]",
-    "Sparse": "Sparse [DR14]",
-    "Sparse, optimal": "Sparse, composed better",
-    "closed form": "closed form [CL23]",
-    "Renyi": "Rényi",
-    "exact tail": "exact tail",
-    "game": "game (default)",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,11 +88,6 @@ def run(*, quick: bool = False) -> list[Figure]:
         tables[f"epsilon {epsilon:g}, delta {delta:g}"] = rows
         _show(f"Scale of the noise of one count: epsilon {epsilon:g}, delta {delta:g}", rows)
     rows = next(iter(tables.values()))
-    if not quick:
-        series = {label: [(row["hits"], row[name]) for row in rows] for name, label in _PLOTTED.items()}
-        title = "Noise of one count: epsilon = {:g}, delta = {:g}".format(*_BUDGETS[0])
-        plot = line_plot_svg(title, "hits", "scale of the noise", series, log_x=True, log_y=True)
-        _PLOT.write_text(plot, encoding="utf-8")
     figures = [
         Figure(f"{name} / game, {row['hits']:.0f} hits", row[name] / row["game"], "", (">=", 1.0))
         for row in (rows[0], rows[-1])

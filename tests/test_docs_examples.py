@@ -125,6 +125,14 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     assert f"An item with {plan.found_from(10)} users who have 10 pairs each in the two days is found with a" in text
 
 
+def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) -> None:
+    """Of a year of hourly windows, with the budget of the table above it."""
+    budget = ("--start", "2026-01-01", "--end", "2027-01-01", "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
+    assert shh("plan", *budget, "--chart", "drawn.svg", cwd=tmp_path).returncode == 0
+    (shown,) = re.findall(r"\((docs/.*\.svg)\)", (ROOT / "README.md").read_text())
+    assert (tmp_path / "drawn.svg").read_text() == (ROOT / shown).read_text()
+
+
 def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathlib.Path) -> None:
     """Each command as it stands, on a file with the fields that the page shows."""
     text = (ROOT / "docs" / "first_report.md").read_text()
@@ -265,13 +273,12 @@ def test_the_sql_says_what_the_report_says(tmp_path: pathlib.Path) -> None:
         for window, found in items.items()
     ]
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=schedule, mode="hits")
-    write_report_file(tmp_path / "report.parquet", ReportHeader.of_plan(plan, "run", "events"), reports)
-    text = (
-        (ROOT / "docs" / "other_languages.md").read_text().replace("'report.parquet'", f"'{tmp_path}/report.parquet'")
-    )
+    write_report_file(tmp_path / "report.avro", ReportHeader.of_plan(plan, "run", "events"), reports)
+    assert shh("show", "report.avro", "--output", "items.parquet", cwd=tmp_path).returncode == 0
+    text = (ROOT / "docs" / "other_languages.md").read_text().replace("'items.parquet'", f"'{tmp_path}/items.parquet'")
     most, new = (duckdb.sql(query).fetchall() for query in re.findall(r"```sql\n(.*?)```", text, re.DOTALL))
     assert most == [("a", 3, 35), ("c", 3, 45), ("b", 1, 5), ("d'; --", 1, 35)]
-    first = [(0, "a"), (0, "b"), (1, "c"), (3, "a"), (3, "c"), (3, "d'; --")]
+    first = [(1, "c"), (3, "a"), (3, "c"), (3, "d'; --")]
     assert [(start.hour, item) for start, item in new] == first
 
 

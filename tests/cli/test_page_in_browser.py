@@ -262,7 +262,7 @@ def test_nothing_is_clipped_in_print(opened):
     clipped = page.evaluate(
         """() => [...document.querySelectorAll("body *")].filter((each) => {
             const { overflowY, overflowX, position } = getComputedStyle(each);
-            const isShown = each.checkVisibility() && !each.matches(".hidden, button, select");
+            const isShown = each.checkVisibility() && !each.matches(".hidden");
             return isShown && position === "fixed" || isShown
                 && [overflowX, overflowY].some((one) => one !== "visible")
                 && (each.scrollHeight > each.clientHeight + 1 || each.scrollWidth > each.clientWidth + 1);

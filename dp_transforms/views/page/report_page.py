@@ -95,10 +95,17 @@ def page_parts(
     return {
         "title": escaped(_title(header, plan)),
         "guarantee": escaped(escape_text(header.guarantee)),
-        "guess": escaped(in_three_sentences(budget)[1]) if budget else "",
-        "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} ≥ N: at least N users; ≈ N: with noise."),
+        "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
+        "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} {_sizes(columns)}"),
         "sections": _sections(header, reports, plan),
     }
+
+
+def _sizes(columns: ReportColumns) -> str:
+    """The meaning of what stands before a number."""
+    said = {"at least": "≥ N: at least N users.", "about": "≈ N: about N users, with noise."}
+    texts = [state.text for state in columns.states]
+    return " ".join(meaning for word, meaning in said.items() if any(word in text for text in texts))
 
 
 def _title(header: ReportHeader, plan: Plan | None) -> str:
@@ -206,7 +213,8 @@ def unseen_table(plan: Plan) -> str:
         if looks <= plan.looks.most_looks
     ]
     return table(
-        f"An item with fewer users in a window than this may be missing; with so many it is found with {FOUND:.0%}.",
+        "An item with fewer users in a window than this may be missing; with so many it is found with"
+        f" {100 * FOUND:.0f} %.",
         head[: 3 if LOOKS_KNOWN in found else 2],
         rows,
     )

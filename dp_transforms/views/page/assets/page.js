@@ -61,12 +61,10 @@ const reportPage = (() => {
   const readAddress = () => {
     const asked = new URLSearchParams(location.hash.slice(1)), time = Date.parse(asked.get("window"));
     if (windows.count && time >= startOf(0)) {
-      const isAfter = (w) => startOf(w) > time;
-      let low = 0, high = lastWindow();
-      while (low < high) { const middle = Math.ceil((low + high) / 2); if (isAfter(middle)) high = middle - 1; else low = middle; }
-      chosen.window = low;
+      const w = windows.step ? Math.floor((time - startOf(0)) / windows.step) : placeOf(windows.starts, time + 1) - 1;
+      chosen.window = Math.min(w, lastWindow());
     }
-    if (asked.has("item")) chosen.item = labels.indexOf(asked.get("item"));
+    if (asked.has("item") || asked.has("window")) chosen.item = labels.indexOf(asked.get("item"));
   };
   const writeAddress = () => {
     if (!windows.count) return;
@@ -107,6 +105,8 @@ const reportPage = (() => {
     element("later").disabled = element("latest").disabled = w >= lastWindow();
     if (!windows.count) {
       element("when").textContent = "No item was named in any window.";
+      element("slider").disabled = true;
+      element("run").parentElement.hidden = true;
       return;
     }
     const spoken = `${writeWindow(w)} (${zone}), window ${whole(w + 1)} of ${whole(windows.count)}`;
@@ -158,19 +158,20 @@ const reportPage = (() => {
     const near = (time) => Math.round((time - begin) / windows.step);
     return [near(middle - span / 2), near(middle + span / 2) - 1];
   };
-  /** The share of a range that a time is from its beginning, in percent. Windows without a grid are one beside the other. */
+  const stripWidth = () => Math.max(200, element("picture").clientWidth - (innerWidth <= 640 ? 0 : 272)); // as in page.css
+  /** Where a window begins in a range, in percent. Windows without a grid stand one beside the other. */
   const percent = (w, first, last) => (100 * (w - first)) / (last - first + 1);
+  const ticksAt = (first, last) => {
+    if (!windows.step) return [first, (first + last) >> 1].map((w) => [percent(w, first, last), writeTime(startOf(w))]);
+    const [from, to] = [startOf(first), edgeOf(last)], most = Math.min(9, Math.max(2, Math.floor(stripWidth() / 75)));
+    return ticksOf(from, to, most).map(([time, text]) => [(100 * (time - from)) / (to - from), text]);
+  };
   const overlay = (first, last, isAxis) => {
     const box = make("div", "", isAxis ? "axis" : "lines");
-    if (windows.step) {
-      const [from, to] = [startOf(first), edgeOf(last)];
-      for (const [time, text] of ticksOf(from, to, innerWidth < 640 ? 3 : 9)) {
-        const tick = make("span", isAxis ? text : "", "tick");
-        const at = (100 * (time - from)) / (to - from);
-        if (at > 92) tick.classList.add("left");
-        tick.style.left = `${at}%`;
-        box.append(tick);
-      }
+    for (const [at, text] of ticksAt(first, last)) {
+      const tick = make("span", isAxis && at < 93 ? text : "", "tick");
+      tick.style.left = `${at}%`;
+      box.append(tick);
     }
     if (!isAxis && chosen.window >= first && chosen.window <= last) {
       const now = make("span", "", "now");
@@ -199,8 +200,7 @@ const reportPage = (() => {
       return;
     }
     picture.append(legend(), overlay(first, last, true), list);
-    const width = picture.clientWidth - (innerWidth < 640 ? 0 : 224);
-    const joined = joinedOf(number, Math.max(width, 200));
+    const joined = joinedOf(number, stripWidth());
     const which = rows.length < found.length ? `The ${whole(rows.length)} largest of ${count(found.length, "item")}` : count(found.length, "item");
     element("shown").textContent = `${which}${text ? " with this in the name" : ""}, in the order in which they appeared. `
       + (joined > 1 ? `A column is ${count(joined, "window")}: its height is the share of them in which the item was named, its colour the largest size.`
@@ -211,6 +211,7 @@ const reportPage = (() => {
       row.dataset.item = item;
       const label = itemButton(item);
       const times = count(items[item].windows.length, "window");
+      label.title = names[item];
       label.setAttribute("aria-label", `${names[item]}: named in ${times}, at most ${texts[largestState(item)]}`);
       const windowAt = (event) => {
         const { left, width: wide } = strip.getBoundingClientRect();
