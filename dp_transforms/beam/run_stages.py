@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
@@ -159,22 +159,30 @@ class ReleaseStagesInOrder(beam.PTransform):
         """What the second stage finds, and what users and items hand over. Where looks come in rounds, each shard of
         items tells all users and items of the next one what is named so far: edges lead forward alone."""
         key, shards, part = self._noise_key, self._shards, self._part
-        named: tuple[beam.PCollection, ...] = ()
         states: list[beam.PCollection] = []
+        found: beam.PCollection | None = None
         for name, users, items in self._stages.in_rounds():
-            tell = shards * len(named)
-            come = _joined(messages, named, f"ToUsers{name}")
+            come, tell = messages, 0
+            if found is not None:
+                # Flink cannot take what a stateful step and a Flatten share (apache/beam#34647): so a step between.
+                again = beam.Map(_same).with_output_types(tuple[Key, EncodedMessage])
+                come, tell = self._told(messages | f"Again{name}" >> again, found, f"Users{name}"), shards
             added = come | f"Users{name}" >> InOrder(users, key, shards, self._senders + tell, shards, part)
-            sums = _joined(added[ADVANCED], named, f"ToItems{name}")
-            found = sums | f"Items{name}" >> InOrder(items, key, shards, shards + tell, 1, part)
-            tell_all = beam.FlatMap(told, shards).with_output_types(tuple[Key, EncodedMessage])
-            named = (found[ADVANCED] | f"Tell{name}" >> tell_all,) if name else ()
-            states += [sent[STATE] for stage, sent in ((users, added), (items, found)) if stage.work.keeps_state]
-        return found[ADVANCED], states
+            sums = added[ADVANCED]
+            if found is not None:
+                sums = self._told(sums, found, f"Items{name}")
+            named = sums | f"Items{name}" >> InOrder(items, key, shards, shards + tell, 1, part)
+            states += [sent[STATE] for stage, sent in ((users, added), (items, named)) if stage.work.keeps_state]
+            found = named[ADVANCED]
+        return found, states
+
+    def _told(self, messages: beam.PCollection, found: beam.PCollection, name: str) -> beam.PCollection:
+        tell = beam.FlatMap(told, self._shards).with_output_types(tuple[Key, EncodedMessage])
+        return (messages, found | f"Tell{name}" >> tell) | f"Told{name}" >> beam.Flatten()
 
 
-def _joined(messages: beam.PCollection, named: tuple[beam.PCollection, ...], name: str) -> beam.PCollection:
-    return (messages, *named) | name >> beam.Flatten() if named else messages
+def _same(message: Any) -> Any:
+    return message
 
 
 def state_senders(stages: ReleaseStages, shards: int) -> int:
