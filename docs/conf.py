@@ -61,7 +61,7 @@ def docstring_as_rst(lines: list[str]) -> list[str]:
 
 
 def _process_docstring(app: Any, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
-    lines[:] = docstring_as_rst(lines)
+    lines[:] = [] if what == "module" else docstring_as_rst(lines)
 
 
 def _name_files_outside(app: Any, docname: str, source: list[str]) -> None:

@@ -19,8 +19,9 @@ Public names, loaded when first used:
   `ReportTable`, under a `ReportHeader`.
 - `HeavyHitterRows`, `ReadHeavyHitters`, `ReadHeavyHittersOfTopic`: the same declared by plain values, rows out: for
   Beam YAML and Java.
-- `WindowReport`, `HeavyHitter`: what is released. `read_report`: a report file as a `Report`. `RejectedEvents`: rows
-  that could not be read, for the operator.
+- `replay`: a table of events in, a `Report` out, by one call that needs to know nothing of Beam. `read_report`: a
+  report file as a `Report`, which any library that takes Arrow reads as a table.
+- `WindowReport`, `HeavyHitter`: what is released. `RejectedEvents`: rows that could not be read, for the operator.
 - `EventBatch`: events as columns, the fast way in. `ReadEvents`, `EventFields`, `find_log_chunks`: logs as batches.
 
 Map of the package. Each folder imports only those above it, and each says in its docstring what is in it; checks,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from dp_transforms.beam.read_events import ReadEvents
     from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
     from dp_transforms.beam.release_rows import HeavyHitterRows, ReadHeavyHitters, ReadHeavyHittersOfTopic
+    from dp_transforms.beam.replay_table import replay
     from dp_transforms.beam.write_report_stream import WriteReportStream
     from dp_transforms.logs import EventFields, find_log_chunks
     from dp_transforms.logs.rejected_events import RejectedEvents
@@ -100,6 +102,7 @@ _HOME = {
     "WriteReportStream": "beam.write_report_stream",
     "find_log_chunks": "logs",
     "read_report": "reports",
+    "replay": "beam.replay_table",
 }
 
 __all__ = [
@@ -128,6 +131,7 @@ __all__ = [
     "WriteReportStream",
     "find_log_chunks",
     "read_report",
+    "replay",
 ]
 
 

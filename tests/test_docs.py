@@ -248,11 +248,9 @@ def test_what_the_documents_on_security_name_exists() -> None:
         assert f"def {function}(" in (ROOT / path).read_text()
 
 
-def test_the_python_api_shows_every_public_name_and_the_package_says_what_it_is_for() -> None:
-    page = (ROOT / "docs" / "python_api.md").read_text()
-    shown = re.findall(r"^\.\. auto\w+:: dp_transforms\.(\w+)$", page, re.MULTILINE)
-    assert sorted(shown) == sorted(dp_transforms.__all__)
-    assert set(shown) <= set(re.findall(r"`(\w+)`", str(dp_transforms.__doc__).partition("Map of the package")[0]))
+def test_the_package_says_what_every_public_name_is_for() -> None:
+    names, _, _ = str(dp_transforms.__doc__).partition("Map of the package")
+    assert set(dp_transforms.__all__) <= set(re.findall(r"`(\w+)`", names))
 
 
 def plan_of(mode: str, **changes: Any) -> Plan:

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+import dp_transforms
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "tests").glob("**/*.md")])
 PAGES = sorted(path.stem for path in (ROOT / "docs").glob("*.md") if path.stem != "index")
@@ -118,7 +120,7 @@ def test_make_docs_builds_the_site(tmp_path: pathlib.Path) -> None:
     assert result.returncode == 0, result.stderr
     assert {f"{page}.html" for page in ("index", *PAGES)} <= {path.name for path in tmp_path.iterdir()}
     api = (tmp_path / "python_api.html").read_text()
-    assert 'id="dp_transforms.Plan.calibrate"' in api
+    assert {"Plan.calibrate", *dp_transforms.__all__} <= set(re.findall(r'id="dp_transforms\.([\w.]+)"', api))
     assert "system-message" not in api
 
 

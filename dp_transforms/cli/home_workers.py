@@ -165,6 +165,14 @@ def check_memory(request: ReplayRequest) -> None:
         )
 
 
+def memory_words(request: ReplayRequest) -> str:
+    """What a replay on this machine takes, in a sentence."""
+    needed, free = _needed(request)[1] / 1e9, free_memory_bytes() / 1e9
+    number = _number(sum(chunk.bytes for chunk in request.chunks), request.options.work)
+    who = "One process does" if number == 1 else f"{number} processes do"
+    return f"{who} the work. All at once it needs about {needed:.1f} GB, and {free:.1f} GB are free."
+
+
 def fits(memory_bytes: int, request: ReplayRequest) -> bool:
     """Whether one process can do it in so much memory, also if all labels are as long as they can be."""
     repeats = request.plan.schedule.windows_per_event

@@ -9,6 +9,7 @@ import pathlib
 from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import mode_for_others, open_regular, read_regular
 
+PAGE_ENDINGS = (".html", ".htm")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
 _LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
 _MOST_TOKEN_BYTES = 4096

@@ -22,7 +22,8 @@ from dp_transforms.cli.home_workers import (
 )
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
-from dp_transforms.cli.output_file import check_output
+from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
     REPLAY_RULES,
@@ -32,6 +33,7 @@ from dp_transforms.cli.replay_request import (
     choose_replay_engine,
 )
 from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.cli.table_output import check_has_no_run, output_table
 from dp_transforms.errors import StreamError, UserError
@@ -39,7 +41,7 @@ from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.reports import ReportHeader, read_report_file, report_format
+from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence
@@ -55,8 +57,8 @@ def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
-    (docs/stores.md). `shh replay LOG` alone looks at the log and prints the whole command. Options for Beam
-    follow after `--`.
+    (docs/stores.md); or - for standard input, or 'duckdb:///FILE?query=SELECT ...'. `shh replay LOG` alone looks
+    at the log and prints the whole command. Options for Beam follow after `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -67,12 +69,19 @@ def command(options: ReplayOptions) -> None:
         _propose(options)
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
+    titles = _titles_of_page(options)
     with contextlib.ExitStack() as started:
+        options = spooled_logs(options, started)
+        if options.dry_run:
+            _say_what_would_be_done(options)
+            return
         summary, request = _replay(options, context.obj or [], started)
     if summary is None:
         return
     skipped = "--start .. --end" if request.state is None else "this part"
     _print_summary(summary, request, skipped)
+    if options.html is not None:
+        _write_page(options.html, request, titles)
     _print_report(request)
 
 
@@ -117,6 +126,17 @@ def _replay(
     if request.state is None:
         return run_whole(request, cluster or beam_words, account, pool), request
     return run_part(request, beam_words, account), request
+
+
+def _say_what_would_be_done(options: ReplayOptions) -> None:
+    from dp_transforms.cli.dry_run import dry_run_lines
+
+    with user_errors(ValueError):
+        account = RunAccount.of_options(options.account, create=False)
+        request = _request(options, account)
+        charged = account.check_fits(request.plan, options.stream, options.run_id)
+        for line in dry_run_lines(request, charged):
+            click.echo(line)
 
 
 def _propose(options: ReplayOptions) -> NoReturn:
@@ -219,6 +239,36 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         console.print(f"[bold]{odd}[/]{remedy}")
 
 
+def _titles_of_page(options: ReplayOptions) -> dict[str, str]:
+    """Of --titles. Raises UserError, before anything is spent, also for a page that could not be written."""
+    if options.html is None:
+        return {}
+    if not options.html.lower().endswith(PAGE_ENDINGS):
+        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {options.html!r}.")
+    check_output(options.html, "--html")
+    return {} if options.view.titles is None else read_titles(options.view.titles)
+
+
+def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> None:
+    """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
+    from dp_transforms.views.page.report_page import report_page
+
+    try:
+        header, reports = _published(request)
+        write_output(path, report_page(header, list(reports), request.options.view.zone, titles))
+    except (UserError, ReportFileError) as error:
+        raise UserError(
+            f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"
+            f" which would spend a budget again: {_show_command(request)} --html {path}"
+        ) from None
+    tell(f"Page written to {path}.")
+
+
+def _show_command(request: ReplayRequest) -> str:
+    table = request.table
+    return f"shh show {request.output}" if table is None else table.show_command(request.run_id)
+
+
 def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
@@ -233,11 +283,9 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    table = request.table
-    show = f"shh show {request.output}" if table is None else table.show_command(request.run_id)
     windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
     console.print(
-        f"{windows} with heavy items: {request.output}; see all with: {show}",
+        f"{windows} with heavy items: {request.output}; see all with: {_show_command(request)}",
         markup=False,
         soft_wrap=True,
     )

@@ -33,7 +33,7 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
+from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
 from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_place
 from dp_transforms.logs import EventFields, LogChunk
@@ -103,6 +103,12 @@ class ReplayOptions:
     """The command line of ``shh replay``."""
 
     logs: tuple[str, ...] = argument("LOG...")
+    log_format: str | None = opt(
+        INPUT,
+        "Format of a LOG on standard input, which is named -.",
+        "--format",
+        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
+    )
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: PlanOptions = nested(PlanOptions)
@@ -130,6 +136,13 @@ class ReplayOptions:
     part: PartOptions = nested(PartOptions)
     account: AccountOptions = nested(AccountOptions)
     stream: str = opt(OUTPUT, "Name of the stream in the report.", metavar="NAME", default="events")
+    html: str | None = opt(
+        OUTPUT,
+        "Also write the page of `shh show --html`, once the report is there.",
+        brief="Also a page for the browser.",
+        metavar="FILE.html",
+    )
+    view: ViewOptions = nested(ViewOptions)
     dead_letter: str | None = opt(
         OUTPUT,
         "File for a list of the rows that cannot be read (JSON lines; a local one has mode 0600).",
@@ -142,6 +155,12 @@ class ReplayOptions:
         "rows, and a report that does not appear reveals them.",
         type=click.FloatRange(0, 1),
         default=0.5,
+    )
+    dry_run: bool = switch(
+        OUTPUT,
+        "Only say what the replay would read, find, need and charge. Some rows are looked at; nothing is reserved or "
+        "written.",
+        brief="Only say what it would do.",
     )
     allow_empty: bool = switch(
         OUTPUT,
@@ -194,6 +213,19 @@ REPLAY_RULES = (
         excludes=ON_FLINK,
         why="it was not tried",
         remedy="Take the parts in this process (leave --engine out), or the whole range there without --state.",
+    ),
+    Rule("--titles, --tz", needs="--html", is_usage=True),
+    Rule(
+        "--dry-run",
+        excludes="--state",
+        why="only the state knows which part comes next",
+        remedy="Leave --state out: the dry run is then of the whole range.",
+    ),
+    Rule(
+        "--html",
+        excludes="--state, --detach",
+        why="there is no whole report when the command ends",
+        remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
     ),
     Rule(
         "--detach",

@@ -34,25 +34,28 @@ class RunAccount:
         self._verdict: Verdict | None = None
 
     @classmethod
-    def of_options(cls, options: AccountOptions) -> RunAccount:
-        """Raises UserError for a ledger that cannot be opened. Without one no database library is loaded."""
+    def of_options(cls, options: AccountOptions, *, create: bool = True) -> RunAccount:
+        """Raises UserError for a ledger that cannot be opened. Without one no database library is loaded. create: make
+        one that is not there."""
         if options.ledger is None or options.population is None:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
         caps = caps_of(options.max_epsilon, options.max_delta)
-        return cls(Ledger.open(options.ledger), options.population, caps)
+        return cls(Ledger.open(options.ledger, create=create), options.population, caps)
 
     @property
     def is_kept(self) -> bool:
         """Whether there is a ledger."""
         return self._ledger is not None
 
-    def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> None:
-        """Raises UserError if a new run does not fit into what is left. Before its log is looked for."""
-        if self._ledger:
-            request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
-            self._ledger.check_fits(request, self._caps)
+    def check_fits(self, plan: Plan, stream: str, run_id: str | None) -> Verdict | None:
+        """What a new run would take. Raises UserError if it does not fit into what is left. Before its log is looked
+        for."""
+        if self._ledger is None:
+            return None
+        request = self._request(plan, stream, run_id=run_id, input_fingerprint="", key_fingerprint="")
+        return self._ledger.check_fits(request, self._caps)
 
     def reserve(self, facts: PartFacts) -> None:
         """Before the intent is written and the log is opened by the pipeline. Says what the run takes, and what is

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dp_transforms.cli.options import BUDGET, INPUT, TIME_ZONE, flag, nested, opt, switch
+from dp_transforms.cli.options import BUDGET, INPUT, OUTPUT, TIME_ZONE, flag, nested, opt, switch
 from dp_transforms.errors import UserError
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ class ViewOptions:
     """How tables, pages and charts name items and times."""
 
     titles: str | None = opt(
-        "",
+        OUTPUT,
         "What people call the items: CSV with the columns item and title.",
         metavar="FILE.csv",
     )
     zone: datetime.tzinfo = opt(
-        "",
+        OUTPUT,
         "Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",
         "--tz",
         type=TIME_ZONE,
@@ -120,7 +120,7 @@ class ViewOptions:
 
 def force_option() -> bool:
     """The field of a command that writes views."""
-    made: bool = switch("", "Replace a page or chart that is there.")
+    made: bool = switch("", "Replace a page, chart or table that is there.")
     return made
 
 

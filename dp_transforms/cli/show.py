@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -13,19 +14,22 @@ from rich.text import Text
 
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import read_titles
+from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
 from dp_transforms.cli.shared_options import ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
+    TABLE_FORMATS,
     ReportFileError,
     ReportFolder,
     ReportHeader,
     encode_trend,
+    flat_table,
     read_report_file,
     read_report_files,
     read_run,
     report_files_in,
+    write_flat,
 )
 from dp_transforms.reports.trends import Trend, trends
 from dp_transforms.stores.databases import is_database
@@ -38,8 +42,12 @@ from dp_transforms.views.report_words import (
     windows_table,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 8
+_VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
 _NO_END_IN_TABLE = (
     "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
     " does not say its end."
@@ -76,19 +84,25 @@ class ShowOptions:
         "largest items unless --all is given. PNG and PDF need the extra charts.",
         metavar="FILE.svg",
     )
+    output: str | None = opt(
+        "",
+        "Write a table instead, with a row for each item of a window, as .csv, .parquet or .jsonl: all windows unless "
+        "--last is given.",
+        metavar="FILE.csv",
+    )
     force: bool = force_option()
     view: ViewOptions = nested(ViewOptions)
 
     @property
-    def pictures(self) -> dict[str, str]:
-        """The pages and charts that are asked for, by their options."""
-        asked = {"--html": self.html, "--chart": self.chart}
+    def views(self) -> dict[str, str]:
+        """The pages, charts and tables that are asked for, by their options."""
+        asked = {"--html": self.html, "--chart": self.chart, "--output": self.output}
         return {option: path for option, path in asked.items() if path is not None}
 
 
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
-    Rule("--force", needs="--html | --chart", why="it is for pages and charts", is_usage=True),
+    Rule("--force", needs="--html | --chart | --output", why="it is for what can be made again", is_usage=True),
     Rule("--titles", excludes="--json", why="lines for programs have labels", is_usage=True),
 )
 
@@ -100,9 +114,9 @@ def command(options: ShowOptions) -> None:
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
     folder of `shh stream`, or a database that either wrote to (docs/stores.md).
     """
-    pictures, last = options.pictures, options.last
-    _check_pictures(pictures, force=options.force)
-    keep = None if options.show_all or (last is None and (options.as_json or pictures)) else last or _LATEST_WINDOWS
+    views, last = options.views, options.last
+    _check_views(views, force=options.force)
+    keep = None if options.show_all or (last is None and (options.as_json or views)) else last or _LATEST_WINDOWS
     with user_errors(ReportFileError):
         header, windows, state = read_report(options.reports, options.table, options.run_id)
         found = [kept for each in trends(header.plan, windows) if (kept := _only_item(each, options.item)) is not None]
@@ -112,14 +126,16 @@ def command(options: ShowOptions) -> None:
         )
     selected = found[-keep:] if keep else found
     titles = read_titles(options.view.titles) if options.view.titles is not None else {}
-    if pictures:
+    if options.html is not None or options.chart is not None:
         _write_pictures(options, header, [each.report for each in selected], titles, state)
-    for option, path in pictures.items():
-        click.echo(f"{'Page' if option == '--html' else 'Chart'} written to {path}.", err=options.as_json)
+    if options.output is not None:
+        _write_table(options.output, flat_table(header, selected), force=options.force)
+    for option, path in views.items():
+        click.echo(f"{_VIEWS[option]} written to {path}.", err=options.as_json)
     if options.as_json:
         for each in selected:
             click.echo(encode_trend(each))
-    elif not pictures:
+    elif not views:
         _print_table(options, header, selected, len(found), titles)
         if state:
             click.echo(state)
@@ -174,19 +190,19 @@ def _parts(paths: Sequence[str]) -> Sequence[str]:
     return () if ReportFolder(paths[0]).is_begun else report_files_in(paths[0])
 
 
-def _check_pictures(pictures: Mapping[str, str], *, force: bool) -> None:
+def _check_views(views: Mapping[str, str], *, force: bool) -> None:
     """Raises before the report is read."""
-    if not pictures:
+    if not views:
         return
     from dp_transforms.views.page import picture
 
-    endings = {"--html": (".html", ".htm"), "--chart": picture.FORMATS}
-    for option, path in pictures.items():
+    endings = {"--html": PAGE_ENDINGS, "--chart": picture.FORMATS, "--output": TABLE_FORMATS}
+    for option, path in views.items():
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
-    if "--chart" in pictures:
-        picture.check_picture_library(pictures["--chart"])
-    for option, path in pictures.items():
+    if "--chart" in views:
+        picture.check_picture_library(views["--chart"])
+    for option, path in views.items():
         check_output(path, option, force=force)
 
 
@@ -212,6 +228,11 @@ def _write_pictures(
             most_items=picture.MOST_ITEMS if options.show_all else picture.FEW_ITEMS,
         )
         write_output(options.chart, drawn, force=options.force)
+
+
+def _write_table(path: str, table: pa.Table, *, force: bool) -> None:
+    kind = pathlib.Path(path).suffix.lower()
+    write_output(path, lambda file: write_flat(file, table, kind), force=force)
 
 
 def _only_item(trend: Trend, item: str | None) -> Trend | None:

@@ -39,6 +39,11 @@ _FORMAT_OF_ENDING = {
     ".ndjson.gz": "json",
     ".json.gz": "json",
 }
+_CONVERTED = {
+    ".zip": "Unpack it: unzip -p FILE.zip | shh replay - --format csv",
+    ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
+    ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
+}
 _AT_ONCE = 16  # stored files whose heads are read at the same time
 _MODULES = {"parquet": "parquet", "avro": "avro", "csv": "csv_lines", "json": "json_lines"}
 PARTS_PER_WORKER = 4  # the last part to end keeps the others waiting
@@ -95,6 +100,9 @@ def find_log_files(sources: Sequence[str]) -> Iterator[tuple[str, StoredFile | N
 def format_of_log(path: str) -> str:
     """``parquet``, ``avro``, ``csv`` or ``json``. Raises EventFileError for other endings."""
     found = _format(path)
+    remedy = next((words for ending, words in _CONVERTED.items() if path.lower().endswith(ending)), None)
+    if remedy is not None:
+        raise EventFileError(path, f"it cannot be read as it is. {remedy}")
     if found is None:
         endings = ", ".join(_FORMAT_OF_ENDING)
         raise EventFileError(path, f"its ending is not that of a known format. Let it end in one of {endings}.")

@@ -38,12 +38,11 @@ class HeavyHitter(NamedTuple):
     at_least_users: int | None = None
 
     @property
-    def in_words(self) -> str:
-        """Its size as far as it is published, then its label as the log spells it."""
+    def size_in_words(self) -> str:
+        """As far as it is published."""
         if self.noisy_count is not None:
-            return f"about {self.noisy_count:,}: {self.item}"
-        size = f"at least {self.at_least_users:,}" if self.at_least_users else self.zone
-        return f"{size}: {self.item}" if size else self.item
+            return f"about {self.noisy_count:,}"
+        return f"at least {self.at_least_users:,}" if self.at_least_users else self.zone or ""
 
 
 class WindowReport(NamedTuple):

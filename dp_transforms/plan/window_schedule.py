@@ -95,15 +95,21 @@ class WindowSchedule:
             raise ValueError(f"a run has at most {MOST_WINDOWS:,} windows, got {self.horizon:,}. Use longer ones.")
 
     @classmethod
-    def fixed(cls, start: int | str, end: int | str, window_seconds: int) -> WindowSchedule:
-        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, or seconds since 1970 UTC."""
+    def fixed(cls, start: int | str, end: int | str, window_seconds: int | str) -> WindowSchedule:
+        """Fixed windows: each event lies in exactly one. start, end: ISO 8601 text, or seconds since 1970 UTC.
+        window_seconds: also as text, such as ``1h``."""
         return cls.sliding(start, end, window_seconds, window_seconds)
 
     @classmethod
-    def sliding(cls, start: int | str, end: int | str, window_seconds: int, slide_seconds: int) -> WindowSchedule:
+    def sliding(
+        cls, start: int | str, end: int | str, window_seconds: int | str, slide_seconds: int | str
+    ) -> WindowSchedule:
         """Sliding windows: each event lies in ``window_seconds / slide_seconds`` of them, and counts in each."""
         start_seconds, end_seconds = (parse_utc(time) if isinstance(time, str) else time for time in (start, end))
-        return cls(start_seconds, end_seconds, window_seconds, slide_seconds)
+        window, slide = (
+            parse_duration(length) if isinstance(length, str) else length for length in (window_seconds, slide_seconds)
+        )
+        return cls(start_seconds, end_seconds, window, slide)
 
     @property
     def windows_per_event(self) -> int:

@@ -4,8 +4,9 @@
     `json_lines`          one JSON object per line, the header first
     `avro`                object container file, header in the file metadata; and the records of a topic
     `parquet`             typed columns, header in the schema metadata
-    `files`               writing and reading by path; a file as one value, the files of one run as one report
+    `files`               writing and reading by path; the files of one run as one report
     `trends`              ranks, and what is new, rising, falling or gone: from a report as it is read
+    `report`              a report as one value, and as one flat table
 
 A report file may come from anywhere, so it is read as hostile input: any fault of it raises a `ReportFileError` of one
 line.
@@ -27,8 +28,6 @@ The library of a format or a sink is loaded when it is used. Knows no Beam.
 from __future__ import annotations
 
 from dp_transforms.reports.files import (
-    Report,
-    read_report,
     read_report_file,
     read_report_files,
     report_file_bytes,
@@ -37,6 +36,7 @@ from dp_transforms.reports.files import (
     write_report_file,
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
+from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
 from dp_transforms.reports.report_folder import ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_table import ReportTable
@@ -47,6 +47,7 @@ from dp_transforms.stores.kafka_client import is_topic
 
 __all__ = [
     "HEADER_KEY",
+    "TABLE_FORMATS",
     "Report",
     "ReportFileError",
     "ReportFolder",
@@ -58,6 +59,7 @@ __all__ = [
     "decode_report",
     "encode_report",
     "encode_trend",
+    "flat_table",
     "is_topic",
     "read_report",
     "read_report_file",
@@ -68,5 +70,6 @@ __all__ = [
     "report_format",
     "report_of_json",
     "sink_of",
+    "write_flat",
     "write_report_file",
 ]

@@ -1,10 +1,9 @@
 """Report files by path: written to exactly one path, or whole in place of the one that the same step wrote first; and
-read as hostile input, one by one, as one value, or those of one run together."""
+read as hostile input, one by one, or those of one run together."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import io
 import os
@@ -14,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import IO, BinaryIO
 
-from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_records import ReportFileError, ReportHeader, checked_report, in_file_order
@@ -29,7 +27,6 @@ _ENDINGS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_SHOWN_WINDOWS, _SHOWN_ITEMS = 24, 8
 _MODULES = {"avro": "avro", "json": "json_lines", "parquet": "parquet"}
 
 
@@ -178,42 +175,6 @@ def write_error(path: Path, error: OSError) -> ReportFileError:
 def _quoted(path: Path) -> str:
     """The path on one line, whatever it contains."""
     return repr(os.fspath(path))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A report as one value
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """A report, read by `read_report`. header: the plan and what it guarantees. windows: those with heavy items, by
-    time. A notebook shows the latest of them."""
-
-    header: ReportHeader
-    windows: tuple[WindowReport, ...]
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (format_utc(window.window_start), format_utc(window.window_end), *_items(window))
-            for window in self.windows[-_SHOWN_WINDOWS:]
-        ]
-        count = len(self.windows)
-        which = f"The last {_SHOWN_WINDOWS} of {count:,}" if count > _SHOWN_WINDOWS else f"{count:,}"
-        caption = f"{which} windows with heavy items. {self.header.guarantee}"
-        return html_table(caption, ("start (UTC)", "end", "largest items", "further items"), rows)
-
-
-def read_report(path: str | os.PathLike[str]) -> Report:
-    """The report of `shh replay` in a file. Raises ReportFileError for a file that is not a report, OSError for one
-    that cannot be read."""
-    header, windows = read_report_file(path)
-    return Report(header, tuple(windows))
-
-
-def _items(window: WindowReport) -> tuple[tuple[str, ...], int]:
-    first = window.heavy_hitters[:_SHOWN_ITEMS]
-    return tuple(each.in_words for each in first), len(window.heavy_hitters) - len(first)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

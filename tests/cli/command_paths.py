@@ -66,6 +66,9 @@ READ = {
     ("serve", "titles"): ["serve", "report.avro", "--port", "0", "--titles", "PATH.csv"],
     ("serve", "token_file"): ["serve", "report.avro", "--port", "0", "--token-file", "PATH"],
     ("show", "reports"): ["show", "PATH.avro"],
+    ("replay", "titles"): [
+        *("replay", "log.jsonl", *BUDGET, "--output", "out.avro", "--html", "out.html", "--titles", "PATH.csv"),
+    ],
     ("show", "titles"): ["show", "report.avro", "--html", "out.html", "--titles", "PATH.csv"],
     ("stream", "state"): [
         *(*STREAM, *IN_PROCESS, *BUDGET, "--noise-key-file", "noise.key", "--state", "PATH", "--output", "out"),
@@ -93,9 +96,11 @@ WRITTEN = {
     ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
+    ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
     ("explain", "html"): (["explain", "--plan", "made.json"], ["out.html"]),
     ("show", "chart"): (["show", "report.avro"], ["out.svg"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),
+    ("show", "output"): (["show", "report.avro"], ["out.csv"]),
     ("simulate", "output"): (
         ["simulate", "--events", "1000", "--days", "1"],
         ["out.csv", "out.avro", "out.parquet", "out.jsonl"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import stat
 
 import fastavro
@@ -16,7 +17,7 @@ from dp_transforms import Plan
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.window_report import HeavyHitter
 from tests.helpers import forked
-from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, log_rows, write_log, write_parquet
+from tests.helpers.replay_logs import BUDGET, FEW, HOURS, MANY, START, iso, log_rows, write_log, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
@@ -360,3 +361,86 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
     ):
         assert said in error_line(shh("replay", "log.parquet", *words, "--output", "report.jsonl", cwd=folder))
     assert not (folder / "report.jsonl").exists()
+
+
+def test_the_page_comes_with_the_report_and_never_takes_it_back(folder: pathlib.Path) -> None:
+    (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
+    page = ("--html", "page.html", "--titles", "titles.csv", "--tz", "Europe/Berlin")
+    for words, said in (
+        (("--html", "page.txt"), "--html must end in .html or .htm"),
+        (("--html", "no/page.html"), "The folder does not exist"),
+        (("--html", "page.html", "--titles", "no.csv"), "--titles no.csv cannot be read"),
+        (("--titles", "titles.csv"), "--html"),
+    ):
+        done = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", *words, cwd=folder)
+        assert done.returncode in (1, 2)
+        assert said in done.stderr
+        assert not (folder / "report.avro").exists(), "nothing is spent on a page that cannot be"
+    done = shh("replay", "log.parquet", *BUDGET, "--output", "report.avro", *page, cwd=folder)
+    assert (done.returncode, done.stdout.count("heavy-5")) == (0, 1)
+    assert done.stderr.endswith("Page written to page.html.\n")
+    shown = ("--titles", "titles.csv", "--tz", "Europe/Berlin", "--html", "shown.html")
+    assert shh("show", "report.avro", *shown, cwd=folder).returncode == 0
+    assert (folder / "page.html").read_text() == (folder / "shown.html").read_text()
+    assert "The great race" in (folder / "page.html").read_text()
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
+    program = full + "from dp_transforms.cli.main import main; main()"
+    words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
+    done = forked.run_python("-c", program, *words, cwd=folder)
+    assert (done.returncode, (folder / "second.html").exists()) == (1, False)
+    assert "the report is published, and valid. Only its page was not written: cannot write second.html" in done.stderr
+    assert done.stderr.endswith("budget again: shh show second.avro --html second.html\n")
+    assert shh("show", "second.avro", cwd=folder).returncode == 0
+
+
+def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pathlib.Path) -> None:
+    rows = "".join(f"user-{n},item {n % 7},{iso(START + n % 3600)}\n" for n in range(10_000))
+    with open(tmp_path / "log.csv", "w") as file:  # 4 GB, nearly all of which is a hole
+        file.write("user,item,timestamp\n" + 100 * rows)
+        file.seek(4_000_000_000)
+        file.write("\n" + rows)
+    ledger = ("--ledger", "shh.db", "--population", "news")
+    for words in (
+        ("plan", *BUDGET, "--output", "plan.json"),
+        ("ledger", "reserve", *ledger, "--max-epsilon", 20, "--max-delta", "1e-5", "--plan", "plan.json"),
+    ):
+        assert shh(*words, cwd=tmp_path).returncode == 0
+
+    def files() -> dict[str, tuple[int, int]]:
+        return {path.name: (path.stat().st_size, path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+
+    before = files()
+
+    def dry(*words: object) -> tuple[int, str]:
+        done = shh("replay", "log.csv", *words, "--dry-run", cwd=tmp_path)
+        assert files() == before
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    read_before = bytes_read()
+    code, said = dry(*BUDGET, *ledger, "--output", "report.avro", "--html", "page.html")
+    assert bytes_read() - read_before < 100_000_000
+    assert code == 0
+    assert re.search(r"Reads about 1[01]\d,\d{3},\d{3} rows of 1 file\.", said)
+    assert "Declared: 2026-01-01T00:00:00Z to 2026-01-01T06:00:00Z, 6 windows." in said
+    seen = r"Times that were looked at: 2026-01-01T00:00:00Z to 2026-01-01T00:\d\d:\d\dZ"
+    assert re.search(rf"{seen}\. ", said)
+    assert "(8, 1e-06)-differentially private" in said
+    assert re.search(r"needs about 1\d\.\d GB, and [\d.]+ GB are free", said)
+    assert re.search(
+        r"If it is run, this run takes [\d.]+ of the 20 that users of \*news\* may ever lose; [\d.]+ is", said
+    )
+    other_day = [word.replace("2026-01-01", "2025-01-01") for word in BUDGET]
+    assert re.search(f"{seen}, all of them outside", dry(*other_day, "--output", "sqlite:///made.db")[1])
+    for words, problem in (
+        (("--output", "log.csv"), "must end in"),
+        (("--output", "r.avro", "--user-field", "uid"), "no field 'uid'"),
+        (("--output", "r.avro", *ledger, "--max-epsilon", 1, "--max-delta", "1e-5"), "are set once"),
+        (("--output", "r.avro", "--ledger", "other.db", "--population", "news"), "there is no ledger"),
+    ):
+        assert dry(*BUDGET, *words)[0] == 1
+        assert problem in dry(*BUDGET, *words)[1]
+
+
+def bytes_read() -> int:
+    """By this process so far, through any call."""
+    return int(re.search(r"rchar: (\d+)", pathlib.Path("/proc/self/io").read_text())[1])

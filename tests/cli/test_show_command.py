@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import itertools
 import json
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
 
 from dp_transforms.cli import main as cli
@@ -441,3 +443,36 @@ def test_a_page_or_a_chart_is_replaced_only_when_asked_and_nothing_else_is(show,
     assert link.is_symlink()
     assert page.read_text() == before
     assert "--force needs --html or --chart" in show(LABELS, "--force")[1]
+
+
+def test_a_table_has_a_row_for_each_item_and_no_formula(show, tmp_path):
+    """Ranks and changes are those of the whole report, whatever of it is written."""
+    formulas = ["=1+1", "+1", "-1", "@a", "\ta", "＝1"]
+    sizes = {"big": 900, **dict.fromkeys(formulas, 12), 'a "b", é': 7}
+    found = [HeavyHitter(item, None, None, 1, size) for item, size in sizes.items()]
+    reports = [report(0, *found), report(1, *found[:2])]
+    for ending in ("csv", "parquet", "jsonl"):
+        path = tmp_path / f"table.{ending}"
+        assert show(reports, "--output", str(path), header=NAMES_HEADER) == (f"Table written to {path}.\n", "", 0)
+        assert show(reports, "--output", str(path))[2] == 1, "it exists"
+        assert show(reports, "--output", str(path), "--force", header=NAMES_HEADER)[2] == 0
+    with open(tmp_path / "table.csv", encoding="utf-8", newline="") as file:
+        of_csv = list(csv.DictReader(file))
+    of_json = [json.loads(line) for line in (tmp_path / "table.jsonl").read_text().splitlines()]
+    of_parquet = pq.read_table(tmp_path / "table.parquet").to_pylist()
+    assert [row["item"] for row in of_json] == [row["item"] for row in of_parquet] == [*sizes, "big", "=1+1"]
+    assert [row["item"] for row in of_csv[:8]] == ["big", *("'" + item for item in formulas), 'a "b", é']
+    assert of_json[1] == {
+        **{"window_start": "2017-10-01T03:00:00Z", "window_end": "2017-10-01T04:00:00Z", "rank": 2, "item": "=1+1"},
+        **{"change": None, "zone": None, "at_least_users": 12, "noisy_count": None, "level": 1},
+    }
+    assert of_csv[1] == {
+        **{name: "" if value is None else str(value) for name, value in of_json[1].items()},
+        "item": "'=1+1",
+    }
+    for more in (("--last", "1", "--item", "=1+1"), ("--item", "=1+1")):
+        show(reports, "--output", str(tmp_path / "one.jsonl"), "--force", *more, header=NAMES_HEADER)
+        one = [json.loads(line) for line in (tmp_path / "one.jsonl").read_text().splitlines()]
+        assert one[-1] == of_json[-1]
+        assert (one[-1]["rank"], one[-1]["change"], len(one)) == (2, "same", 3 - len(more) // 2)
+    assert "--output must end in .csv or .parquet or .jsonl" in show(reports, "--output", "table.xlsx")[1]

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule, read_report
+from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
 from dp_transforms.html_tables import html_table
 from dp_transforms.reports import ReportHeader, write_report_file
 
@@ -35,14 +35,14 @@ class Table(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list) -> None:
         assert not attrs
         self.tags.add(tag)
-        if tag in ("td", "th", "caption"):
+        if tag in ("td", "th", "caption", "p"):
             self.cells.append("")
         elif tag == "br":
             self.cells[-1] += "|"
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "caption":
-            self.caption = self.cells.pop()
+        if tag in ("caption", "p"):
+            self.caption += self.cells.pop()
 
     def handle_data(self, data: str) -> None:
         self.cells[-1] += data
@@ -63,27 +63,29 @@ def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> N
     plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
     whole = Table(read_report(path)._repr_html_())
-    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br"}
+    assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
     assert one.cells[len(HeavyHitter._fields) :] == [shown, "", "", "1", "1,234"]
-    assert whole.cells[4:] == ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", f"at least 1,234: {shown}", "0"]
-    assert whole.caption == f"1 windows with heavy items. {plan.guarantee}"
+    assert whole.cells[4:] == ["1", shown, "at least 1,234", ""]
+    assert f"<p>{plan.guarantee}</p>" in read_report(path)._repr_html_()
     assert "(2, 1e-09)-DP for each user" in one.caption
 
 
-def test_a_report_shows_its_last_windows_and_largest_items(tmp_path: pathlib.Path) -> None:
-    labels = [f"item-{number}" for number in range(11)]
-    reports = [report_of(window, labels[: 1 + window % 11]) for window in range(30)]
-    path = tmp_path / "report.avro"
-    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits")
-    write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), reports)
-    report = read_report(path)
-    assert list(report.windows) == reports
-    table = Table(report._repr_html_())
-    assert table.caption.startswith("The last 24 of 30 windows with heavy items.")
-    rows = [table.cells[low : low + 4] for low in range(4, len(table.cells), 4)]
-    assert [row[0] for row in rows] == [f"2026-01-{1 + n // 24:02}T{n % 24:02}:00:00Z" for n in range(6, 30)]
-    assert [row[2].count("item-") for row in rows] == [min(8, 1 + n % 11) for n in range(6, 30)]
-    assert [row[3] for row in rows] == [str(max(0, 1 + n % 11 - 8)) for n in range(6, 30)]
+def test_a_report_shows_the_largest_items_of_its_latest_window() -> None:
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+    header = ReportHeader.of_plan(plan, "run", "events")
+    sizes = [40, 9000, *range(300, 310)]
+    found = [HeavyHitter(f"item-{size}", None, None, 1, size) for size in sizes]
+    before = report_of(8, ["item-9000", "item-40"])
+    shown = Report(header, (before, report_of(9, [])._replace(heavy_hitters=found)))._repr_html_()
+    assert "The latest of 2 windows with heavy items: 2026-01-01T09:00:00Z to 2026-01-01T10:00:00Z" in shown
+    table = Table(shown)
+    rows = [table.cells[low : low + 4] for low in range(0, len(table.cells), 4)]
+    assert rows[0] == ["rank", "item", "users", "change"]
+    assert rows[1] == ["1", "item-9000", "at least 9,000", "rising"]
+    assert rows[2] == ["2", "item-309", "at least 309", "new"]
+    assert [row[0] for row in rows[1:11]] == [str(rank) for rank in range(1, 11)]
+    assert rows[11:] == [["", "and 2 more", "", ""]]
+    assert "No window reports any item." in Report(header, ())._repr_html_()
 
 
 @pytest.mark.parametrize("mode", ["looks", "hits"])
@@ -101,15 +103,15 @@ def test_a_plan_shows_what_it_promises_and_declares(mode: str) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (HeavyHitter("a", "above", None), "above: a"),
-        (HeavyHitter("a", "between", 1500), "about 1,500: a"),
-        (HeavyHitter("a", None, None), "a"),
-        (HeavyHitter("a", None, None, 3, 92), "at least 92: a"),
-        (HeavyHitter("a", None, 0, 3, 92), "about 0: a"),
+        (HeavyHitter("a", "above", None), "above"),
+        (HeavyHitter("a", "between", 1500), "about 1,500"),
+        (HeavyHitter("a", None, None), ""),
+        (HeavyHitter("a", None, None, 3, 92), "at least 92"),
+        (HeavyHitter("a", None, 0, 3, 92), "about 0"),
     ],
 )
 def test_an_item_is_said_with_the_size_that_was_published(found: HeavyHitter, words: str) -> None:
-    assert found.in_words == words
+    assert found.size_in_words == words
 
 
 def test_a_long_label_is_cut() -> None:

@@ -1,413 +1,78 @@
-"""Tables of reports, on SQLite and on a real PostgreSQL server (`make test-postgres`): transactions, turns, statements,
-and what another program did to them. What they share with other sinks is in test_report_sinks."""
+"""A report as a table, read by the libraries that people read it with."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import itertools
-import os
+import json
 import pathlib
-import secrets
-import signal
-import sqlite3
-import stat
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import sqlalchemy as sa
 
-from dp_transforms.errors import StreamError
-from dp_transforms.monitor.window_report import HeavyHitter
-from dp_transforms.reports.report_table import ReportTable
-from dp_transforms.reports.report_writer import ReportWriter
-from dp_transforms.reports.sinks import read_run
-from tests.helpers import postgres_server
-from tests.helpers.killed_nights import in_a_process
-from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
-from tests.helpers.sinks import (
-    EDGES,
-    ENDED,
-    HEADER,
-    MANY,
-    OTHER,
-    REPORTS,
-    change,
-    change_server,
-    engine_of,
-    header,
-    new_database,
-    report,
-    rows_of,
-    sink_of_kind,
-    write_all,
-)
+from dp_transforms import HeavyHitter, Plan, Report, WindowReport, WindowSchedule, read_report
+from dp_transforms.reports import ReportFileError, ReportHeader
 
-NO_SERVER = postgres_server.skip_reason()
-ON_POSTGRESQL = [pytest.mark.skipif(bool(NO_SERVER), reason=NO_SERVER or "it is there")]
+SCHEDULE = WindowSchedule.fixed("2026-01-01", "2026-01-02", "1h")
+PLAN = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE)
+HEADER = ReportHeader.of_plan(PLAN, "run", "events")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres_server.server() as url:
-        yield url
+def window(hour: int, **sizes: int | None) -> WindowReport:
+    found = [HeavyHitter(item, None, None if item != "b" else 5, 1, size) for item, size in sizes.items()]
+    start = SCHEDULE.window_start_micros(hour)
+    return WindowReport("events", start, start + 3_600_000_000, found, 2.0, 1e-9, 2.0)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[*ON_POSTGRESQL, pytest.mark.nightly])])
-def table(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
-    """In an empty database."""
-    kind: str = request.param
-    with sink_of_kind(kind, tmp_path, request.getfixturevalue("server") if kind == "postgresql" else "") as made:
-        yield made
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Transactions
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_nothing_of_a_bundle_with_a_second_answer_is_written_and_nobody_reads_what_is_not_committed(
-    table: ReportTable,
-) -> None:
-    write_all(table, REPORTS[:2], ended=None)
-    before = rows_of(table)
-    with contextlib.closing(table.open(HEADER)) as writer:
-        writer.write(REPORTS[3])
-        with pytest.raises(StreamError, match=r"T05:00:00Z' already has another answer; nothing was written"):
-            writer.write(OTHER)
-    with contextlib.closing(table.open(HEADER)) as writer:
-        writer.write(REPORTS[3])
-        writer.end(ENDED)
-    assert rows_of(table) == before
-    assert table.read("run-1") == (HEADER, REPORTS[:2], None)
-
-
-def test_an_end_counts_from_the_moment_at_which_it_is_written(table: ReportTable) -> None:
-    """For the transaction that writes it, and for the next one of another worker that had begun before."""
-    over = "the run has ended with 1 reports, and all are there; nothing was written"
-    one, other = table.open(HEADER), table.open(HEADER)
-    one.write(REPORTS[0])
-    one.commit()
-    other.end(ENDED._replace(reports=1))
-    with pytest.raises(StreamError, match=over):
-        other.write(REPORTS[1])
-    other.close()
-    assert table.read("run-1")[2] is None
-    write_all(table, [], ENDED._replace(reports=1))
-    with pytest.raises(StreamError, match=over):
-        one.write(REPORTS[1])
-    one.close()
-    assert table.read("run-1") == (HEADER, REPORTS[:1], ENDED._replace(reports=1))
-
-
-def use(writer: ReportWriter, what: Callable[[ReportWriter], object], refusals: list[str]) -> None:
-    """In a thread of its own."""
-    try:
-        with contextlib.closing(writer):
-            what(writer)
-            writer.commit()
-    except StreamError as error:
-        refusals.append(str(error))
-
-
-def writers_take_turns(table: ReportTable) -> None:
-    """With another window the second one then writes it; with another answer it finds the first one, and with an end
-    that does not agree the reports."""
-    for number, (second, said) in enumerate(
-        (
-            (lambda writer: writer.write(REPORTS[1]), ""),
-            (lambda writer: writer.write(REPORTS[0]._replace(epsilon_spent=1.0)), "already has another answer"),
-            (lambda writer: writer.end(ENDED._replace(reports=0)), "it holds 1 reports, and the run ends with 0"),
-        )
-    ):
-        of_two = dataclasses.replace(table, table=f"t{number}")
-        one, other = of_two.open(HEADER), of_two.open(HEADER)
-        one.write(REPORTS[0])
-        refusals: list[str] = []
-        thread = threading.Thread(target=use, args=(other, second, refusals))
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-        one.commit()
-        thread.join(60)
-        one.close()
-        assert [said in each for each in refusals] == ([True] if said else [])
-        assert of_two.read("run-1") == (HEADER, REPORTS[:1] if said else REPORTS[:2], None)
-
-
-def test_a_writer_waits_for_the_one_that_has_begun(table: ReportTable) -> None:
-    writers_take_turns(table)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(table: ReportTable) -> None:
-    assert table.run_ids() == []
-    write_all(table)
-    assert read_run(table.url, table.table) == (HEADER, REPORTS, ENDED)
-    second = header("run-2", "sport", 1.0)
-    theirs = [report(window, HeavyHitter(f"goal-{window}", None, window), stream="sport") for window in (1, 5)]
-    write_all(table, theirs, None, second)
-    assert table.run_ids() == ["run-1", "run-2"]
-    assert table.read("run-1") == (HEADER, REPORTS, ENDED)
-    assert table.read("run-2") == (second, theirs, None)
-    assert table.read("run-3") == (None, [], None)
-    with pytest.raises(StreamError, match=r"2 runs: 'run-1', 'run-2'\. Choose one"):
-        table.read()
-    with pytest.raises(StreamError, match=r"must not hold U\+0000"):
-        table.open(header("run\0"))
-    with engine_of(table).connect() as connection:
-        query = f'SELECT stream, rank, item, at_least_users FROM "{table.table}_top_now" ORDER BY stream, rank'
-        found = list(map(tuple, connection.exec_driver_sql(query)))
-    assert found[:40] == [("news", rank + 1, f"item-{rank}", rank) for rank in range(40)]
-    assert found[40:] == [("sport", 1, "goal-5", None)]
-
-
-def test_a_whole_run_is_written_once_or_not_at_all(table: ReportTable) -> None:
-    with pytest.raises(StreamError, match="cannot be used"):
-        table.write_whole(HEADER, [*REPORTS, OTHER], ENDED)  # two answers of one window
-    assert table.read("run-1") == (None, [], None)
-    table.write_whole(HEADER, REPORTS, ENDED)
-    assert table.read("run-1") == (HEADER, REPORTS, ENDED)
-    before = rows_of(table)
-    with pytest.raises(StreamError, match="no run is ever overwritten"):
-        table.write_whole(HEADER, REPORTS, ENDED)
-    assert rows_of(table) == before
-
-
-def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table: ReportTable) -> None:
-    more = [
-        report(window, *[HeavyHitter(f"{rank}", None, rank) for rank in range(window % 3)])
-        for window in range(100, 1200)
-    ]
-    table.write_whole(HEADER, [*more[::-1], *EDGES], ENDED._replace(reports=2000))
-    assert table.read("run-1")[1] == sorted([*more, *EDGES], key=lambda each: each.window_start)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What others did
-# ---------------------------------------------------------------------------------------------------------------------
-
-DAMAGE = [
-    "DELETE FROM NAME WHERE rank = 1",
-    "UPDATE NAME SET rank = 7 WHERE item = 'b'",
-    "DELETE FROM NAME_windows",
-    "UPDATE NAME SET zone = 'sky'",
-    "UPDATE NAME_runs SET header = '[]'",
-    "UPDATE NAME_runs SET stream = 'olds'",
+REPORT = Report(HEADER, (window(0, a=0, b=900), window(1, b=100, c=2000, d=100), window(7, a=50)))
+ROWS = [  # hour, rank, item, change, at_least_users, noisy_count
+    (0, 1, "b", None, 900, 5),
+    (0, 2, "a", None, 0, None),
+    (1, 1, "c", "new", 2000, None),
+    (1, 2, "b", "falling", 100, 5),
+    (1, 2, "d", "new", 100, None),
+    (7, 1, "a", "new", 50, None),
 ]
-# SQLite stores any value in any column.
-OF_OTHER_TYPES = [
-    "UPDATE NAME SET window_start = 'yesterday' WHERE item = 'b'",
-    "UPDATE NAME_windows SET window_end = 'tomorrow'",
-    "UPDATE NAME SET item = x'ff00'",
-    "UPDATE NAME SET item_utf8 = x'ff'",
-    "UPDATE NAME SET item_utf8 = 'text'",
-    "UPDATE NAME SET noisy_count = 0.5",
-    "UPDATE NAME_windows SET epsilon_spent = 'much'",
-    "UPDATE NAME_runs SET ended_windows = 'some'",
-]
+QUERY = "select hour(window_start at time zone 'UTC'), rank, item, change, at_least_users, noisy_count from report"
 
 
-def test_damage_is_told_in_one_line(table: ReportTable) -> None:
-    """Each of them in a table of its own."""
-    for number, statement in enumerate([*DAMAGE, *OF_OTHER_TYPES] if table.file else DAMAGE):
-        damaged = dataclasses.replace(table, table=f"t{number}")
-        damaged.write_whole(HEADER, REPORTS[:1], ENDED)
-        change(damaged, statement.replace("NAME", damaged.table))
-        with pytest.raises(StreamError, match="changed by another program, or is damaged") as caught:
-            damaged.read("run-1")
-        assert "\n" not in str(caught.value)
+def test_the_rows_are_ranked_and_every_library_reads_them() -> None:
+    duckdb = pytest.importorskip("duckdb")
+    report = REPORT  # by its name, as DuckDB finds it
+    assert duckdb.sql(QUERY).fetchall() == ROWS
+    assert report.top(1).column("item").to_pylist() == ["b", "c", "a"]
+    assert report.top(2).num_rows == 6, "two items share a rank"
+    assert json.loads(report.to_arrow().schema.metadata[b"shh.header"])["guarantee"] == PLAN.guarantee
+    assert report.to_arrow().schema.names[6:] == ["at_least_users", "noisy_count", "level"]
+    assert Report(HEADER, ()).to_arrow().schema == report.to_arrow().schema
 
 
-def test_tables_of_others_are_not_touched_and_a_run_that_is_gone_is_not_written_on(table: ReportTable) -> None:
-    theirs = dataclasses.replace(table, table="theirs")
-    change(theirs, 'CREATE TABLE "theirs" (thesis TEXT)')
-    with pytest.raises(StreamError, match=r"the table 'theirs' of .* cannot be used \(.*already exists"):
-        theirs.open(HEADER)
-    assert theirs.read("run-1") == (None, [], None)
-    writer = table.open(HEADER)
-    change(table, f"DELETE FROM {table.table}_runs")
-    with pytest.raises(StreamError, match="is damaged"):
-        writer.write(REPORTS[0])
-    writer.close()
-    assert rows_of(table)[f"{table.table}_windows"] == []
+def test_pandas_has_whole_numbers_and_moments_in_utc() -> None:
+    pytest.importorskip("pandas")
+    frame = REPORT.to_pandas()
+    assert frame["noisy_count"].tolist()[0] == 5
+    assert str(frame.dtypes["noisy_count"]) == "Int64"
+    assert str(frame["window_end"].iloc[0]) == "2026-01-01 01:00:00+00:00"
+    assert frame["item"].tolist() == [row[2] for row in ROWS]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# SQLite alone
-# ---------------------------------------------------------------------------------------------------------------------
+def test_polars_takes_a_report_as_it_is() -> None:
+    polars = pytest.importorskip("polars")
+    assert polars.DataFrame(REPORT)["rank"].to_list() == [row[1] for row in ROWS]
 
 
-def write_until(left: int, table: ReportTable) -> None:
-    """Writes a bundle, and dies before the statement of this number."""
-    connect = sqlite3.connect
-
-    def die(statement: str) -> None:
-        nonlocal left
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-
-    def traced(*words: Any, **options: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*words, **options)
-        connection.set_trace_callback(die)
-        return connection
-
-    sqlite3.connect = traced
-    write_all(table, MANY[:2])
+def test_a_report_is_its_windows_and_says_in_a_line_what_it_is() -> None:
+    assert (list(REPORT), len(REPORT)) == (list(REPORT.windows), 3)
+    assert repr(REPORT) == f"<Report: 6 items in 3 windows. {PLAN.guarantee}>"
 
 
-def test_a_worker_that_dies_at_any_statement_leaves_all_of_a_bundle_or_nothing(tmp_path: pathlib.Path) -> None:
-    table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
-    table.open(HEADER)
-    for statements in itertools.count():
-        was_killed, said = in_a_process(lambda left=statements: write_until(left, table))
-        _, reports, ended = table.read("run-1")
-        if not was_killed:
-            break
-        assert (reports, ended) == ([], None)
-    assert (said, reports, ended) == ("", MANY[:2], ENDED)
-    assert statements > 10, "it dies at many places"
-
-
-def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_from_its_begin_on(
-    tmp_path: pathlib.Path,
-) -> None:
-    table = ReportTable(f"sqlite:///{tmp_path}/reports.db")
-    with seen_connections() as seen:
-        write_all(table)
-        table.read("run-1")
-        dataclasses.replace(table, table="whole").write_whole(HEADER, REPORTS, ENDED)
-    check_durable_and_in_turns(seen)
-    assert seen[-1].writes
-
-
-def test_the_file_can_be_read_by_all_and_is_no_link(tmp_path: pathlib.Path) -> None:
-    before = os.umask(0o022)
-    try:
-        write_all(ReportTable(f"sqlite:///{tmp_path}/reports.db"))
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "reports.db").stat().st_mode) == 0o644
-    (tmp_path / "link.db").symlink_to(tmp_path / "reports.db")
-    os.mkfifo(tmp_path / "pipe.db")
-    for name in ("link.db", "pipe.db", "."):
-        with pytest.raises(StreamError, match="is not a regular file"):
-            ReportTable(f"sqlite:///{tmp_path}/{name}").read("run-1")
-        with pytest.raises(StreamError, match="is not a regular file"):
-            ReportTable(f"sqlite:///{tmp_path}/{name}").open(HEADER)
-
-
-def test_a_file_of_another_program_is_told_in_one_line(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "thesis.tex").write_text("mine" * 1000)
-    table = ReportTable(f"sqlite:///{tmp_path}/thesis.tex")
-    for use in (lambda: table.open(HEADER), lambda: table.read("run-1")):
-        with pytest.raises(StreamError, match="cannot be used") as caught:
-            use()
-        assert "\n" not in str(caught.value)
-    assert (tmp_path / "thesis.tex").read_text() == "mine" * 1000
-
-
-def test_a_password_is_shown_nowhere() -> None:
-    for url in (
-        "postgresql://shh:top-secret@localhost:1/reports",
-        "postgresql://shh:top-secret/@:x@localhost:1/reports",
-        "postgresql+psycopg://shh:top-secret@localhost:1/reports?connect_timeout=1",
-        "postgresql://localhost:1/reports?user=shh&password=top-secret",
-        "postgresql://shh:top-secret@localhost:none/reports",
-    ):
-        table = ReportTable(url)
-        with pytest.raises(ValueError, match="must not hold a password"):
-            table.check_can_be_written(is_local=False)
-        table.check_can_be_written(is_local=True)
-        assert "secret" not in f"{table!r} {table.name} {table.address} {table.show_command('run-1')}"
-        with pytest.raises(StreamError) as caught:
-            table.open(HEADER)
-        assert "secret" not in str(caught.value)
-        assert "\n" not in str(caught.value)
-    ReportTable("postgresql://shh@localhost/reports?passfile=/run/pgpass").check_can_be_written(is_local=False)
-
-
-def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StreamError, match=r"PostgreSQL needs psycopg.*: pip install '\.\[postgres\]'"):
-        ReportTable("postgresql://localhost:1/reports").open(HEADER)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# PostgreSQL alone
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class TestOnPostgresql:
-    pytestmark = ON_POSTGRESQL
-
-    @pytest.fixture
-    def table(self, server: str, tmp_path: pathlib.Path) -> Iterator[ReportTable]:
-        with sink_of_kind("postgresql", tmp_path, server) as made:
-            yield made
-
-    def test_writers_take_turns_and_what_is_committed_is_on_the_disk_whatever_the_default_is(
-        self, table: ReportTable
-    ) -> None:
-        change(
-            table,
-            f"ALTER DATABASE {urlsplit(table.url).path.lstrip('/')} SET synchronous_commit = off",
-        )
-        shown: list[str] = []
-
-        def look(connection: Any, cursor: Any, statement: str, *more: Any) -> None:
-            if statement.startswith("INSERT"):
-                shown.append(cursor.connection.execute("SHOW synchronous_commit").fetchone()[0])
-
-        sa.event.listen(sa.Engine, "after_cursor_execute", look)
-        try:
-            write_all(table)
-        finally:
-            sa.event.remove(sa.Engine, "after_cursor_execute", look)
-        assert set(shown) == {"on"}
-        with engine_of(table).connect() as connection:
-            assert connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() == "off"
-        writers_take_turns(table)
-
-    @pytest.mark.nightly
-    def test_readers_of_another_time_zone_and_writers_of_another_default_see_the_same(
-        self, server: str, table: ReportTable
-    ) -> None:
-        name = urlsplit(table.url).path.lstrip("/")
-        change_server(server, f"ALTER DATABASE {name} SET timezone = 'Pacific/Kiritimati'")
-        change_server(server, f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
-        write_all(table)
-        assert table.read("run-1")[1] == REPORTS
-        with engine_of(table).connect() as connection:
-            starts = connection.exec_driver_sql(f'SELECT window_start FROM "{table.table}_windows"').scalars()
-            assert {start.utcoffset().total_seconds() for start in starts} == {14 * 3600}
-
-    @pytest.mark.nightly
-    def test_a_user_who_may_only_write_rows_can_go_on_with_tables_that_are_there(
-        self, server: str, table: ReportTable
-    ) -> None:
-        table.open(HEADER).close()
-        role = f"r{secrets.token_hex(4)}"
-        change(table, f"CREATE ROLE {role} LOGIN")
-        for name in (table.table, f"{table.table}_windows", f"{table.table}_runs"):
-            change(table, f'GRANT SELECT, INSERT, UPDATE ON "{name}" TO {role}')
-        theirs = ReportTable(table.url.replace("shh@", f"{role}@"), table.table)
-        write_all(theirs)
-        assert theirs.read("run-1")[1] == REPORTS
-        with pytest.raises(StreamError, match="permission denied for schema public"):
-            ReportTable(theirs.url, "other").open(HEADER)
-
-    @pytest.mark.nightly
-    def test_a_database_of_another_encoding_is_refused(self, server: str) -> None:
-        table = ReportTable(new_database(server, "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"))
-        with pytest.raises(StreamError, match="has the encoding LATIN1"):
-            table.open(HEADER)
+def test_a_report_is_written_and_read_alone_or_in_parts(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for number, part in enumerate(REPORT):
+        Report(HEADER, (part,)).write(folder / f"{number}.jsonl")
+    REPORT.write(tmp_path / "whole.avro")
+    files = sorted(folder.iterdir())
+    assert read_report(tmp_path / "whole.avro") == read_report(folder) == read_report(*files) == REPORT
+    with pytest.raises(ReportFileError, match="exists and is never overwritten"):
+        REPORT.write(tmp_path / "whole.avro")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ReportFileError, match="there is no report in"):
+        read_report(tmp_path / "empty")

@@ -75,13 +75,14 @@ class Ledger:
         """Where it is, without a password."""
         return self._database.name
 
-    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> None:
-        """Raises what `reserve` would raise now for a new run that does not fit. For when its input is not known yet.
+    def check_fits(self, request: PartRequest, caps: Caps | None = None) -> Verdict | None:
+        """What `reserve` would say, or raise, now for a new run; None for one that is known. For when its input is not
+        known yet.
 
         request: its windows and fingerprints are not looked at. Changes nothing, so `reserve` may still refuse.
         """
         with self._database.read() as book:
-            check_fits(book, request, caps)
+            return check_fits(book, request, caps)
 
     def reserve(self, request: PartRequest, caps: Caps | None = None) -> Verdict:
         """Whether a part may run; a new run is charged at once, for its whole declared range.

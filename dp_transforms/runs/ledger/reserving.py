@@ -107,10 +107,15 @@ def ended(run: Run, parts: Sequence[Part], status: Status) -> Iterator[Run | Par
             yield dataclasses.replace(part, status=status)
 
 
-def check_fits(book: Book, request: PartRequest, caps: Caps | None) -> None:
-    """Raises what reserving this run would raise now, if the ledger does not know it. Changes nothing."""
-    if request.run_id not in book.runs:
-        _prices(book, _population_of(book, request, caps, at=""), request, "Nothing was read.")
+def check_fits(book: Book, request: PartRequest, caps: Caps | None) -> Verdict | None:
+    """What reserving this run would say or raise now; None for a run that the ledger knows. Changes nothing."""
+    if request.run_id in book.runs:
+        return None
+    population = _population_of(book, request, caps, at="")
+    _, takes = _prices(book, population, request, "Nothing was read.")
+    before = book.balance(population)
+    after = Balance(population, before.runs + 1, before.total + takes)
+    return Verdict(VerdictKind.NEW, request.run_id or "", 0, 0, after, takes)
 
 
 def declared_population(transaction: Transaction, request: PartRequest, caps: Caps | None) -> Population:

@@ -1,0 +1,162 @@
+"""Replay a table: what `shh replay` does with the files of a log, for a table in memory, in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import pipeline as beam_pipeline
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
+from dp_transforms.beam.write_files import WriteReports
+from dp_transforms.logs import EventFields, EventFileError
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.tables import read_table
+from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.monitor.item_domain import ItemDomain
+from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.reports import Report, ReportHeader, read_report
+
+_BUDGET = ("start", "end", "window", "epsilon", "delta")
+# By a token, while they are replayed: as elements of the graph of a job Beam would compress them, for minutes.
+_READ: dict[str, list[EventBatch]] = {}
+_MOST_REJECTED = 0.5  # the default of the command: one user can write such rows, so it must be high
+
+
+def replay(
+    table: Any,
+    *,
+    plan: Plan | None = None,
+    user: str = "user",
+    item: str = "item",
+    time: str = "timestamp",
+    time_unit: str | None = None,
+    time_format: str | None = None,
+    time_zone: str | None = None,
+    noise_key: str | os.PathLike[str] | None = None,
+    run_id: str | None = None,
+    stream: str = "events",
+    domain: ItemDomain | None = None,
+    allow_empty: bool = False,
+    rejected: list[RejectedEvents] | None = None,
+    **budget: Any,
+) -> Report:
+    """Which items many users had in each window, under differential privacy for each user over all windows together.
+
+    Guarantee: the report is (plan.epsilon, plan.delta)-DP for adding or removing one user with all its rows. It is what
+    `shh replay` makes of the same rows with the same plan, key and run id. Errors, warnings and ``rejected`` are for
+    the operator and are not covered.
+
+    table: a row for each event. A DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB,
+        or any object with the Arrow PyCapsule interface (``__arrow_c_stream__``). Its events must fit into memory.
+    plan: a `Plan`; or in its place the words of the command:
+        ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
+        `Plan.calibrate`.
+    user, item, time: names of columns. time_unit, time_format, time_zone: how times are read, as in `EventFields`; a
+        timestamp without a zone is UTC.
+    noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
+        forgotten. run_id: None draws one. The same key and run id on other rows would show what differs.
+    stream: name in the report. domain: of a plan for a known domain, at most 5 MB.
+    allow_empty: make an empty report where no event is in the range, which spends the whole budget.
+    rejected: a list that gets the rows that cannot be read: their numbers, from 1, and why. A warning says how many.
+
+    Raises ValueError for arguments, columns and key files that cannot be used, if most rows cannot be read, and, unless
+    allow_empty, if no event is in the range. Then nothing is drawn.
+    """
+    fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
+    plan = _plan_of(plan, domain, budget)
+    run_id = fresh_run_id() if run_id is None else run_id
+    release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, domain=domain)
+    try:
+        blocks = list(read_table(table, fields))
+    except EventFileError as error:
+        raise ValueError(_in_arguments(str(error))) from None
+    batches = [block.batch for block in blocks if len(block.batch)]
+    bad = [part for block in blocks for part in block.rejected]
+    if rejected is not None:
+        rejected.extend(bad)
+    _check_rows(batches, bad, plan.schedule, allow_empty=allow_empty)
+    header, token = ReportHeader.of_plan(plan, run_id, stream), uuid.uuid4().hex
+    _READ[token] = batches
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # for the report alone
+            path = os.path.join(folder, "report.avro")
+            with _as_outside_of_a_notebook(), beam.Pipeline("FnApiRunner", PipelineOptions([])) as pipeline:
+                events = pipeline | beam.Create([token]) | beam.FlatMap(_read_before).with_output_types(EventBatch)
+                _ = (events | release).reports | WriteReports(path, header)
+            return read_report(path)
+    finally:
+        del _READ[token]
+
+
+def _read_before(token: str) -> list[EventBatch]:
+    return _READ[token]
+
+
+@contextlib.contextmanager
+def _as_outside_of_a_notebook() -> Iterator[None]:
+    """While the block runs, Beam does not know that it is in one: else it warns, watches what the user has defined,
+    and has the browser load scripts from a server of others."""
+    before = {name: getattr(beam_pipeline, name) for name in ("is_in_ipython", "alter_label_if_ipython")}
+    vars(beam_pipeline).update(is_in_ipython=lambda: False, alter_label_if_ipython=lambda *_: None)
+    try:
+        yield
+    finally:
+        vars(beam_pipeline).update(before)
+
+
+def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:
+    if plan is not None:
+        if budget:
+            raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
+        return plan
+    if missing := [name for name in _BUDGET if budget.get(name) is None]:
+        raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
+    start, end, window, *_ = (budget.pop(name) for name in _BUDGET[:3])
+    schedule = WindowSchedule.sliding(start, end, window, budget.pop("slide", None) or window)
+    return Plan.calibrate(schedule=schedule, domain=domain, **budget)
+
+
+def _check_rows(
+    batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], schedule: WindowSchedule, *, allow_empty: bool
+) -> None:
+    """Warns of what does not count. Raises ValueError for rows of which nothing may, or need, be drawn."""
+    inside = sum(int((schedule.first_window(batch.time_micros) >= 0).sum()) for batch in batches)
+    outside = sum(map(len, batches)) - inside
+    reasons: Counter[str] = Counter()
+    for part in bad:
+        reasons[part.reason] += len(part.positions)
+    rows = inside + outside + reasons.total()
+    words = [f"{outside:,} of {rows:,} rows are outside of the declared range"] if outside else []
+    if reasons:
+        why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
+        words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")
+    found = "; ".join(words) or "the table has no rows"
+    if reasons.total() > _MOST_REJECTED * rows:
+        raise ValueError(
+            f"{found}; no report was made. Give rejected=[] to see which, and mend or leave out such rows."
+        )
+    if not inside and not allow_empty:
+        raise ValueError(
+            f"no event is in the range: {found}. No report was made, and nothing is spent. Check the range and how"
+            " times are read (time_unit, time_zone), or give allow_empty=True, which spends the whole budget."
+        )
+    if words:
+        warnings.warn(f"{found}, and do not count. (For the operator, not covered by the guarantee.)", stacklevel=3)
+
+
+def _in_arguments(message: str) -> str:
+    """The message of a reader of files, with arguments in the place of options."""
+    message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
+    return re.sub(r"--(time)-(unit|format)\b", r"\1_\2=", message)

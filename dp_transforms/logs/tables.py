@@ -1,0 +1,80 @@
+"""Tables in memory as logs: DataFrames of pandas, and whatever hands out its rows as Arrow (PyCapsules)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dp_transforms.logs import id_columns
+from dp_transforms.logs.discovery import JOINED_ROWS, join_blocks
+from dp_transforms.logs.log_chunk import (
+    MAX_BLOCK_ROWS,
+    EventFields,
+    EventFileError,
+    ReadBlock,
+    check_fields_present,
+)
+
+_TABLE = "table"  # its name in errors, and as the source of rejected rows
+_TAKEN = (
+    "Give a DataFrame of pandas or polars, a table or batches of pyarrow, a relation of DuckDB, or another object with"
+    " __arrow_c_stream__. Files: shh replay."
+)
+
+
+def read_table(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
+    """The rows, in order, as those of a file: rejected ones have their number, counted from 1. Raises EventFileError.
+
+    A column has one type for all of its rows; a table whose columns cannot be user, item and time is not read at all.
+    """
+    return join_blocks(_blocks(table, fields), JOINED_ROWS)
+
+
+def _blocks(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
+    row = 1
+    for columns in _columns(table, fields):
+        for begin in range(0, len(columns[0]), MAX_BLOCK_ROWS):
+            some = [column.slice(begin, MAX_BLOCK_ROWS) for column in columns]
+            yield id_columns.block_of_rows(_TABLE, id_columns.event_columns(some, fields.time_reading), row, 0)
+            row += len(some[0])
+
+
+def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
+    """User, item and time, piece by piece."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(table, pandas.DataFrame):
+        table = _of_pandas(table, fields)
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise EventFileError(_TABLE, f"a {type(table).__name__} is no table that can be read. {_TAKEN}")
+    try:
+        reader = pa.RecordBatchReader.from_stream(table)
+        check_fields_present(_TABLE, reader.schema.names, fields, has_schema=True)
+        types = [reader.schema.field(name).type for name in fields.names]
+        id_columns.check_event_types(_TABLE, types, [str(each)[:80] for each in types], fields)
+        for batch in reader:
+            yield [batch.column(name) for name in fields.names]
+    except EventFileError:
+        raise
+    except Exception as error:  # of the library that makes the rows: its words may hold a cell
+        raise EventFileError(
+            _TABLE, f"its rows cannot be read ({type(error).__name__}). Read it with its own library to see why."
+        ) from None
+
+
+def _of_pandas(frame: Any, fields: EventFields) -> pa.Table:
+    """The three columns alone: others may be of no type of Arrow. They may also be in the index."""
+    if any(name not in frame.columns for name in fields.names):
+        frame = frame.reset_index()
+    check_fields_present(_TABLE, map(str, frame.columns), fields, has_schema=True)
+    columns = {}
+    for name in fields.names:
+        try:
+            column = pa.Array.from_pandas(frame[name])
+        except Exception:  # whose words hold a cell
+            words = f'the column {name!r} holds values of several types. Make them text: df[{name!r}].astype("string").'
+            raise EventFileError(_TABLE, words) from None
+        columns[name] = column
+    return pa.table(columns)

@@ -1,0 +1,155 @@
+"""A report as one value, for programs and notebooks: windows one by one, or one flat table for any library that takes
+Arrow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import IO, TYPE_CHECKING
+
+from dp_transforms.html_tables import html_table
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
+from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
+from dp_transforms.reports.trends import Trend, trends
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+TABLE_FORMATS = (".csv", ".parquet", ".jsonl")
+_SHOWN_ITEMS = 10
+_SIZES = ("at_least_users", "noisy_count", "level")
+# A spreadsheet takes a cell that begins so for a formula, and may run it.
+_FORMULA = "^[=+\\-@\t\r＝＋－＠]"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report:
+    """A report of `replay`, or of a file by `read_report`. All of it may be published.
+
+    header: the run, its plan and what it guarantees. windows: those with heavy items, by time; also had by iterating.
+    Whatever takes Arrow takes it as a table (`to_arrow`): ``polars.DataFrame(report)``, ``duckdb.from_arrow(report)``.
+    """
+
+    header: ReportHeader
+    windows: tuple[WindowReport, ...]
+
+    def __iter__(self) -> Iterator[WindowReport]:
+        return iter(self.windows)
+
+    def __len__(self) -> int:
+        """The number of windows with heavy items."""
+        return len(self.windows)
+
+    def top(self, n: int) -> pa.Table:
+        """Of `to_arrow` the rows with a rank of at most ``n``: the largest items of each window."""
+        import pyarrow.compute as pc
+
+        table = self.to_arrow()
+        return table.filter(pc.less_equal(table.column("rank"), n))
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each item of a window, by time, and then from the largest: the times of the window, the item, its
+        rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the header.
+        """
+        return flat_table(self.header, trends(self.header.plan, self.windows))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same; whole numbers stay whole where some are missing. Raises ImportError without pandas."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_pandas() needs pandas: pip install pandas. to_arrow() does not.") from None
+        table = self.to_arrow()
+        whole = {table.schema.field("level").type: pd.Int64Dtype()}
+        return table.to_pandas(types_mapper=whole.get)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """A report file, as `shh replay` writes it: .avro, .jsonl or .parquet. One that exists is never overwritten.
+        Raises ReportFileError."""
+        write_report_file(path, self.header, self.windows)
+
+    def __repr__(self) -> str:
+        items = sum(len(window.heavy_hitters) for window in self.windows)
+        return f"<Report: {items:,} items in {len(self):,} windows. {self.header.guarantee}>"
+
+    def _repr_html_(self) -> str:
+        """The largest items of the latest window, and the promise."""
+        import html
+
+        promise = f"<p>{html.escape(self.header.guarantee)}</p>"
+        latest = sorted(self.windows, key=lambda window: window.window_start)[-2:]
+        if not latest:
+            return f"<p>No window reports any item.</p>{promise}"
+        *_, trend = trends(self.header.plan, latest)
+        shown = trend.entries[:_SHOWN_ITEMS]
+        rows = [(str(rank), found.item, found.size_in_words, change or "") for found, rank, change in shown]
+        if more := len(trend.entries) - len(shown):
+            rows.append(("", f"and {more:,} more", "", ""))
+        times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
+        which = f"<p>The latest of {len(self):,} windows with heavy items: {times}</p>"
+        return which + html_table("", ("rank", "item", "users", "change"), rows) + promise
+
+
+def read_report(*paths: str | os.PathLike[str]) -> Report:
+    """The report of `shh replay` in a file, in several files that are parts of one run, or in a folder of them.
+
+    Raises ReportFileError for what is not a report or cannot be read.
+    """
+    files = [file for path in paths for file in (report_files_in(path) if os.path.isdir(path) else [path])]
+    if not files:
+        raise ReportFileError(
+            f"there is no report in {', '.join(repr(os.fspath(path)) for path in paths)}. Check the path."
+        )
+    header, windows = read_report_file(files[0]) if len(files) == 1 else read_report_files(files)
+    return Report(header, tuple(windows))
+
+
+def flat_table(header: ReportHeader, windows: Iterable[Trend]) -> pa.Table:
+    """See `Report.to_arrow`."""
+    import pyarrow as pa
+
+    time, text, whole = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
+    types = {"window_start": time, "window_end": time, "rank": whole, "item": text, "change": text, "zone": text}
+    types |= dict.fromkeys(_SIZES, whole)
+    rows = [
+        (*trend.report[1:3], rank, found.item, change, found.zone, *(getattr(found, name) for name in _SIZES))
+        for trend in windows
+        for found, rank, change in trend.entries
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * len(types)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)]
+    return pa.table(arrays, pa.schema(types.items(), {HEADER_KEY: header.to_json()}))
+
+
+def write_flat(handle: IO[bytes], table: pa.Table, kind: str) -> None:
+    """Writes a table of `flat_table`. kind: of `TABLE_FORMATS`. Times are text in UTC, but in Parquet. In CSV an item
+    that a spreadsheet would take for a formula begins with an apostrophe."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if kind == ".parquet":
+        import pyarrow.parquet as pq
+
+        pq.write_table(table, handle)
+        return
+    for at, name in enumerate(("window_start", "window_end")):
+        moments = pc.strftime(table.column(name).cast(pa.timestamp("s", "UTC")), format="%Y-%m-%dT%H:%M:%SZ")
+        table = table.set_column(at, name, moments)
+    if kind == ".jsonl":
+        for row in table.to_pylist():
+            handle.write(json.dumps(row).encode() + b"\n")
+        return
+    import pyarrow.csv
+
+    at = table.schema.get_field_index("item")
+    item = table.column(at)
+    safe = pc.if_else(pc.match_substring_regex(item, _FORMULA), pc.binary_join_element_wise("'", item, ""), item)
+    pyarrow.csv.write_csv(table.set_column(at, "item", safe), handle)

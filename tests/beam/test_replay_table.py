@@ -1,0 +1,196 @@
+"""`replay`: the rows of any table give, byte for byte, what `shh replay` makes of a file with them."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+import pathlib
+import re
+import warnings
+from typing import Any
+
+import nbclient
+import nbformat
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dp_transforms import Plan, RejectedEvents, WindowSchedule, read_report, replay
+from dp_transforms.logs.rejected_events import pack_rejected, write_rejected_lines
+from tests.helpers import forked
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import key_file
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORDS = {"start": "2026-01-01", "end": "2026-01-02", "window": "1h", "epsilon": 4.0, "delta": 1e-6}
+COLUMNS = {"user": "who", "item": "what", "time": "when"}
+MODES = {"looks": {"usual_looks": (1, 10), "most_looks": 20}, "hits-with-counts": {"hits_per_user": 5}}
+KINDS = ("pandas", "pandas categories", "pandas index", "polars", "pyarrow", "batches", "duckdb")
+
+
+def log() -> pa.Table:
+    """From items of all users down to those of a few, so that noise decides; some outside, some that cannot be read."""
+    users = np.arange(600)
+    parts = [(users[:: 1 + 2 * rank], f"=item {rank}", 3600 * hour) for hour in range(4) for rank in range(20)]
+    who = np.concatenate([*(part[0] for part in parts), [1, 2, 3]])
+    what = np.concatenate([*(np.full(len(part[0]), part[1]) for part in parts), ["", "early", "x"]])
+    when = np.concatenate([*(part[2] + part[0] for part in parts), [0, -5, 0]])
+    moments = pa.array((1_767_225_600 + when) * 1_000_000, pa.timestamp("us", "UTC"))
+    is_timeless = pa.array(np.arange(len(who)) == len(who) - 1)
+    moments = pa.compute.if_else(is_timeless, pa.scalar(None, moments.type), moments)
+    return pa.table({"who": who, "what": what, "when": moments, "other": [str(row) for row in range(len(who))]})
+
+
+def as_kind(kind: str, table: pa.Table) -> Any:
+    library = pytest.importorskip(kind.split()[0]) if kind != "batches" else None
+    if kind == "duckdb":
+        return library.connect().from_arrow(table)
+    if kind == "polars":
+        return library.from_arrow(table).with_columns(library.col("what").cast(library.Categorical))
+    if kind == "batches":
+        return pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=1000))
+    if kind == "pyarrow":
+        return table
+    frame = table.to_pandas()
+    if kind == "pandas index":
+        return frame.set_index("when")
+    frame["unlike"] = [{"a": 1} if row % 2 else "text" for row in range(len(frame))]  # no column of Arrow
+    return frame.astype({"what": "category", "who": "category"}) if kind == "pandas categories" else frame
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    made = tmp_path_factory.mktemp("replayed")
+    pq.write_table(log(), made / "log.parquet")
+    key_file(made)
+    for mode in MODES:
+        (made / f"{mode}.json").write_text(plan_of(mode).to_json())
+        words = [word for name, column in COLUMNS.items() for word in (f"--{name}-field", column)]
+        out = ("--output", f"{mode}.avro", "--dead-letter", f"{mode}.jsonl")
+        done = shh(
+            "replay", "log.parquet", *words, "--plan", f"{mode}.json", "--noise-key-file", "noise.key", *out, cwd=made
+        )
+        assert done.returncode == 0, done.stderr
+    return made
+
+
+def plan_of(mode: str) -> Plan:
+    schedule = WindowSchedule.fixed(WORDS["start"], WORDS["end"], WORDS["window"])
+    return Plan.calibrate(epsilon=4, delta=1e-6, schedule=schedule, mode=mode, **MODES[mode])
+
+
+@pytest.mark.parametrize(("kind", "mode"), [*((kind, "looks") for kind in KINDS), ("pandas", "hits-with-counts")])
+def test_a_table_gives_what_the_command_makes_of_a_file_with_its_rows(
+    folder: pathlib.Path, tmp_path: pathlib.Path, kind: str, mode: str
+) -> None:
+    of_command = read_report(folder / f"{mode}.avro")
+    rejected: list[RejectedEvents] = []
+    with pytest.warns(UserWarning, match=r"1 of [\d,]+ rows are outside.*; 2 of [\d,]+ rows cannot be read .*operator"):
+        report = replay(
+            as_kind(kind, log()),
+            plan=plan_of(mode),
+            noise_key=folder / "noise.key",
+            run_id=of_command.header.run_id,
+            rejected=rejected,
+            **COLUMNS,
+        )
+    report.write(tmp_path / "report.avro")
+    assert (tmp_path / "report.avro").read_bytes() == (folder / f"{mode}.avro").read_bytes()
+    assert report == of_command
+    assert 5 < sum(len(window.heavy_hitters) for window in report) < 80, "noise decides about some"
+    lines = io.BytesIO()
+    write_rejected_lines(lines, map(pack_rejected, rejected))
+    of_file = [{**json.loads(line), "file": "table"} for line in (folder / f"{mode}.jsonl").read_text().splitlines()]
+    assert [json.loads(line) for line in lines.getvalue().splitlines()] == of_file
+    assert len(of_file) == 2
+
+
+def test_the_words_of_the_command_make_its_plan_and_each_call_draws_anew(folder: pathlib.Path) -> None:
+    """600 users have the largest item, and noise decides about others: two draws are alike in 1e-9 of all cases."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first, second = (replay(log(), **COLUMNS, **WORDS, mode="hits-with-counts", hits_per_user=5) for _ in range(2))
+    assert first.header.plan == read_report(folder / "hits-with-counts.avro").header.plan
+    assert first.header.run_id != second.header.run_id
+    assert first.windows != second.windows
+
+
+def table(**columns: Any) -> pa.Table:
+    usual = {"user": [1, 2], "item": ["secret cell", "b"], "timestamp": [datetime.datetime(2026, 1, 1)] * 2}
+    return pa.table({**usual, **columns})
+
+
+def mixed() -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"user": ["secret cell", 1], "item": ["a", "b"], "timestamp": ["2026-01-01"] * 2})
+
+
+@pytest.mark.parametrize(
+    ("made", "more", "said"),
+    [
+        (
+            lambda: table(),
+            {"user": "uid"},
+            "no field 'uid'; its fields are: user, item, timestamp. Name one with user=",
+        ),
+        (lambda: table(user=[0.5, 1.0]), {}, "the field 'user' has type double; an id must be text or a whole number"),
+        (
+            lambda: table(timestamp=[7, 8]),
+            {},
+            "holds numbers without a unit. Give the unit with time_unit= s, ms or us",
+        ),
+        (mixed, {}, r"the column 'user' holds values of several types. .*astype\(\"string\"\)"),
+        (lambda: "clicks.csv", {}, "a str is no table that can be read. Give a DataFrame of pandas"),
+        (
+            lambda: table(user=pa.nulls(2, pa.int64())),
+            {},
+            r"2 of 2 rows cannot be read \(missing user: 2\); no report was made",
+        ),
+        (lambda: table(), {"start": "2025-01-01", "end": "2025-01-02"}, "2 of 2 rows are outside .*nothing is spent"),
+        (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
+        (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
+        (lambda: table(), {"epsilon": None}, "epsilon must be given, or a plan"),
+        (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
+        (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
+        (lambda: table(), {"noise_key": "nowhere.key"}, "nowhere.key"),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as raised:
+        replay(made(), **{**WORDS, **more})
+    assert "secret" not in str(raised.value)
+    assert "--" not in str(raised.value)
+
+
+def test_an_empty_report_is_made_where_it_is_asked_for() -> None:
+    report = replay(table().slice(2), **WORDS, allow_empty=True)
+    assert (len(report), report.header.plan["epsilon"]) == (0, 4.0)
+
+
+def test_beam_runs_in_this_process_and_says_nothing(tmp_path: pathlib.Path) -> None:
+    program = f"""
+import logging, multiprocessing, pyarrow as pa
+from dp_transforms import replay
+logging.lastResort.setLevel(0)
+events = pa.table({{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026-01-01T00:00:00Z"] * 500}})
+print([found.item for window in replay(events, **{WORDS!r}) for found in window.heavy_hitters])
+assert not multiprocessing.active_children()
+"""
+    done = forked.run_python("-c", program, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['a']\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_notebook_shows_the_report_and_nothing_else(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beam would have it load scripts from a server."""
+    for name, value in (("JUPYTER_RUNTIME_DIR", tmp_path), ("IPYTHONDIR", tmp_path), ("PYTHONPATH", ROOT)):
+        monkeypatch.setenv(name, str(value))
+    events = '{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026-01-01"] * 500}'
+    cells = ("import pyarrow as pa; from dp_transforms import replay", f"replay(pa.table({events}), **{WORDS!r})")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    done = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    (shown,) = done.cells[1].outputs
+    assert "<bdi>a</bdi>" in shown.data["text/html"]
+    assert not re.search("<script|http", shown.data["text/html"])
