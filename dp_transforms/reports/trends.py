@@ -125,9 +125,12 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
     """None also for a plan that is not one."""
     try:
         if "looks" in plan:
-            looks, rounds = plan["looks"], plan.get("rounds")
+            looks = plan["looks"]
             # The purse of each round that states sizes: a user adds at most the largest weight that it pays for.
-            purses = [looks["units"][-1]] if rounds is None else rounds["units"][1:]
+            if "window_rounds" in plan:
+                purses = plan["window_rounds"]["units"]
+            else:
+                purses = plan["rounds"]["units"][1:] if "rounds" in plan else [looks["units"][-1]]
             weight = min(looks["weights"][bisect.bisect_right(looks["units"], purse) - 1] for purse in purses)
             least = _STEPS * looks["spacing"] / weight
         elif plan["hits"]["mode"] == "hits-with-counts":

@@ -60,6 +60,10 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
     smallest = min(in_rounds.largest_in_rounds[1:])
     found = TrendRule.of(json.loads(in_rounds.to_json())).least_change
     assert (found - 1) * smallest < 1.5 * in_rounds.paid_looks.spacing <= found * smallest
+    units = list(in_rounds.paid_rounds.units)
+    in_windows = {**json.loads(in_rounds.to_json()), "window_rounds": {"units": units[1:]}}
+    del in_windows["rounds"]
+    assert TrendRule.of(in_windows).least_change == found
     hits = [HeavyHitter("a", BETWEEN, 500), HeavyHitter("b", ABOVE, None), HeavyHitter("c", BETWEEN, 700)]
     reports = [WindowReport("s", w * 10, w * 10 + 10, found, 1.0, 0.0, 1.0) for w, found in enumerate((hits, hits[1:]))]
     assert told({"hits": {"mode": "hits"}}, reports)[1] == {"b": (1, "same"), "c": (2, "same"), "a": (0, "gone")}
