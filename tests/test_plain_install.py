@@ -107,6 +107,7 @@ WITHOUT_EXTRA = {
     ("serve", "report.avro"): "serve",
     ("stream", "--engine", "in-process", *TOPIC, *RANGE, "--output", "reports"): "kafka",
     ("replay", "s3://bucket/clicks.csv", *RANGE, "--output", "r.avro"): "s3",
+    ("replay", "duckdb:///news.duckdb?query=FROM visits", *RANGE, "--output", "r.avro"): "duckdb",
 }
 
 

@@ -82,12 +82,12 @@ def _answer_of_duckdb(url: str, fields: Sequence[str], folder: pathlib.Path) -> 
     database, _, query = url.removeprefix(DUCKDB).partition(_QUERY)
     if not database or not query.strip():
         raise UserError(f"a log in DuckDB is named as '{DUCKDB}FILE{_QUERY}SELECT ...', the query as it stands.")
-    if not os.path.isfile(database):
-        raise UserError(f"{database}: there is no such database. Check the path: one from the root has four slashes.")
     try:
         import duckdb
     except ImportError:
         raise MissingLibraryError(f"logs in DuckDB need its library. {how_to_install('duckdb')}") from None
+    if not os.path.isfile(database):
+        raise UserError(f"{database}: there is no such database. Check the path: one from the root has four slashes.")
     path = str(folder / "query.parquet")
     try:
         with duckdb.connect(database, read_only=True, config={"temp_directory": str(folder)}) as connection:
