@@ -210,7 +210,11 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
 def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str) -> None:
     """Prints on stderr: this is for the operator alone. covered: outside of which events are skipped."""
     rows = summary.events + summary.rejected
-    beyond = "looks of a round beyond the purse" if request.plan.rounds else "pairs (window, item) beyond --most-looks"
+    beyond = (
+        "looks of a round beyond the purse"
+        if len(request.plan.units_of_rounds) > 1
+        else "pairs (window, item) beyond --most-looks"
+    )
     unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     read = (
