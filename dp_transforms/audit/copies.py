@@ -33,6 +33,7 @@ from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
+from dp_transforms.plan.rounds import terms_of_blocks
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.release_stages import stages_of
@@ -153,10 +154,12 @@ def _names_of_rounds(pairs: ItemPairs, plan: TrialPlan, keys: StreamKeys) -> Ite
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     """Of each round: int64[rounds, copies, windows, items]."""
-    mechanism, fits = LooksMechanism.of_plan(plan), [sizes[0] == 0]
+    mechanism, fits = LooksMechanism.of_plan(plan), []
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
-    for number in range(1, len(levels)):
-        terms = plan.terms_of_round(number, int(drawn.sum()), plan.schedule.horizon)
+    of_blocks = terms_of_blocks(plan.paid_looks, plan.paid_rounds, plan.threshold, plan.max_users)
+    for number in range(len(levels)):
+        of_round = plan.terms_of_round(number, int(drawn.sum()), plan.schedule.horizon)
+        terms = of_round if number else of_blocks
         boundaries, of_boundaries = levels_of_boundaries(mechanism, number, terms.threshold)
         at = np.minimum(np.searchsorted(of_boundaries, levels[number]), len(boundaries) - 1)
         stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
@@ -164,7 +167,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
         fits.append(
             np.where(is_named, (of_boundaries[at] == levels[number]) & (sizes[number] == stated), sizes[number] == 0)
         )
-        drawn = drawn & ~is_named
+        drawn = drawn & ~is_named if number else drawn
     return all(bool(each.all()) for each in fits)
 
 

@@ -20,6 +20,7 @@ from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Looks
+from dp_transforms.plan.rounds import terms_of_blocks
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 _ERROR = 1e-9  # of a quadrature, relative
@@ -343,8 +344,8 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
         unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     return sum(
-        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in (1, _MANY, _MANY**2))
-        for number in range(1, len(mechanism.rounds))
+        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in ((1, _MANY, _MANY**2) if number else (0,)))
+        for number in range(len(mechanism.rounds))
     )
 
 
@@ -352,7 +353,11 @@ def _wrong_of_round(law: NoiseLaw, plan: Plan, of_run: Plan, number: int, drawn:
     """The same of one round of looks, which draws for so many pairs."""
     listed = LooksMechanism.of_plan(plan).rounds[number]
     numbers = [(weight, listed.purse / units) for weight, units in listed.prices if units <= listed.purse]
-    likely_noise = of_run.terms_of_round(number, drawn, plan.schedule.horizon).likely_noise
+    if number:
+        likely_noise = of_run.terms_of_round(number, drawn, plan.schedule.horizon).likely_noise
+    else:
+        of_blocks = of_run.paid_looks, of_run.paid_rounds, of_run.threshold, of_run.max_users
+        likely_noise = terms_of_blocks(*of_blocks).likely_noise
     return _wrong_of_weights(law, listed.replay_weight(1), numbers, likely_noise, plan.max_users, drawn)
 
 

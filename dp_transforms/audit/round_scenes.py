@@ -52,7 +52,7 @@ def round_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterato
 
 
 def levels_of_boundaries(mechanism: LooksMechanism, number: int, threshold: int) -> tuple[Whole, Whole]:
-    """The boundaries of a later round of looks, and the level that is published for each: both rise."""
+    """The boundaries of a round of looks, and the level that is published for each: both rise."""
     largest = [listed.replay_weight(1) for listed in mechanism.rounds]
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
     of_all = max(largest[1:])
@@ -85,8 +85,6 @@ class _Round:
         if not self.number and not total:
             return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
         tails = np.exp(self.law.log_tail(self.threshold - total + self.mechanism.spacing * np.arange(_BINS - 1)))
-        if not self.number:
-            tails[1:] = 0.0
         return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
     def p_values(self) -> Iterator[NamedPValue]:
@@ -135,12 +133,16 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
     of_round = functools.partial(_Round, mechanism, law)
     in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
     everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
-    bins, of_block = np.minimum(levels[0], 1), others.sum(axis=0, keepdims=True)
+    bins, of_block = _bins(mechanism, 0, scene.threshold, levels[0]), others.sum(axis=0, keepdims=True)
     yield of_round(0, scene.threshold, everything, bins[:, :1], held, of_block, in_block)
     drawn: Bits = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
     for number in range(1, len(levels)):
         threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
-        _, of_boundaries = levels_of_boundaries(mechanism, number, threshold)
-        bins = np.minimum(np.searchsorted(of_boundaries, levels[number], side="right"), _BINS - 1)
+        bins = _bins(mechanism, number, threshold, levels[number])
         yield of_round(number, threshold, drawn, bins, (drawn & by_user).sum(axis=(1, 2)), others, by_user)
         drawn = np.logical_and(drawn, bins == 0)
+
+
+def _bins(mechanism: LooksMechanism, number: int, threshold: int, levels: Whole) -> Whole:
+    _, of_boundaries = levels_of_boundaries(mechanism, number, threshold)
+    return np.minimum(np.searchsorted(of_boundaries, levels, side="right"), _BINS - 1)

@@ -17,21 +17,25 @@ from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
-from dp_transforms.stages.stage import AtOnceStep, Sharding
+from dp_transforms.stages.rounds import ReleaseBlocks
+from dp_transforms.stages.stage import AtOnceStep, Sharding, Stage
 from dp_transforms.stages.windows import MonitorWindows
 
 
 class Released(NamedTuple):
-    """reports: of `WindowReport`. states: what each stage hands over to the next part of a run."""
+    """reports: of `WindowReport`. states: what each stage hands over to the next part of a run. blocks: reports of
+    blocks, where they are asked for."""
 
     reports: beam.PCollection
     states: tuple[beam.PCollection, ...]
+    blocks: beam.PCollection | None = None
 
 
 class ReleaseAtOnce(beam.PTransform):
     """``((slab, shard of users), packed pairs)`` -> `Released`; bounded input only.
 
     part: None for a whole run. pool: the token of a `ProcessPool` of this process, which then does the heavy steps.
+    with_blocks: of a plan with rounds, also reports of its blocks.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class ReleaseAtOnce(beam.PTransform):
         cuts: Cuts,
         part: RunPart | None = None,
         pool: str | None = None,
+        *,
+        with_blocks: bool = False,
     ) -> None:
         super().__init__()
         self._stages = stages
@@ -48,6 +54,7 @@ class ReleaseAtOnce(beam.PTransform):
         self._cuts = cuts
         self._part = part
         self._pool = pool
+        self._with_blocks = with_blocks
 
     def expand(self, packed: beam.PCollection) -> Released:
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
@@ -79,13 +86,21 @@ class ReleaseAtOnce(beam.PTransform):
         """The users of each round of looks, and its items, get what the rounds before it named. So each round is over
         before the next one begins, and a step that is repeated sees the same names. users: ``((0, shard), packed)``."""
         found, state = self._round(users, 0, (), rereads=True)
+        blocks = self._blocks(found) if self._with_blocks else None
         in_blocks, states = found | "InBlocks" >> beam.Values(), [state]
         before: list[beam.PCollection] = [in_blocks]
         for number in range(1, rounds):
             found, state = self._round(users, number, before, rereads=number < rounds - 1)
             before = [in_blocks, found | f"InWindows{number}" >> beam.Values()]
             states.append(state)
-        return self._released(found, tuple(states))
+        return self._released(found, tuple(states))._replace(blocks=blocks)
+
+    def _blocks(self, named: beam.PCollection) -> beam.PCollection:
+        """named: in round 0."""
+        whole = Sharding(self._cuts.users.windows_per_slab, 1)
+        release = AtOnceStep(Stage(ReleaseBlocks, self._stages.windows.run), whole, None, self._part)
+        reports = named | "GroupBlocks" >> beam.GroupByKey() | "Blocks" >> AtOnce(release, self._noise_key)
+        return reports[SENT]
 
     def _round(
         self, users: beam.PCollection, number: int, named: Sequence[beam.PCollection], *, rereads: bool

@@ -18,7 +18,7 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.round_candidates import Candidates
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import RoundTerms
+from dp_transforms.plan.rounds import RoundTerms, terms_of_blocks
 
 Whole = npt.NDArray[np.int64]
 _CELLS_AT_ONCE = 1 << 20
@@ -33,11 +33,13 @@ class RoundNamer:
         self._table = noise_bounds(plan.paid_looks.noise)
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
-        """Round 0. The windows of the sums, and of the names, are blocks: their first windows. No size is stated."""
+        """Round 0. The windows of the sums, and of the names, are blocks: their first windows."""
+        plan = self._plan
+        terms = terms_of_blocks(plan.paid_looks, plan.paid_rounds, plan.threshold, plan.max_users)
         uniforms = self._keys.block_uniforms()(sums.windows, sums.hashes, sums.digests)
-        named = np.flatnonzero(self._table.passes(uniforms, self._plan.threshold - sums.sums) & (sums.sums > 0))
-        ones = np.ones(len(named), dtype=np.int64)
-        return NamedItems(sums.windows[named], sums.items[named], ones, 0 * ones, sums.table).select(slice(None))
+        named = np.flatnonzero(self._table.passes(uniforms, terms.threshold - sums.sums) & (sums.sums > 0))
+        sizes = self._stated(sums.sums[named] + self._table.sample(uniforms[named]), terms)
+        return NamedItems(sums.windows[named], sums.items[named], *sizes, sums.table).select(slice(None))
 
     def name_in_windows(
         self, number: int, sums: ItemSums, candidates: Candidates, shard: int, shards: int

@@ -25,15 +25,12 @@ from dp_transforms.accounting.purse.purse_choice import (
     check_usual_looks,
     choose_purse,
 )
-from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares
 from dp_transforms.plan.rounds import LOOKS_OF_ROUNDS, choose_rounds, with_rounds
-from dp_transforms.plan.rounds import SHAPE as SHAPE_OF_ROUNDS
 from dp_transforms.plan.stored import as_float
 
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
@@ -61,7 +58,10 @@ class LooksChoices(PerUser, total=False):
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. For replays, without hits, counts, known items or a known domain. By default False.
+        were named. For replays, without hits, counts, known items or a known domain. By default False, since the plan
+        may be for a stream; `shh replay` has them by default in a whole run.
+    block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
+        whole run where windows are a day or longer.
     """
 
     usual_looks: tuple[int, int] | None
@@ -73,6 +73,7 @@ class LooksChoices(PerUser, total=False):
     counts_for: int | None
     activity_epsilon: float | None
     rounds: bool | None
+    block_seconds: int | None
 
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
@@ -81,9 +82,6 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if rounds is not None:
-        least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(rounds.units)))
-        if most_looks < least:
-            raise ValueError(f"most_looks must be at least {least} with rounds, each of which pays for a look.")
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
     hash_share = hash_delta(budget.max_users, budget.max_items)
@@ -104,7 +102,6 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         usual_looks=usual_looks,
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
-        shapes=SHAPES if rounds is None else (SHAPE_OF_ROUNDS,),
         level_spacing=LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
     )

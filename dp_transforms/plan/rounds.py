@@ -18,10 +18,11 @@ import numpy as np
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
+from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.records import Budget, Looks, Rounds
+from dp_transforms.plan.window_schedule import WindowSchedule
 
-SHAPE = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 FALSE_NAMES = 0.5  # of each later round, in the whole run
 _OPEN_PERCENT = 10  # of a purse
@@ -32,6 +33,8 @@ _LIKELY_DRAWN = 10**6
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
 _REFUSED = ("hits_per_user", "counts_for", "known_items", "forget_after", "known_error")
+_FEWEST_WINDOWS = 6  # of a block, and
+_FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md, "Finding")
 
 
 class RoundTerms(NamedTuple):
@@ -51,12 +54,25 @@ def terms_of_round(
     fit into the run, at least 1. Each part has its share of `false_names` and of the false sizes.
     """
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
+    of_parts = 1 if parts == 1 else 2
+    return _terms(looks, rounds, number, threshold_of_round(looks, rounds, drawn), drawn, users, of_parts)
+
+
+def terms_of_blocks(looks: Looks, rounds: Rounds, threshold: int, users: int) -> RoundTerms:
+    """Of round 0, in all parts alike: it draws for no item without a sum."""
+    return _terms(looks, rounds, 0, threshold, 0, users, 1)
+
+
+def _terms(
+    looks: Looks, rounds: Rounds, number: int, threshold: int, drawn: int, users: int, of_parts: int
+) -> RoundTerms:
+    """Each round has its share of the false sizes. of_parts: what that is divided by."""
     paid = rounds.units[number]
     count = int(np.searchsorted(looks.units, paid, side="right"))
     weights, units = np.array(looks.weights[:count]), np.array(looks.units[:count])
-    size_error = looks.size_error / (len(rounds.units) - 1) / (1 if parts == 1 else 2)
+    size_error = looks.size_error / len(rounds.units) / of_parts
     likely_noise = size_margin(looks.noise, weights, paid / units, size_error, users, drawn)
-    return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, int(weights[-1]))
+    return RoundTerms(threshold, likely_noise, int(weights[-1]))
 
 
 def threshold_of_round(looks: Looks, rounds: Rounds, drawn: int) -> int:
@@ -71,27 +87,65 @@ def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number:
     if threshold is not None:
         asked.append((rounds.units[0], threshold))
     of_each = 1 - (1 - probability) / len(asked)
-    return max(found_from(looks.prices, at, number, of_each, reserved=PURSE_UNITS - units) for units, at in asked)
+    return max(_found_from(looks, units, at, number, of_each) for units, at in asked)
+
+
+def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+    """The same of an item in a block, if each user has so many items in blocks."""
+    return _found_from(looks, rounds.units[0], threshold, number, probability)
+
+
+def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
+    return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
 
 
 def choose_rounds(budget: Budget, given: Mapping[str, Any]) -> Rounds | None:
     """None where they are not asked for. given: `LooksChoices`. Raises ValueError for what they cannot be used with."""
+    block = given.get("block_seconds")
     if not given.get("rounds"):
+        if block is not None:
+            raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
         return None
-    if budget.domain is not None:
-        raise ValueError("rounds cannot be used with a known domain yet. Leave one out.")
+    if reason := _why_not(given, has_domain=budget.domain is not None):
+        raise ValueError(reason)
+    usual = _block_seconds(budget.schedule)
+    return Rounds(block_seconds=usual if block is None else block, units=_purses(), false_names=FALSE_NAMES)
+
+
+def rounds_suit(schedule: WindowSchedule, given: Mapping[str, Any], *, has_domain: bool) -> bool:
+    """Whether a replay of a whole run finds more by rounds, by what is declared alone. given: `LooksChoices`."""
+    windows = min(schedule.horizon, _block_seconds(schedule) // schedule.slide_seconds)
+    _, most_usual = given.get("usual_looks") or (1, _FEWEST_LOOKS)
+    has_many: bool = windows >= _FEWEST_WINDOWS and most_usual >= _FEWEST_LOOKS
+    return has_many and not _why_not(given, has_domain=has_domain)
+
+
+def _why_not(given: Mapping[str, Any], *, has_domain: bool) -> str:
+    """What rounds cannot be used with; empty if with all of it."""
+    if has_domain:
+        return "rounds cannot be used with a known domain yet. Leave one out."
     for name in _REFUSED:
         if given.get(name) is not None:
-            raise ValueError(f"{name} cannot be used with rounds. Leave one out.")
-    schedule = budget.schedule
-    is_short = schedule.window_seconds < _DAY
+            return f"{name} cannot be used with rounds. Leave one out."
+    most_looks: Any = given.get("most_looks")
+    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(_purses())))
+    if is_whole(most_looks) and most_looks < least:
+        return f"most_looks must be at least {least} with rounds, each of which pays for a look."
+    return ""
+
+
+def _block_seconds(schedule: WindowSchedule) -> int:
+    return _DAY if schedule.window_seconds < _DAY else schedule.horizon * schedule.slide_seconds
+
+
+def _purses() -> tuple[int, ...]:
+    """Of each round."""
     left = PURSE_UNITS
     units = []
     for percent in (_OPEN_PERCENT, *_PERCENTS):
         units.append(left * percent // 100)
         left -= units[-1]
-    whole_run = schedule.horizon * schedule.slide_seconds
-    return Rounds(block_seconds=_DAY if is_short else whole_run, units=tuple(units), false_names=FALSE_NAMES)
+    return tuple(units)
 
 
 def with_rounds(choice: PurseChoice, rounds: Rounds) -> PurseChoice:

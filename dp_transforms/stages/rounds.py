@@ -1,4 +1,5 @@
 """The first two stages where looks come in rounds: they are run once for each round, and get what was named before.
+What round 0 names may be reported by itself.
 
 Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
 """
@@ -22,7 +23,7 @@ from dp_transforms.monitor.round_namer import RoundNamer
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
-from dp_transforms.stages.stage import Span, StageWork
+from dp_transforms.stages.stage import Reported, Span, StageWork
 
 
 class _InRound(NamedTuple):
@@ -110,3 +111,15 @@ class NameRound(_RoundWork):
         found = self._namer.name_in_windows(span.round, columns, state.candidates, span.shard, span.shards)
         before = [part for shard, part in state.named.shard_by_item(span.shards) if shard == span.shard]
         return NamedItems.merge([*before, found])
+
+
+class ReleaseBlocks(StageWork):
+    """`NamedItems` of blocks -> a report of each block, which costs nothing more: the theorem has the names of round 0
+    among what is published (docs/guarantee.md, "Rounds")."""
+
+    TAKES = NamedItems
+    keeps_state = False
+
+    def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
+        ends = WindowBlocks.of(self.plan, span.first, span.end).ends(columns.windows)
+        return columns.window_reports(self.plan, self.keys.stream, lasts=ends - 1)

@@ -26,7 +26,8 @@ Place = tuple[int, str]  # a block or a window, and an item
 
 
 class RoundsOracle:
-    """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all."""
+    """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all. blocks: what was
+    named in each, by its first window, and its last window."""
 
     def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings = settings
@@ -39,6 +40,7 @@ class RoundsOracle:
         self._items = hash_all(keys.hash_items, {item for of_user in self._held.values() for _, item in of_user})
         self._users = hash_all(keys.hash_users, set(self._held))
         self.drawn: list[int] = []
+        self.blocks: list[tuple[Named, int]] = []
         self.wallets: dict[tuple[int, str], Wallet] = {}
 
     def names(self, ends: Sequence[int] = ()) -> list[Named]:
@@ -78,18 +80,23 @@ class RoundsOracle:
         }
         weights = self._weights(0, held)
         noise = self._noise(weights, self._keys.block_uniforms())
-        return {
-            at for at, of_users in weights.items() if sum(of_users.values()) + noise[at] >= self._settings.threshold
-        }
+        named = self._named(0, weights, noise, self._settings.threshold, self._likely_noise(0, 0))
+        lasts = {self.block_of(window): window for window in self._windows}
+        self.blocks += [(entry, lasts[entry.window]) for entry in named]
+        return {(entry.window, entry.item) for entry in named}
 
     def _round(self, number: int, candidates: set[Place]) -> list[Named]:
-        settings, spacing = self._settings, self._settings.looks.spacing
-        units = settings.rounds.units[number]
         weights = self._weights(number, {user: pairs & candidates for user, pairs in self._held.items()})
         cells = {at: weights.get(at, {}) for at in candidates}
         noise = self._noise(cells, self._keys.round_uniforms(number))
-        threshold, likely = self._threshold(len(candidates)), self._likely_noise(units, len(candidates))
-        largest, of_all = self._largest(units), max(map(self._largest, settings.rounds.units[1:]))
+        threshold, likely = self._threshold(len(candidates)), self._likely_noise(number, len(candidates))
+        return self._named(number, cells, noise, threshold, likely)
+
+    def _named(
+        self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], threshold: int, likely: int
+    ) -> list[Named]:
+        spacing, units = self._settings.looks.spacing, self._settings.rounds.units
+        largest, of_all = self._largest(units[number]), max(map(self._largest, units[1:]))
         found = []
         for (window, item), of_users in cells.items():
             noisy = sum(of_users.values()) + noise[window, item]
@@ -136,13 +143,14 @@ class RoundsOracle:
         error = min(Fraction(1, 100), Fraction(self._settings.rounds.false_names) / max(1, math.ceil(in_run)))
         return _smallest(lambda threshold: self._law.tail(threshold) <= error * _ONE)
 
-    def _likely_noise(self, purse: int, drawn: int) -> int:
+    def _likely_noise(self, number: int, drawn: int) -> int:
+        purse = self._settings.rounds.units[number]
         looks, largest = self._settings.looks, self._largest(purse)
         payable = [
             (w, Fraction(purse, units)) for w, units in zip(looks.weights, looks.units, strict=True) if w <= largest
         ]
         rounds, horizon, windows = self._settings.rounds.units, self._settings.schedule.horizon, len(self._windows)
-        most = Fraction(looks.size_error) / (len(rounds) - 1) / (1 if windows == horizon else 2)
+        most = Fraction(looks.size_error) / len(rounds) / (1 if windows == horizon or number == 0 else 2)
         drawn = math.ceil(Fraction(drawn * horizon, windows))
 
         def is_enough(z: int) -> bool:
