@@ -161,13 +161,12 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
-    """Of each round: int64[rounds, copies, windows, items]. In windows, of the last one."""
-    mechanism = LooksMechanism.of_plan(plan)
+    """Of each round: int64[rounds, copies, windows, items]. In each window, of the last one."""
+    mechanism, fits = LooksMechanism.of_plan(plan), []
     if mechanism.in_windows:
         levels, sizes = levels[:, :, -1:], sizes[:, :, -1:]
-    fits = [] if mechanism.in_windows else [sizes[0] == 0]
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
-    for number in range(len(fits), len(levels)):
+    for number in range(len(levels)):
         if mechanism.in_windows:
             terms = plan.terms_in_windows[number]._replace(threshold=plan.known_threshold)
         else:
@@ -179,7 +178,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
         fits.append(
             np.where(is_named, (of_boundaries[at] == levels[number]) & (sizes[number] == stated), sizes[number] == 0)
         )
-        drawn = drawn & ~is_named
+        drawn = drawn & ~is_named if number else drawn
     return all(bool(each.all()) for each in fits)
 
 

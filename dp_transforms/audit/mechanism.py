@@ -357,8 +357,8 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
         numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     return sum(
-        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in (1, _MANY, _MANY**2))
-        for number in range(1, len(mechanism.rounds))
+        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in ((1, _MANY, _MANY**2) if number else (0,)))
+        for number in range(len(mechanism.rounds))
     )
 
 

@@ -74,7 +74,7 @@ def _window_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Itera
 
 
 def levels_of_boundaries(mechanism: LooksMechanism, number: int, threshold: int) -> tuple[Whole, Whole]:
-    """The boundaries of a round of looks in windows, and the level that is published for each: both rise."""
+    """The boundaries of a round of looks, and the level that is published for each: both rise."""
     largest = [listed.replay_weight(1) for listed in mechanism.rounds]
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
     of_all = max(largest[not mechanism.in_windows :])
@@ -108,8 +108,6 @@ class _Round:
         if in_blocks and not total:
             return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
         tails = np.exp(self.law.log_tail(self.threshold - total + self.mechanism.spacing * np.arange(_BINS - 1)))
-        if in_blocks:
-            tails[1:] = 0.0
         return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
     def p_values(self) -> Iterator[NamedPValue]:
@@ -167,7 +165,7 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         return
     in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
     everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
-    bins, of_block = np.minimum(levels[0], 1), others.sum(axis=0, keepdims=True)
+    bins, of_block = _bins(mechanism, 0, scene.threshold, levels[0]), others.sum(axis=0, keepdims=True)
     yield of_round(0, scene.threshold, everything, bins[:, :1], held, of_block, in_block)
     drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
     for number in range(1, len(levels)):

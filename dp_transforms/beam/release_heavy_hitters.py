@@ -40,11 +40,12 @@ class ReleaseOutput(NamedTuple):
     reports: PCollection of `WindowReport`, one per window with heavy items, at the maximal timestamp of its window, in
         the GlobalWindow. They have no order, as in every PCollection. In which one an engine gives them may depend on
         data that are not released, so do not publish it: sort what you write, as `WriteReports` does. rejected:
-        PCollection of `RejectedEvents`, for the operator alone.
+        PCollection of `RejectedEvents`, for the operator alone. blocks: the same as reports of blocks, if asked for.
     """
 
     reports: beam.PCollection
     rejected: beam.PCollection
+    blocks: beam.PCollection | None = None
 
 
 class ShiftingHeavyHitters(beam.PTransform):
@@ -74,12 +75,14 @@ class ShiftingHeavyHitters(beam.PTransform):
     domain: for a plan with a known domain, that domain: the path of its file, which every worker must be able to read,
         or an `ItemDomain` of at most 5 MB, which travels in the job graph. Events with other items are left out
         and counted.
+    with_blocks: also report what is held by many in the blocks of a plan with rounds, such as days, at no further cost.
 
     The watermark of a stream must not follow the event times of a single user (docs/guarantee.md, "Which events of a
     stream are in time").
 
     In mode looks, bounded input and a stream give different reports: a stream does not know what a user will do
-    later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`.
+    later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`. A plan with
+    ``rounds=True`` finds far more in bounded input, where `shh replay` has one by default; a stream refuses it.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
     the operator, once for each of its windows. Raises ValueError for other windows, and without a usable key.
@@ -99,6 +102,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         domain: ItemDomain | str | os.PathLike[str] | None = None,
         time: str | Getter | None = None,
         time_unit: str | None = None,
+        with_blocks: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(plan, Plan):
@@ -114,6 +118,9 @@ class ShiftingHeavyHitters(beam.PTransform):
                 f" time={time!r}."
             )
         check_names(stream=stream, run_id=run_id)
+        if with_blocks:
+            _ = plan.paid_rounds  # raises without rounds
+        self._with_blocks = with_blocks
         self._domain = domain_of_plan(domain, plan)
         self._domain_of_stages: DomainOfRun | None = self._domain
         self._pool: str | None = None
@@ -159,8 +166,9 @@ class ShiftingHeavyHitters(beam.PTransform):
         step = PackPairs(run.plan.schedule, cuts.users, by_item=pays_looks)
         packed, rejected = self._packed(events, run, noise_key, step)
         stages = stages_of(run, self._domain_of_stages, is_replay=True)
-        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool)
-        return ReleaseOutput((packed | "Release" >> release).reports, rejected)
+        release = ReleaseAtOnce(stages, noise_key, cuts, pool=self._pool, with_blocks=self._with_blocks)
+        released = packed | "Release" >> release
+        return ReleaseOutput(released.reports, rejected, released.blocks)
 
     def _packed(
         self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs
@@ -227,8 +235,17 @@ class ReleaseLog(ShiftingHeavyHitters):
         shards: int | None,
         domain_file: str | None,
         progress: ReadProgress | None,
+        with_blocks: bool = False,
     ) -> None:
-        super().__init__(plan, noise_key=noise_key, run_id=run_id, stream=stream, shards=shards, domain=domain_file)
+        super().__init__(
+            plan,
+            noise_key=noise_key,
+            run_id=run_id,
+            stream=stream,
+            shards=shards,
+            domain=domain_file,
+            with_blocks=with_blocks,
+        )
         file = (
             None
             if domain_file is None or plan.domain is None

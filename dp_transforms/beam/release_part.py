@@ -22,10 +22,11 @@ from dp_transforms.stages.release_stages import Cuts, stages_of
 
 class PartOutput(NamedTuple):
     """What `ReleasePart` returns. reports: `WindowReport`, of the windows of the part. state: packed cells, what users
-    and items of the part carry on, for `WriteState`."""
+    and items of the part carry on, for `WriteState`. blocks: reports of blocks, if asked for."""
 
     reports: beam.PCollection
     state: beam.PCollection
+    blocks: beam.PCollection | None = None
 
 
 class ReleasePart(beam.PTransform):
@@ -37,7 +38,7 @@ class ReleasePart(beam.PTransform):
     the part that begins where the one before it ended (`runs` and `cli` see to it).
 
     plan, noise_key, run_id, stream, domain: as in `ShiftingHeavyHitters`, and the same in all parts; the key is a file.
-    part: the windows, and the state before them. shards: results do not depend on it.
+    part: the windows, and the state before them. shards: results do not depend on it. with_blocks: as there, too.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class ReleasePart(beam.PTransform):
         stream: str = "events",
         shards: int | None = None,
         domain: ItemDomain | str | os.PathLike[str] | None = None,
+        with_blocks: bool = False,
     ) -> None:
         super().__init__()
+        self._with_blocks = with_blocks
         check_names(stream=stream, run_id=run_id)
         if not 0 <= part.first < part.end <= plan.schedule.horizon:
             raise ValueError(f"windows {part.first} .. {part.end - 1} are not windows of the plan.")
@@ -68,9 +71,10 @@ class ReleasePart(beam.PTransform):
         keep_bundles_whole(batches.pipeline)
         by_item = self._stages.users.work.TAKES is ItemPairs
         step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
-        release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part)
+        release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
         assign = assign_windows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> release
         for state in released.states:
             state.element_type = bytes
-        return PartOutput(released.reports, released.states | "AllState" >> beam.Flatten(pipeline=batches.pipeline))
+        states = released.states | "AllState" >> beam.Flatten(pipeline=batches.pipeline)
+        return PartOutput(released.reports, states, released.blocks)

@@ -17,21 +17,25 @@ from dp_transforms.beam.write_state import STATE
 from dp_transforms.monitor.counted_messages import EncodedMessage, Key, told
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts, ReleaseStages
+from dp_transforms.stages.rounds import ReleaseBlocks
 from dp_transforms.stages.stage import AtOnceStep, Sharding, Stage
 from dp_transforms.stages.windows import MonitorWindows
 
 
 class Released(NamedTuple):
-    """reports: of `WindowReport`. states: what each stage hands over to the next part of a run."""
+    """reports: of `WindowReport`. states: what each stage hands over to the next part of a run. blocks: reports of
+    blocks, where they are asked for."""
 
     reports: beam.PCollection
     states: tuple[beam.PCollection, ...]
+    blocks: beam.PCollection | None = None
 
 
 class ReleaseAtOnce(beam.PTransform):
     """``((slab, shard of users), packed pairs)`` -> `Released`; bounded input only.
 
     part: None for a whole run. pool: the token of a `ProcessPool` of this process, which then does the heavy steps.
+    with_blocks: of a plan with rounds, also reports of its blocks.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class ReleaseAtOnce(beam.PTransform):
         cuts: Cuts,
         part: RunPart | None = None,
         pool: str | None = None,
+        *,
+        with_blocks: bool = False,
     ) -> None:
         super().__init__()
         self._stages = stages
@@ -48,6 +54,7 @@ class ReleaseAtOnce(beam.PTransform):
         self._cuts = cuts
         self._part = part
         self._pool = pool
+        self._with_blocks = with_blocks
 
     def expand(self, packed: beam.PCollection) -> Released:
         stages, cuts, noise_key, part = self._stages, self._cuts, self._noise_key, self._part
@@ -58,7 +65,7 @@ class ReleaseAtOnce(beam.PTransform):
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
             users = merge_pairs(users, noise_key, self._pool)
-        found, states = self._found(users)
+        in_first_round, (found, states) = self._found(users)
         if stages.windows.work is MonitorWindows:
             monitored = found | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)
             return Released(monitored[REPORTS], (*states, monitored[STATE]))
@@ -68,21 +75,31 @@ class ReleaseAtOnce(beam.PTransform):
             return Released(found | "CountNamed" >> CountNamed(run, counts, noise_key, cuts.windows, users), states)
         release = AtOnceStep(stages.windows, Sharding(cuts.windows.windows_per_slab, 1), None, part)
         groups = found | "GroupWindows" >> beam.GroupByKey()
-        return Released(run_at_once(groups, "Windows", release, noise_key).sent, states)
+        blocks = self._blocks(in_first_round) if self._with_blocks else None
+        return Released(run_at_once(groups, "Windows", release, noise_key).sent, states, blocks)
 
-    def _found(self, users: beam.PCollection) -> Sent:
-        """What the second stage finds in slabs of windows, and what users and items hand over. Where looks come in
+    def _blocks(self, named: beam.PCollection) -> beam.PCollection:
+        """named: in the first of rounds over blocks."""
+        whole = Sharding(self._cuts.users.windows_per_slab, 1)
+        release = AtOnceStep(Stage(ReleaseBlocks, self._stages.windows.run), whole, None, self._part)
+        return run_at_once(named | "GroupBlocks" >> beam.GroupByKey(), "Blocks", release, self._noise_key).sent
+
+    def _found(self, users: beam.PCollection) -> tuple[beam.PCollection, Sent]:
+        """What the second stage finds in the first round of looks; and in all of them, in slabs of windows, with what
+        users and items hand over. Where looks come in
         rounds, users and items of each get what the rounds before it named. So each round is over before the next one
         begins, and a step that is repeated sees the same names."""
         plan = self._stages.users.run.plan
         keeps = 1 if plan.rounds is not None else 0  # what was named in blocks
         named: list[beam.PCollection] = []
+        first: beam.PCollection | None = None
         states: tuple[beam.PCollection, ...] = ()
         rounds = list(self._stages.in_rounds())
         for number, (name, of_users, of_items) in enumerate(rounds, 1):
             found, more = self._round(users, name, of_users, of_items, named, is_last=number == len(rounds))
+            first = found if first is None else first
             named, states = [*named[:keeps], found], (*states, *more)
-        return Sent(found, states)
+        return first, Sent(found, states)
 
     def _round(
         self,

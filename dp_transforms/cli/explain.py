@@ -67,7 +67,7 @@ def command(options: ExplainOptions) -> None:
     findings: list[Finding] = []
     if plan_file is not None:
         plan: Plan | None = read_plan(plan_file)
-        windows: list[WindowReport] = []
+        header, windows = None, list[WindowReport]()
     else:
         with user_errors(ReportFileError):
             header, read, state = read_report(options.reports)
@@ -75,7 +75,7 @@ def command(options: ExplainOptions) -> None:
         plan = plan_of(header)
         findings = check_against_plan(header, windows, plan)
         _say_report(header, windows, state)
-    _say_promise(plan, windows, is_plan=plan_file is not None)
+    _say_promise(plan, windows, header)
     if findings:
         _say("Does the report agree with its plan?", [f"{_mark(each)} {each.sentence}" for each in findings])
     if html is not None:
@@ -108,7 +108,8 @@ def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: st
     _say("What it states", [escape_text(header.guarantee)])
 
 
-def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], *, is_plan: bool) -> None:
+def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], header: ReportHeader | None) -> None:
+    """header: of the report; None for a plan."""
     if plan is not None:
         _say("The plan", [f"{name}: {value}" for name, value in plan_facts(plan)])
     budget = budget_of(plan, reports)
@@ -116,7 +117,8 @@ def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], *, is_plan:
         _say("What is promised to each person", in_three_sentences(budget))
     if plan is not None:
         _say("What it finds, and what not", [in_a_sentence(plan)])
-    _say(f"You may, with {'a report of this plan' if is_plan else 'this report'}", may_be_done(plan))
+    of_what = "a report of this plan" if header is None else "this report"
+    _say(f"You may, with {of_what}", may_be_done(plan, of_blocks=header is not None and header.of_blocks))
     _say("You must not conclude", must_not_be_concluded(plan))
     _say("What is not covered", not_covered(budget, plan))
 

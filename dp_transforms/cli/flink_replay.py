@@ -70,8 +70,9 @@ def build_detached(pipeline: beam.Pipeline, request: ReplayRequest) -> None:
     """The pipeline of a replay that publishes by itself (`PublishReport`)."""
     draft = new_draft(request.output)
     batches, bad_rows = read_log(pipeline, request)
-    reports = release_whole(batches, request)
-    paths = reports | "WriteReports" >> WriteReports(draft, request.header, shown_name=request.output)
+    paths = release_whole(batches, request).reports | "WriteReports" >> WriteReports(
+        draft, request.header, shown_name=request.output
+    )
     publish = PublishReport(draft, request.output, request.header, request.options.max_bad_fraction)
     _ = (paths, batches, bad_rows) | "PublishReport" >> publish
     if request.options.dead_letter is not None:

@@ -38,6 +38,7 @@ from dp_transforms.plan.plan import (
     Plan,
     choices_of,
 )
+from dp_transforms.plan.rounds import rounds_suit
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
@@ -141,11 +142,18 @@ class PlanOptions:
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
         metavar="N",
     )
-    rounds: bool = switch(
+    rounds: bool | None = opt(
         ADVANCED,
-        "With looks, for a replay: look in rounds, first at the items of each day, then at the windows "
-        "of those that were named. Finds more of what many users hold in several windows of a day; an item of one "
-        "window alone needs more users. Where windows are days or longer, the whole run takes the place of a day.",
+        "With looks, for a replay: look in rounds. The first looks at the items of each block of windows, such as a "
+        "day, the others at the windows of those that were named. They find more of what many users hold in several "
+        "windows of a block; an item of one window alone needs more users. Default: in a replay of a whole run, from 6 "
+        "windows a block on.",
+        "--rounds/--no-rounds",
+    )
+    block: int | None = opt(
+        ADVANCED,
+        "With rounds: length of a block. Default: 1d, or the whole run where windows are days or longer.",
+        type=DURATION,
     )
     window_rounds: bool = switch(
         ADVANCED,
@@ -173,13 +181,14 @@ class PlanOptions:
 
 PLAN_OPTIONS = names_of(PlanOptions)
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
+_CHOICES = {"no_known_items": "known_items", "block": "block_seconds"}  # in `Plan.calibrate`
 
 
 def _mode_rules() -> Iterator[Rule]:
     """Options of some modes alone."""
     options_of: dict[tuple[str, ...], list[str]] = {}
     for name in PLAN_OPTIONS:
-        choice = "known_items" if name == "no_known_items" else name
+        choice = _CHOICES.get(name, name)
         modes = tuple(mode for mode in MODES if choice in choices_of(mode))
         if 0 < len(modes) < len(MODES):
             options_of.setdefault(modes, []).append(name)
@@ -209,8 +218,11 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
-    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
+def plan_from_options(
+    options: PlanOptions, activity_epsilon: float | None = None, *, is_whole_replay: bool = False
+) -> Plan:
+    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes. is_whole_replay: whether it is
+    for a replay of a whole run and nothing else, which has rounds where they suit it and no option forbids them.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
@@ -219,12 +231,16 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
     if choices.pop("no_known_items"):
         choices["known_items"] = False
-    for name in ("rounds", "window_rounds"):
-        choices[name] = choices[name] or None
+    choices["block_seconds"] = choices.pop("block")
+    choices["window_rounds"] = choices["window_rounds"] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}
     domain = read_domain_file(options.domain_file)
+    if options.block is not None:
+        given.setdefault("rounds", True)
+    elif is_whole_replay and given.get("mode", DEFAULT_MODE) == DEFAULT_MODE:
+        given.setdefault("rounds", rounds_suit(schedule, given, has_domain=domain is not None))
     try:
         plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
@@ -267,13 +283,13 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def plan_of_command(options: PlanOptions, plan_file: str | None) -> Plan:
-    """The plan of ``--plan FILE`` or of the budget options.
+def plan_of_command(options: PlanOptions, plan_file: str | None, *, is_whole_replay: bool = False) -> Plan:
+    """The plan of ``--plan FILE`` or of the budget options (`plan_from_options`).
 
     Whether the domain file belongs to the plan is checked when it is read.
     """
     if plan_file is None:
-        return plan_from_options(options)
+        return plan_from_options(options, is_whole_replay=is_whole_replay)
     plan = read_plan(plan_file)
     if options.domain_file is None and plan.domain_size:
         raise UserError(
@@ -296,7 +312,7 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
-    message = re.sub(r"\b(window|slide|start|end)_seconds\b", r"--\1", str(error))
+    message = re.sub(r"\b(window|slide|start|end|block)_seconds\b", r"--\1", str(error))
     message = message.replace("known_items=False", "--no-known-items")
     message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)

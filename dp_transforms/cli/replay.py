@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import click
@@ -44,7 +44,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.stores.remote_files import full_name
-from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
@@ -161,17 +161,18 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         report_format(output)
     if path is None and table is None:  # else what exists may be of this part, which was begun before
         check_output(output)
-    if options.dead_letter:
-        if path is None:
-            check_output(options.dead_letter, "--dead-letter")
-        if os.path.realpath(options.dead_letter) == os.path.realpath(output):
-            raise UserError("--output and --dead-letter name the same file. Name two different ones.")
+    others = {"--dead-letter": options.dead_letter, "--block-output": options.block_output}
+    _check_others(output, {option: name for option, name in others.items() if name}, may_exist=path is not None)
     check_names(**{"--stream": options.stream, "--run-id": options.run_id})
     if path is not None:
-        others = {"--output": options.output, "--dead-letter": options.dead_letter, "--plan": options.plan_file}
-        check_state_file(path, {**others, "--noise-key-file": options.noise_key_file})
+        inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
+        check_state_file(path, {"--output": options.output, **others, **inputs})
     fields = options.fields.fields()
-    plan = plan_of_command(options.plan, options.plan_file)
+    plan = plan_of_command(options.plan, options.plan_file, is_whole_replay=path is None)
+    if plan.rounds is not None and options.plan_file is None:
+        tell(f"{rounds_in_words(plan)} (--no-rounds: all at once.)")
+    if options.block_output and plan.rounds is None:
+        raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
     if path is not None and plan.counts is not None:
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
@@ -192,6 +193,19 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         table=table,
         state=None if path is None else _state(options, path, full_name(output)),
     )
+
+
+def _check_others(output: str, others: Mapping[str, str], *, may_exist: bool) -> None:
+    """Further files that the run writes."""
+    named = {os.path.realpath(output): "--output"}
+    for option, name in others.items():
+        if option == "--block-output":
+            report_format(name)
+        if not may_exist:
+            check_output(name, option)
+        other = named.setdefault(os.path.realpath(name), option)
+        if other != option:
+            raise UserError(f"{other} and {option} name the same file. Name two different ones.")
 
 
 def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
@@ -293,6 +307,8 @@ def _print_report(request: ReplayRequest) -> None:
         markup=False,
         soft_wrap=True,
     )
+    if (blocks := request.options.block_output) is not None:
+        console.print(f"Of blocks: {blocks}; see it with: shh show {blocks}", markup=False, soft_wrap=True)
 
 
 def _published(request: ReplayRequest) -> tuple[ReportHeader, Iterable[WindowReport]]:

@@ -122,6 +122,12 @@ class ReplayOptions:
         seen_as=seen_as_place,
     )
     output_table: str | None = output_table_option()
+    block_output: str | None = opt(
+        OUTPUT,
+        "With rounds: a second report, of what many users hold in a whole block, such as a day. It costs nothing more. "
+        "A path or URL that ends in .avro, .jsonl or .parquet and must not exist.",
+        metavar="FILE|URL",
+    )
     noise_key_file: str | None = opt(
         BUDGET,
         "The noise key: a secret of at least 32 random bytes, mode 0600; not with --run-id, unless --state is given, "
@@ -180,6 +186,7 @@ class ReplayOptions:
             logs=tuple(map(full_name, self.logs)),
             output=full(self.output),
             dead_letter=full(self.dead_letter),
+            block_output=full(self.block_output),
             noise_key_file=full(self.noise_key_file),
             plan=dataclasses.replace(self.plan, domain_file=full(self.plan.domain_file)),
         )
@@ -208,6 +215,7 @@ REPLAY_RULES = (
         why="a part must find its report again as a file",
         remedy=_WRITE_A_FILE,
     ),
+    Rule("--block-output", excludes="--detach", why="this command publishes both reports"),
     Rule(
         "--state",
         excludes=ON_FLINK,
@@ -303,6 +311,10 @@ class ReplayRequest:
     @property
     def header(self) -> ReportHeader:
         return ReportHeader.of_plan(self.plan, self.run_id, self.stream)
+
+    @property
+    def block_header(self) -> ReportHeader:
+        return ReportHeader.of_plan(self.plan, self.run_id, self.stream, of_blocks=True)
 
 
 @dataclasses.dataclass(frozen=True)

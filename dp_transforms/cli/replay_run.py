@@ -7,7 +7,7 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -55,28 +55,31 @@ class ReplayPart(StatePart):
     def _is_of_the_log(self, error: BaseException) -> bool:
         return isinstance(error, LogError)
 
-    def tidy(self) -> None:
-        """Removes the drafts that a process left which was killed after it had published."""
-        for path in (self.facts.record.output, self.facts.state_path):
+    def find_done(self, block_output: str | None) -> None:
+        """Removes the drafts that a process left which was killed after it had published. Raises UserError if the part
+        was published without its blocks."""
+        for path in filter(None, (self.facts.record.output, self.facts.state_path, block_output)):
             if not is_remote(path):
                 remove_dead_drafts(pathlib.Path(path))
+        if block_output is not None and not is_taken(block_output):
+            raise UserError(f"{block_output} cannot be had any more: this part is done, and was published without it.")
 
     def has_dead_letter(self, path: str) -> bool:
         """Whether the process that was killed has written it already: the same input has the same bad rows."""
         return self.facts.how == VerdictKind.RESUMES and is_taken(path)
 
-    def publish(self, report: str, state: str) -> None:
-        """Gives the report its name, then the new state. report, state: finished drafts."""
+    def publish(self, reports: Mapping[str, str], state: str) -> None:
+        """Gives the reports their names, then the new state. reports: finished drafts, by their outputs. state: one."""
         self._announce(state)
-        output = self.facts.record.output
-        if self.facts.how == VerdictKind.RESUMES and is_taken(output):
-            if not _are_same_reports(report, output):
-                raise UserError(
-                    f"{output} exists, and is not the report of this part. Move it away, and run the same command"
-                    " again."
-                )
-        else:
-            publish_output(report, output)
+        for output, report in reports.items():
+            if self.facts.how == VerdictKind.RESUMES and is_taken(output):
+                if not _are_same_reports(report, output):
+                    raise UserError(
+                        f"{output} exists, and is not the report of this part. Move it away, and run the same command"
+                        " again."
+                    )
+            else:
+                publish_output(report, output)
         self._replace_state(state)
 
 
@@ -117,17 +120,21 @@ def run_replay(
         report = draft(request.output if request.table is None else _path_of_draft())
         rejected = draft(request.options.dead_letter) if request.options.dead_letter else None
         state = draft(part.facts.state_path) if part else None
+        block_output = request.options.block_output
+        of_blocks = draft(block_output) if block_output else None
         with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             if pool is not None:
-                reports, bad_rows = _release_by(pool, pipeline, request, progress)
+                reports, bad_rows, blocks = _release_by(pool, pipeline, request, progress)
             else:
                 batches, bad_rows = read_log(pipeline, request, progress)
                 if part and state:
-                    reports = _release_part(batches, request, part, state)
+                    reports, blocks = _release_part(batches, request, part, state)
                 else:
-                    reports = release_whole(batches, request)
+                    reports, _, blocks = release_whole(batches, request)
             _ = reports | "WriteReports" >> WriteReports(report, request.header, shown_name=request.output)
+            if of_blocks:
+                _ = blocks | "WriteBlocks" >> WriteReports(of_blocks, request.block_header, shown_name=block_output)
             if rejected:
                 _ = bad_rows | "WriteRejected" >> WriteRejected(rejected, shown_name=request.options.dead_letter)
             result = run(pipeline)
@@ -149,9 +156,13 @@ def run_replay(
         check_bad_fraction(request, summary.events, summary.rejected)
         if is_empty:
             raise nothing_found(request, summary.events, summary.rejected)
+        with_blocks = {block_output: of_blocks} if of_blocks and block_output else {}
         if part and state:
-            part.publish(report, state)
-        elif request.table is not None:
+            part.publish({**with_blocks, part.facts.record.output: report}, state)
+            return summary
+        for output, finished in with_blocks.items():
+            publish_output(finished, output)
+        if request.table is not None:
             publish_to_table(report, request.table, request.plan.schedule.horizon)
         else:
             publish_output(report, request.output)
@@ -178,7 +189,7 @@ def read_log(
     return batches, bad_rows
 
 
-def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCollection:
+def release_whole(batches: beam.PCollection, request: ReplayRequest) -> ReleaseOutput:
     """All windows of the plan -> their reports."""
     transform = ShiftingHeavyHitters(
         request.plan,
@@ -187,8 +198,10 @@ def release_whole(batches: beam.PCollection, request: ReplayRequest) -> beam.PCo
         stream=request.stream,
         domain=request.domain_file,
         shards=request.shards,
+        with_blocks=request.options.block_output is not None,
     )
-    return (batches | "ShiftingHeavyHitters" >> transform).reports
+    released: ReleaseOutput = batches | "ShiftingHeavyHitters" >> transform
+    return released
 
 
 def _release_by(
@@ -207,13 +220,16 @@ def _release_by(
         shards=request.shards,
         domain_file=request.domain_file,
         progress=progress,
+        with_blocks=request.options.block_output is not None,
     )
     released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release
     return released
 
 
-def _release_part(batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str) -> beam.PCollection:
-    """state: the path where workers write the new state."""
+def _release_part(
+    batches: beam.PCollection, request: ReplayRequest, part: ReplayPart, state: str
+) -> tuple[beam.PCollection, beam.PCollection | None]:
+    """The reports of windows and of blocks. state: the path where workers write the new state."""
     noise_key, shown_name = part.facts.noise_key, part.facts.state_path
     transform = ReleasePart(
         request.plan,
@@ -222,12 +238,13 @@ def _release_part(batches: beam.PCollection, request: ReplayRequest, part: Repla
         run_id=request.run_id,
         stream=request.stream,
         domain=request.domain_file,
+        with_blocks=request.options.block_output is not None,
     )
     released = batches | "ReleasePart" >> transform
     _ = released.state | "WriteState" >> WriteState(
         state, part.begun, part.run_part, request.plan.known_for, shown_name, noise_key
     )
-    return released.reports
+    return released.reports, released.blocks
 
 
 def nothing_found(request: ReplayRequest, events: int, rejected: int, *, has_run: bool = True) -> NothingFoundError:

@@ -77,6 +77,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAcco
         if facts.how in (VerdictKind.NEW, VerdictKind.CONTINUES):
             check_output(request.output)
             check_output(request.options.dead_letter or None, "--dead-letter")
+            check_output(request.options.block_output, "--block-output")
         if account.is_kept and facts.how == VerdictKind.NEW:
             _check_range(request, is_part=True)
         return facts
@@ -93,7 +94,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAcco
         )
         part = ReplayPart(facts)
         if part.facts.how == VerdictKind.DONE:
-            part.tidy()
+            part.find_done(request.options.block_output)
             account.finish(part.facts, part.facts.state_fingerprint)
             tell(part_is_done(part.facts))
             return None

@@ -61,11 +61,16 @@ class NamedItems(Cells):
     ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
 
     def window_reports(
-        self, plan: Plan, stream: str, noisy_counts: npt.NDArray[np.int64] | None = None
+        self,
+        plan: Plan,
+        stream: str,
+        noisy_counts: npt.NDArray[np.int64] | None = None,
+        lasts: npt.NDArray[np.int64] | None = None,
     ) -> Iterator[tuple[int, WindowReport]]:
         """The report of each window with named items, in order, with the number of its window.
 
         noisy_counts: int64[n], `NOT_COUNTED` for an item that is not counted; None if none is.
+        lasts: int64[n], of items in blocks: the last window of the block, which gives the number and the end.
 
         epsilon_spent is that of the whole run: public output does not say how much of a purse is left.
         """
@@ -77,13 +82,13 @@ class NamedItems(Cells):
                 HeavyHitter(labels[item].as_py(), None, None if count == NOT_COUNTED else count, level, users)
                 for item, level, users, count in zip(*columns, counts, strict=True)
             ]
-            window = int(self.windows[rows.start])
+            last = int((self.windows if lasts is None else lasts)[rows.start])
             yield (
-                window,
+                last,
                 WindowReport(
                     stream=stream,
-                    window_start=plan.schedule.window_start_micros(window),
-                    window_end=plan.schedule.window_end_micros(window),
+                    window_start=plan.schedule.window_start_micros(int(self.windows[rows.start])),
+                    window_end=plan.schedule.window_end_micros(last),
                     heavy_hitters=sorted(heavy_hitters, key=release_order),
                     epsilon_total=plan.epsilon,
                     delta=plan.delta,

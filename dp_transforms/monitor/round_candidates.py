@@ -19,6 +19,7 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import WindowSchedule
 
 Whole = npt.NDArray[np.int64]
 
@@ -28,31 +29,27 @@ class WindowBlocks:
     """The windows of a part of a run in blocks, each window in that in which it ends. A block is named by its first
     window of the part, so that two parts have none in common.
 
-    seconds: of a block. slide: seconds from the end of a window to that of the next. first, end: of the part.
+    seconds: of a block. first, end: of the part.
     """
 
+    schedule: WindowSchedule
     seconds: int
-    slide: int
     first: int
     end: int
 
     @classmethod
     def of(cls, plan: Plan, first: int, end: int) -> WindowBlocks:
-        return cls(plan.paid_rounds.block_seconds, plan.schedule.slide_seconds, first, end)
+        return cls(plan.schedule, plan.paid_rounds.block_seconds, first, end)
 
     def of_windows(self, windows: Whole) -> Whole:
-        return self._first_of(self._numbers_of(windows))
+        return self._first_of(self.schedule.blocks_of(windows, self.seconds))
 
     def ends(self, blocks: Whole) -> Whole:
         """Where the windows of each block end."""
-        return self._first_of(self._numbers_of(blocks) + 1)
-
-    def _numbers_of(self, windows: Whole) -> Whole:
-        """Window t ends (t + 1) slides after the declared start; its end belongs to the block before it."""
-        return ((windows + 1) * self.slide - 1) // self.seconds
+        return self._first_of(self.schedule.blocks_of(blocks, self.seconds) + 1)
 
     def _first_of(self, numbers: Whole) -> Whole:
-        return np.clip(numbers * self.seconds // self.slide, self.first, self.end)
+        return np.clip(numbers * self.seconds // self.schedule.slide_seconds, self.first, self.end)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,11 +34,14 @@ class RoundNamer:
         self._terms = functools.cache(plan.terms_of_round)  # the same for all shards of a round
 
     def name_in_blocks(self, sums: ItemSums) -> NamedItems:
-        """Round 0. The windows of the sums, and of the names, are blocks: their first windows. No size is stated."""
+        """Round 0. The windows of the sums, and of the names, are blocks: their first windows."""
+        terms = self._plan.terms_of_round(0, 0, self._plan.schedule.horizon)
         uniforms = self._keys.block_uniforms()(sums.windows, sums.hashes, sums.digests)
-        named = np.flatnonzero(self._table.passes(uniforms, self._plan.threshold - sums.sums) & (sums.sums > 0))
-        ones = np.ones(len(named), dtype=np.int64)
-        return NamedItems(sums.windows[named], sums.items[named], ones, 0 * ones, sums.table).select(slice(None))
+        named = np.flatnonzero(self._table.passes(uniforms, terms.threshold - sums.sums) & (sums.sums > 0))
+        noisy_sums = sums.sums[named] + self._table.sample(uniforms[named])
+        levels, at_least_users = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
+        windows, items = sums.windows[named], sums.items[named]
+        return NamedItems(windows, items, levels, at_least_users, sums.table).select(slice(None))
 
     def name_in_windows(
         self, number: int, sums: ItemSums, candidates: Candidates, shard: int, shards: int

@@ -29,12 +29,17 @@ from dp_transforms.accounting.purse.purse_choice import (
 from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.checks import check_range, check_whole, is_whole, shown
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares, WindowRounds
-from dp_transforms.plan.rounds import LOOKS_OF_ROUNDS, UNITS_IN_WINDOWS, block_rounds, check_choices, with_rounds
-from dp_transforms.plan.rounds import SHAPE as SHAPE_OF_ROUNDS
+from dp_transforms.plan.rounds import (
+    LOOKS_OF_ROUNDS,
+    SHAPE_IN_WINDOWS,
+    UNITS_IN_WINDOWS,
+    block_rounds,
+    check_choices,
+    with_rounds,
+)
 from dp_transforms.plan.stored import as_float
 
 DEFAULT_FORGET_AFTER = 168  # windows: a week of hours
@@ -62,9 +67,12 @@ class LooksChoices(PerUser, total=False):
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. For replays, without hits, counts, known items or a known domain. By default False.
+        were named. For replays, without hits, counts, known items or a known domain. By default False, since the plan
+        may be for a stream; `shh replay` has them by default in a whole run.
     window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
         replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.
+    block_seconds: with rounds; the first looks at the items of blocks of so many seconds. By default a day, or the
+        whole run where windows are a day or longer.
     """
 
     usual_looks: tuple[int, int] | None
@@ -76,6 +84,7 @@ class LooksChoices(PerUser, total=False):
     counts_for: int | None
     activity_epsilon: float | None
     rounds: bool | None
+    block_seconds: int | None
     window_rounds: bool | None
 
 
@@ -85,14 +94,11 @@ _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compa
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
     check_choices(budget, given)
-    rounds = block_rounds(budget.schedule) if given.get("rounds") else None
+    rounds = block_rounds(budget.schedule, given.get("block_seconds")) if given.get("rounds") else None
     units = UNITS_IN_WINDOWS if given.get("window_rounds") else () if rounds is None else rounds.units
     forget_after, known_error = _known(budget, given) if rounds is None else (0, DEFAULT_KNOWN_ERROR)
     usual_looks, most_looks = _looks(given)
     if units:
-        least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))
-        if most_looks < least:
-            raise ValueError(f"most_looks must be at least {least} with rounds, each of which pays for a look.")
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
     hash_share = hash_delta(budget.max_users, budget.max_items)
@@ -113,7 +119,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         usual_looks=usual_looks,
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
-        shapes=(SHAPE_OF_ROUNDS,) if units else SHAPES,
+        shapes=(SHAPE_IN_WINDOWS,) if given.get("window_rounds") else SHAPES,
         level_spacing=LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
     )

@@ -298,9 +298,9 @@ class Plan(Record):
         return terms_in_windows(looks, self.window_rounds, self.threshold, self.max_users, self._most_unheld)
 
     def terms_of_round(self, number: int, drawn: int, windows: int) -> RoundTerms:
-        """Of a later round of looks, which draws for so many pairs in so many windows."""
-        parts = Fraction(self.schedule.horizon, windows)
-        return terms_of_round(self.paid_looks, self.paid_rounds, number, drawn, self.max_users, parts=parts)
+        """Of a round over blocks in so many windows; a later one draws for so many pairs."""
+        looks, rounds, parts = self.paid_looks, self.paid_rounds, Fraction(self.schedule.horizon, windows)
+        return terms_of_round(looks, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:

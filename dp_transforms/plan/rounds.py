@@ -20,11 +20,12 @@ import numpy as np
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
+from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.records import Budget, Looks, Rounds, WindowRounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
-SHAPE = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
+SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 FALSE_NAMES = 0.5  # of each later round, in the whole run
 _OPEN_PERCENT = 10  # of a purse
@@ -34,9 +35,26 @@ _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs 
 _LIKELY_DRAWN = 10**6
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
-_REFUSED_IN_WINDOWS = ("hits_per_user", "counts_for")
-_REFUSED = (*_REFUSED_IN_WINDOWS, "known_items", "forget_after", "known_error")
+_REFUSED = {
+    "rounds": ("window_rounds", "hits_per_user", "counts_for", "known_items", "forget_after", "known_error"),
+    "window_rounds": ("hits_per_user", "counts_for"),
+}
 UNITS_IN_WINDOWS = tuple(PURSE_UNITS * percent // 100 for percent in (5, 20, 75))
+_FEWEST_WINDOWS = 6  # of a block, and
+_FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md, "Finding")
+
+
+def _purses() -> tuple[int, ...]:
+    """Of each round over blocks."""
+    left = PURSE_UNITS
+    units = []
+    for percent in (_OPEN_PERCENT, *_PERCENTS):
+        units.append(left * percent // 100)
+        left -= units[-1]
+    return tuple(units)
+
+
+_UNITS = {"rounds": _purses(), "window_rounds": UNITS_IN_WINDOWS}
 
 
 class RoundTerms(NamedTuple):
@@ -48,16 +66,20 @@ class RoundTerms(NamedTuple):
 
 
 def terms_of_round(
-    looks: Looks, rounds: Rounds, number: int, drawn: int, users: int, *, parts: Fraction = Fraction(1)
+    looks: Looks, rounds: Rounds, number: int, drawn: int, users: int, *, threshold: int, parts: Fraction = Fraction(1)
 ) -> RoundTerms:
-    """Of a later round, which draws for so many pairs: a function of what was named before, and of the plan.
+    """A function of what was named before, and of the plan.
 
-    drawn: held or not, in this part of the run. users: of the run, at most. parts: how often the windows of the part
-    fit into the run, at least 1. Each part has its share of `false_names` and of the false sizes.
+    drawn: for so many pairs a later round draws, held or not, in this part of the run; round 0 for none without a sum.
+    users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into the run, at
+    least 1. Each part has its share of `false_names` and of the false sizes.
     """
+    size_error, paid = looks.size_error / len(rounds.units), rounds.units[number]
+    if number == 0:
+        return _terms(looks, paid, threshold, size_error, users, 0)
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
-    size_error = looks.size_error / (len(rounds.units) - 1) / (1 if parts == 1 else 2)
-    return _terms(looks, rounds.units[number], threshold_of_round(looks, rounds, drawn), size_error, users, drawn)
+    of_part = size_error / (1 if parts == 1 else 2)
+    return _terms(looks, paid, threshold_of_round(looks, rounds, drawn), of_part, users, drawn)
 
 
 def terms_in_windows(
@@ -88,30 +110,57 @@ def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number:
     if threshold is not None:
         asked.append((rounds.units[0], threshold))
     of_each = 1 - (1 - probability) / len(asked)
-    return max(found_from(looks.prices, at, number, of_each, reserved=PURSE_UNITS - units) for units, at in asked)
+    return max(_found_from(looks, units, at, number, of_each) for units, at in asked)
+
+
+def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, probability: float) -> int:
+    """The same of an item in a block, if each user has so many items in blocks."""
+    return _found_from(looks, rounds.units[0], threshold, number, probability)
+
+
+def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
+    return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
     """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
-    for name, refused in (("rounds", ("window_rounds", *_REFUSED)), ("window_rounds", _REFUSED_IN_WINDOWS)):
-        if not given.get(name):
-            continue
-        if budget.domain is not None:
-            raise ValueError(f"{name} cannot be used with a known domain yet. Leave one out.")
-        for other in refused:
-            if given.get(other) is not None:
-                raise ValueError(f"{other} cannot be used with {name}. Leave one out.")
+    if given.get("block_seconds") is not None and not given.get("rounds"):
+        raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
+    for name in _REFUSED:
+        if given.get(name) and (reason := _why_not(name, given, has_domain=budget.domain is not None)):
+            raise ValueError(reason)
 
 
-def block_rounds(schedule: WindowSchedule) -> Rounds:
-    is_short = schedule.window_seconds < _DAY
-    left = PURSE_UNITS
-    units = []
-    for percent in (_OPEN_PERCENT, *_PERCENTS):
-        units.append(left * percent // 100)
-        left -= units[-1]
-    whole_run = schedule.horizon * schedule.slide_seconds
-    return Rounds(block_seconds=_DAY if is_short else whole_run, units=tuple(units), false_names=FALSE_NAMES)
+def rounds_suit(schedule: WindowSchedule, given: Mapping[str, Any], *, has_domain: bool) -> bool:
+    """Whether a replay of a whole run finds more by rounds, by what is declared alone. given: `LooksChoices`."""
+    windows = min(schedule.horizon, _block_seconds(schedule) // schedule.slide_seconds)
+    _, most_usual = given.get("usual_looks") or (1, _FEWEST_LOOKS)
+    has_many: bool = windows >= _FEWEST_WINDOWS and most_usual >= _FEWEST_LOOKS
+    return has_many and not _why_not("rounds", given, has_domain=has_domain)
+
+
+def _why_not(name: str, given: Mapping[str, Any], *, has_domain: bool) -> str:
+    """What rounds of this name cannot be used with; empty if with all of it."""
+    if has_domain:
+        return f"{name} cannot be used with a known domain yet. Leave one out."
+    for other in _REFUSED[name]:
+        if given.get(other) is not None:
+            return f"{other} cannot be used with {name}. Leave one out."
+    most_looks: Any = given.get("most_looks")
+    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(_UNITS[name])))
+    if is_whole(most_looks) and most_looks < least:
+        return f"most_looks must be at least {least} with {name}, each of which pays for a look."
+    return ""
+
+
+def block_rounds(schedule: WindowSchedule, block_seconds: int | None) -> Rounds:
+    """block_seconds: None for the usual length."""
+    seconds = _block_seconds(schedule) if block_seconds is None else block_seconds
+    return Rounds(block_seconds=seconds, units=_UNITS["rounds"], false_names=FALSE_NAMES)
+
+
+def _block_seconds(schedule: WindowSchedule) -> int:
+    return _DAY if schedule.window_seconds < _DAY else schedule.horizon * schedule.slide_seconds
 
 
 def with_rounds(choice: PurseChoice, units: Sequence[int], open_rounds: int) -> tuple[PurseChoice, tuple[int, ...]]:

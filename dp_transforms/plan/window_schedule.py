@@ -143,6 +143,11 @@ class WindowSchedule:
         offset = np.clip(time_micros, start, end) - start
         return np.where(inside, offset // (self.slide_seconds * MICROS_PER_SECOND), -1)
 
+    def blocks_of(self, windows: npt.NDArray[np.int64], block_seconds: int) -> npt.NDArray[np.int64]:
+        """The number of the block in which each window ends: window t does so (t + 1) slides after the declared start,
+        and an end belongs to the block before it."""
+        return ((windows + 1) * self.slide_seconds - 1) // block_seconds
+
     def windows_ended_before(self, moment_micros: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """How many windows end before each moment. A window that ends exactly then does not count.
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 HEADER_KEY = "shh.header"
 HEADER_VERSION = 2
+BOTH_REPORTS = (
+    " This is the report of the blocks of windows of a run. It and the report of its windows are protected so together:"
+    " both cost this once."
+)
 MAX_HEADER_BYTES = 1 << 20
 # Of one report, in every format: a heavy hitter of 5 bytes becomes about 400 when it is decoded. Checked when a report
 # is written, and when it is read before anything is decoded.
@@ -46,12 +50,14 @@ class ReportHeader:
     run_id, stream: names of the run and of the stream.
     guarantee: the differential-privacy guarantee as one sentence.
     plan: the Plan as a JSON object.
+    of_blocks: whether its windows are the blocks of a plan with rounds. It is then one half of what the run publishes.
     """
 
     run_id: str
     stream: str
     guarantee: str
     plan: dict[str, Any]
+    of_blocks: bool = False
 
     def __post_init__(self) -> None:
         for name in ("run_id", "stream", "guarantee"):
@@ -60,16 +66,27 @@ class ReportHeader:
                 raise ReportFileError(f"{name} of a report header must be Unicode text, got {type(value).__name__}.")
         if not isinstance(self.plan, dict):
             raise ReportFileError(f"plan of a report header must be a dict, got {type(self.plan).__name__}.")
+        if not isinstance(self.of_blocks, bool):
+            raise ReportFileError(f"of_blocks of a report header must be true, got {type(self.of_blocks).__name__}.")
 
     @classmethod
-    def of_plan(cls, plan: Plan, run_id: str, stream: str) -> ReportHeader:
+    def of_plan(cls, plan: Plan, run_id: str, stream: str, *, of_blocks: bool = False) -> ReportHeader:
         """The header of a run of this plan."""
-        return cls(run_id, stream, plan.guarantee, json.loads(plan.to_json()))
+        guarantee = plan.guarantee + (BOTH_REPORTS if of_blocks else "")
+        return cls(run_id, stream, guarantee, json.loads(plan.to_json()), of_blocks)
+
+    @property
+    def reported(self) -> str:
+        """What has items in this report, in a word."""
+        return "blocks" if self.of_blocks else "windows"
 
     def to_json(self) -> str:
         """One line of JSON."""
         try:
-            text = json.dumps({"version": HEADER_VERSION, **dataclasses.asdict(self)}, allow_nan=False)
+            fields = {"version": HEADER_VERSION, **dataclasses.asdict(self)}
+            if not self.of_blocks:
+                del fields["of_blocks"]
+            text = json.dumps(fields, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ReportFileError("plan of a report header must hold finite JSON values only.") from error
         if len(text) > MAX_HEADER_BYTES:
@@ -93,7 +110,8 @@ class ReportHeader:
         if not is_unicode(text):
             raise ReportFileError("the header of the report file holds text that is not Unicode, or nests too deeply.")
         try:
-            return cls(fields["run_id"], fields["stream"], fields["guarantee"], fields["plan"])
+            of_blocks = fields.get("of_blocks", False)
+            return cls(fields["run_id"], fields["stream"], fields["guarantee"], fields["plan"], of_blocks)
         except KeyError as error:
             raise ReportFileError(f"the header of the report file lacks {error}.") from error
 

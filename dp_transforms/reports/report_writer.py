@@ -296,7 +296,7 @@ def _second(record: Answer) -> str:
 
 
 def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:
-    """Raises StreamError unless both are the same run: run id, stream and plan."""
+    """Raises StreamError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
     for name in ("run_id", "stream"):
         here, given = getattr(found, name), getattr(header, name)
         if here != given:
@@ -308,6 +308,11 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
         raise StreamError(
             f"{place} belongs to run {header.run_id!r} with another plan. A run keeps its plan to the end: start a new"
             " run, with a new run id and another place."
+        )
+    if found.of_blocks != header.of_blocks:
+        raise StreamError(
+            f"{place} has the report of the {found.reported} of run {header.run_id!r}, and this is that of its"
+            f" {header.reported}. Name another place."
         )
 
 

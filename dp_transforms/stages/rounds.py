@@ -1,5 +1,5 @@
 """The first two stages where looks come in rounds over blocks of windows: they are run once for each round, and get
-what was named before.
+what was named before. What round 0 names may be reported by itself.
 
 Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
 """
@@ -24,7 +24,7 @@ from dp_transforms.monitor.round_namer import RoundNamer
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
-from dp_transforms.stages.stage import Span, StageWork
+from dp_transforms.stages.stage import Reported, Span, StageWork
 
 
 class InRound(NamedTuple):
@@ -98,3 +98,15 @@ class NameRound(_RoundWork):
         candidates = columns.candidates(self.plan, span)
         found = self._namer.name_in_windows(self.round, columns.columns, candidates, span.shard, span.shards)
         return NamedItems.merge([columns.in_windows.of_shard(span.shard, span.shards), found])
+
+
+class ReleaseBlocks(StageWork):
+    """`NamedItems` of blocks -> a report of each block, which costs nothing more: the theorem has the names of round 0
+    among what is published (docs/guarantee.md, "Rounds")."""
+
+    TAKES = NamedItems
+    keeps_state = False
+
+    def advance(self, state: None, columns: NamedItems, span: Span, counts: Counter[str]) -> Iterator[Reported]:
+        ends = WindowBlocks.of(self.plan, span.first, span.end).ends(columns.windows)
+        return columns.window_reports(self.plan, self.keys.stream, lasts=ends - 1)

@@ -14,19 +14,25 @@ from dp_transforms.plan.plan_comparison import (
     FoundFrom,
     likely_hits,
 )
+from dp_transforms.plan.records import Looks
+from dp_transforms.plan.rounds import found_in_block, rounds_suit
 from dp_transforms.views.report_words import counted
 
+_MORE_BY_ROUNDS = "A replay of a whole run finds more by --rounds, which `shh replay` has by default without a plan."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def in_a_sentence(plan: Plan) -> str:
     """From how many users on an item is found, for two activities where it depends on them."""
-    what = f"{_window_of_item(plan.schedule.window_seconds)} (a story, a search, an error) is found from about"
+    seconds = plan.schedule.window_seconds if plan.rounds is None else _block_seconds(plan)
+    what = f"{_window_of_item(seconds)} (a story, a search, an error) is found from about"
     run = f"in these {_duration(plan.schedule.end_seconds - plan.schedule.start_seconds)}"
     if plan.looks is not None:
         few, many = _usual(plan)
-        first = f"{what} {plan.found_from(few, FOUND):,} users on, if each of them has {counted(few, 'item')} {run}"
-        return f"{first}." if few == many else f"{first}; from {plan.found_from(many, FOUND):,} if each has {many:,}."
+        users, in_windows = _found_from(plan, few)
+        first = f"{what} {users:,} users on{in_windows}, if each of them has {counted(few, 'item')} {run}"
+        users, in_windows = _found_from(plan, many)
+        return f"{first}." if few == many else f"{first}; from {users:,}{in_windows} if each has {many:,}."
     hits = "its one hit is" if plan.hits_per_user == 1 else f"all {plan.hits_per_user:,} hits are"
     return (
         f"{what} {plan.smallest_detectable(FOUND):,} users on, however many items each of them has {run}; a user no"
@@ -42,19 +48,25 @@ def why(plan: Plan, found: FoundFrom) -> str:
     if plan.looks is None:
         return ""
     if plan.rounds is not None:
-        first, block = plan.rounds.units[0] / plan.looks.purse, _duration(plan.rounds.block_seconds)
-        return (
-            f"Looks are paid for in {len(plan.rounds.units)} rounds. The first, with {first:.0%} of each purse, names"
-            f" items in blocks of {block}; the others look at the windows of these items alone, where they are not"
-            " named yet."
-        )
+        return rounds_in_words(plan)
     if plan.window_rounds is not None:
         shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
         return (
             f"Each window is looked at in {len(plan.window_rounds.units)} rounds, which are paid with {shares} of each"
             " purse. A later round looks at what is not named yet."
         )
-    few, many = plan.looks.usual_looks
+    if _may_have_rounds(plan, plan.looks):
+        return f"{_why_hits(plan, plan.looks, found)} {_MORE_BY_ROUNDS}"
+    return _why_hits(plan, plan.looks, found)
+
+
+def _may_have_rounds(plan: Plan, looks: Looks) -> bool:
+    given = {"usual_looks": looks.usual_looks, "hits_per_user": plan.hits, "counts_for": plan.counts}
+    return rounds_suit(plan.schedule, given, has_domain=plan.domain is not None)
+
+
+def _why_hits(plan: Plan, looks_of_plan: Looks, found: FoundFrom) -> str:
+    few, many = looks_of_plan.usual_looks
     usual = f"{counted(few, 'item')} in the run" if few == many else f"{few:,} to {many:,} items"
     paid = f"are paid for: most users have {usual}."
     looks = max((each for each in found[LOOKS_NEW] if each <= many), default=min(found[LOOKS_NEW]))
@@ -75,6 +87,30 @@ def why(plan: Plan, found: FoundFrom) -> str:
         f" a user with {items} may have some {likely_hits(looks):,}. Use --hits-per-user where few of a user's items"
         " are near the threshold."
     )
+
+
+def rounds_in_words(plan: Plan) -> str:
+    """What was chosen for rounds."""
+    rounds = plan.paid_rounds
+    first, *later = (f"{100 * units / plan.paid_looks.purse:.3g}" for units in rounds.units)
+    return (
+        f"Looks are paid for in {len(rounds.units)} rounds: {first} % of each purse for naming items in blocks of"
+        f" {_duration(_block_seconds(plan))}, then {', '.join(later)} % for the windows of these items alone, where"
+        " they are not named yet."
+    )
+
+
+def _block_seconds(plan: Plan) -> int:
+    """A run may be shorter than a block."""
+    return min(plan.paid_rounds.block_seconds, plan.schedule.end_seconds - plan.schedule.start_seconds)
+
+
+def _found_from(plan: Plan, looks: int) -> tuple[int, str]:
+    """With rounds of a block, and then of its windows, in words."""
+    if plan.rounds is None:
+        return plan.found_from(looks, FOUND), ""
+    in_block = found_in_block(plan.paid_looks, plan.rounds, plan.threshold, looks, FOUND)
+    return in_block, f" (and then in its windows from {plan.found_from(looks, FOUND, known=True):,} on)"
 
 
 def _usual(plan: Plan) -> tuple[int, int]:

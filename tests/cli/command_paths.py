@@ -24,6 +24,7 @@ BUDGET = [
     *("--start", "2026-01-01", "--end", "2026-01-01T02:00:00Z", "--window", "1h"),
     *("--epsilon", "8", "--delta", "1e-6", "--mode", "hits"),
 ]
+IN_ROUNDS = [*BUDGET[:-2], "--rounds"]
 IN_PROCESS = ["--engine", "in-process", "--clock", "event", "--idle-timeout", "1s"]
 STREAM = ["stream", "--input", "logs", "--dead-letter", "bad"]
 KAFKA = ["stream", "--input", "kafka://localhost:9/t", "--engine", "in-process", *BUDGET]
@@ -97,6 +98,7 @@ WRITTEN = {
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),
+    ("replay", "block_output"): (["replay", "log.jsonl", *IN_ROUNDS, "--output", "windows.avro"], ["out.avro"]),
     ("explain", "html"): (["explain", "--plan", "made.json"], ["out.html"]),
     ("show", "chart"): (["show", "report.avro"], ["out.svg"]),
     ("show", "html"): (["show", "report.avro"], ["out.html"]),

@@ -23,7 +23,7 @@ from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
 
 LOOKS = ("--usual-looks", 1, 10, "--most-looks", 20)
-IN_LOOKS = (*BUDGET[: BUDGET.index("--mode")], *LOOKS)
+IN_LOOKS = (*BUDGET[: BUDGET.index("--mode")], *LOOKS, "--no-rounds")
 HEAVY = [hour for hour in range(HOURS) if hour not in (2, 4)]
 EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 
@@ -129,7 +129,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
     """Of a whole run, or in parts. A stream refuses them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
-    assert "Looks are paid for in 4 rounds." in planned.stdout
+    assert "Looks are paid for in 4 rounds: 10 % of each purse" in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
     rounds, looks = plan.paid_rounds, plan.paid_looks
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])

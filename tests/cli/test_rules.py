@@ -60,6 +60,7 @@ REFUSED = {
         --max-epsilon 2: --max-epsilon needs --ledger.
         --ledger l: --ledger needs --population: a name for all streams that share users with this one.
         --run-id mine --noise-key-file k: --run-id cannot be used with --noise-key-file: if both were used again
+        --block-output b --detach --flink-master h:1 --worker-pool h:2 --noise-key-file k: --block-output cannot be used
     """,
     "show": """
         --last 3 --all: --last cannot be used with --all.
@@ -112,7 +113,10 @@ ALLOWED = {
         --input f --output sqlite:///r.db --output-table t
         --input kafka://h:1/t --producer-times --output o
     """,
-    "plan": "--threshold 5 --mode hits",
+    "plan": """
+        --threshold 5 --mode hits
+        --no-rounds --block 6h
+    """,
     "show": "--last 3 --html a.html --force",
 }
 

@@ -27,7 +27,8 @@ Place = tuple[int, str]  # a block or a window, and an item
 
 
 class RoundsOracle:
-    """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all."""
+    """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all. blocks: what was
+    named in each, by its first window, and its last window."""
 
     def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings = settings
@@ -40,6 +41,7 @@ class RoundsOracle:
         self._items = hash_all(keys.hash_items, {item for of_user in self._held.values() for _, item in of_user})
         self._users = hash_all(keys.hash_users, set(self._held))
         self.drawn: list[int] = []
+        self.blocks: list[tuple[Named, int]] = []
         self.wallets: dict[tuple[int, str], Wallet] = {}
 
     def names(self, ends: Sequence[int] = ()) -> list[Named]:
@@ -79,19 +81,29 @@ class RoundsOracle:
         }
         weights = self._weights(0, held)
         noise = self._noise(weights, self._keys.block_uniforms())
-        return {
-            at for at, of_users in weights.items() if sum(of_users.values()) + noise[at] >= self._settings.threshold
-        }
+        likely = self._likely_noise(self._settings.rounds.units[0], self._size_error(), 0)
+        named = self._named(0, weights, noise, self._settings.threshold, likely)
+        lasts = {self.block_of(window): window for window in self._windows}
+        self.blocks += [(entry, lasts[entry.window]) for entry in named]
+        return {(entry.window, entry.item) for entry in named}
 
     def _round(self, number: int, candidates: set[Place]) -> list[Named]:
-        settings = self._settings
+        settings, drawn = self._settings, len(candidates)
         weights = self._weights(number, {user: pairs & candidates for user, pairs in self._held.items()})
         cells = {at: weights.get(at, {}) for at in candidates}
         noise = self._noise(cells, self._keys.round_uniforms(number))
-        rounds, horizon, windows = settings.rounds.units, settings.schedule.horizon, len(self._windows)
-        error = Fraction(settings.looks.size_error) / (len(rounds) - 1) / (1 if windows == horizon else 2)
-        drawn = math.ceil(Fraction(len(candidates) * horizon, windows))
-        threshold, likely = self._threshold(len(candidates)), self._likely_noise(rounds[number], error, drawn)
+        horizon, windows = settings.schedule.horizon, len(self._windows)
+        error = self._size_error() / (1 if windows == horizon else 2)
+        likely = self._likely_noise(settings.rounds.units[number], error, math.ceil(Fraction(drawn * horizon, windows)))
+        return self._named(number, cells, noise, self._threshold(drawn), likely)
+
+    def _size_error(self) -> Fraction:
+        """Of each round."""
+        return Fraction(self._settings.looks.size_error) / len(self._settings.rounds.units)
+
+    def _named(
+        self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], threshold: int, likely: int
+    ) -> list[Named]:
         found = []
         for (window, item), of_users in cells.items():
             noisy = sum(of_users.values()) + noise[window, item]

@@ -278,9 +278,9 @@ def test_what_was_not_drawn_for_must_not_be_named() -> None:
     for is_candidate, number, found in ((False, 1, True), (True, 1, False), (True, 2, False)):
         levels = quiet.copy()
         levels[0, 0, 0, 0] = is_candidate
-        levels[number, 0, 2, 0] = 1
+        levels[number, 0, 2, 0] = 100
         assert _is_not_drawn_for(rounds, levels, number) == found
-    levels[1, 0, 2, 0] = 1
+    levels[1, 0, 2, 0] = 100
     assert _is_not_drawn_for(rounds, levels, 2)
 
 

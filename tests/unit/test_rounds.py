@@ -36,13 +36,14 @@ from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.round_candidates import WindowBlocks
+from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import terms_of_round
+from dp_transforms.plan.rounds import rounds_suit, terms_of_round
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
 from dp_transforms.runs.state_header import PartRecord, StateHeader
-from dp_transforms.stages.rounds import NameRound, WeighRound
+from dp_transforms.stages.rounds import NameRound, ReleaseBlocks, WeighRound
 from dp_transforms.stages.stage import Span
 from tests.helpers.core_runs import START
 from tests.helpers.naming_oracle import reports_of
@@ -107,7 +108,7 @@ def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
     looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
     rounds = calibrated().paid_rounds
     for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
-        found = terms_of_round(looks, rounds, 1, int(drawn), 10**8).threshold
+        found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
         assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
 
 
@@ -132,6 +133,29 @@ def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -
         calibrated(**choices)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "given", "suit"),
+    [
+        (SCHEDULE, {}, True),
+        (SCHEDULE, {"usual_looks": (1, 3)}, True),
+        (SCHEDULE, {"usual_looks": (1, 2)}, False),
+        (SCHEDULE, {"most_looks": 2}, False),
+        (SCHEDULE, {"hits_per_user": 0}, False),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
+        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
+        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, True),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, False),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
+    ],
+)
+def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(
+    schedule: WindowSchedule, given: dict[str, object], suit: bool
+) -> None:
+    assert rounds_suit(schedule, given, has_domain=False) == suit
+    assert not rounds_suit(schedule, given, has_domain=True)
+
+
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
 def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
     """The bound of docs/guarantee.md, "Rounds": of a part, with half of the error, and as if all parts drew as much."""
@@ -149,7 +173,7 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
         of_one = max(tail(largest - weight) * paid / units for weight, units in payable)
         return plan.max_users * of_one + drawn * SCHEDULE.horizon / windows * tail(largest)
 
-    most = looks.size_error / 3 / (2 if is_part else 1)
+    most = looks.size_error / 4 / (2 if is_part else 1)
     assert error(terms.likely_noise) <= most < error(terms.likely_noise - 2)
 
 
@@ -233,13 +257,27 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(
     oracle = RoundsOracle(log, trial, trial.stream_keys(SECRET))
     expected = oracle.names()
     assert len(expected) > 20
+    of_blocks = block_reports_of(oracle, trial)
+    assert any(hit.at_least_users for report in of_blocks for hit in report.heavy_hitters)
     assert any(entry.nobody for entry in expected), "pairs that nobody holds are drawn for"
     assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[2] > 0
     for shards in (1, 3):
         run = Run(log, trial, shards)
         found = [report for _, report in run.rounds[-1].named.window_reports(trial, "events")]
         assert found == reports_of(expected, trial)
+        release = ReleaseBlocks(trial, trial.stream_keys(SECRET), None)
+        whole = span(0, windows=range(trial.schedule.horizon))
+        assert [report for _, report in release.advance(None, run.rounds[0].found, whole, Counter())] == of_blocks
         assert [of_round.drawn for of_round in run.rounds[1:]] == oracle.drawn
+
+
+def block_reports_of(oracle: RoundsOracle, trial: TrialPlan) -> list[WindowReport]:
+    """Each from the start of its first window to the end of its last one."""
+    ends = {trial.schedule.window_start_micros(entry.window): last for entry, last in oracle.blocks}
+    return [
+        report._replace(window_end=trial.schedule.window_end_micros(ends[report.window_start]))
+        for report in reports_of([entry for entry, _ in oracle.blocks], trial)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -17,9 +17,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from dp_transforms.checks import exact
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.reports import ReportHeader
 
 _MOST_EPSILON = 700.0  # e to a larger one is no float
@@ -83,7 +86,8 @@ def up(value: float) -> str:
     return f"{float(rounded):,.3g}" if value < 1000 else f"{float(rounded):.3g}"
 
 
-def may_be_done(plan: Plan | None) -> list[str]:
+def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:
+    """of_blocks: whether it is about the report of blocks of a run."""
     if plan is not None and plan.looks is not None:
         sizes = (
             "Say that at least so many users had it, where that is stated. That any such number of the run is too large"
@@ -91,15 +95,17 @@ def may_be_done(plan: Plan | None) -> list[str]:
         )
     else:
         sizes = "Say that about so many users had it, where a number is stated. It has noise."
-    known, of_noise = "was named lately before", "Noise alone seldom names one."
+    known, of_noise = ", or some of them if it was named lately before", "Noise alone seldom names one."
+    beside = ""
     if plan is not None and plan.rounds is not None:
-        known = "has many in the windows around it"
+        known = "" if of_blocks else ", or some of them if it has many in the windows around it"
         false_names = plan.rounds.false_names * (len(plan.rounds.units) - 1)
-        of_noise = f"On average noise alone names at most {false_names:g} of them in a run."
+        if not of_blocks:
+            of_noise = f"On average noise alone names at most {false_names:g} of them in a run."
+        beside = f" So with the run's report of {'windows' if of_blocks else 'blocks'}, where there is one."
     return [
-        "Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.",
-        "Say that an item of the report had many users in the window in which it is named, or some of them if it"
-        f" {known}. {of_noise}",
+        f"Publish it, to anybody and for ever: what a reader computes from it takes nothing more from anybody.{beside}",
+        f"Say that an item of the report had many users in the window in which it is named{known}. {of_noise}",
         sizes,
     ]
 
@@ -180,24 +186,19 @@ def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], pl
     )
     if plan is None:
         return [readable]
-    schedule = plan.schedule
-    step, length = schedule.slide_seconds * 1_000_000, schedule.window_seconds * 1_000_000
-    first, last = schedule.window_start_micros(0), schedule.window_start_micros(schedule.horizon - 1)
-    on_schedule = all(
-        first <= report.window_start <= last
-        and (report.window_start - first) % step == 0
-        and report.window_end - report.window_start == length
-        for report in reports
-    )
+    expected = ReportHeader.of_plan(plan, header.run_id, header.stream, of_blocks=header.of_blocks)
     keys = {(report.stream, report.window_start, report.window_end) for report in reports}
     return [
         readable,
-        Finding(header.guarantee == plan.guarantee, "The guarantee that the report states is that of its plan."),
+        Finding(header.guarantee == expected.guarantee, "The guarantee that the report states is that of its plan."),
         Finding(
             all((report.epsilon_total, report.delta) == (plan.epsilon, plan.delta) for report in reports),
             "All windows state the epsilon and delta of the plan.",
         ),
-        Finding(on_schedule, "All windows are windows of the plan."),
+        Finding(
+            all(_is_of_schedule(report, plan, of_blocks=header.of_blocks) for report in reports),
+            f"All windows are {'blocks of ' if header.of_blocks else ''}windows of the plan.",
+        ),
         Finding(
             len(keys) == len(reports) and all(report.stream == header.stream for report in reports),
             "No window is there twice, and all are of the stream that the report names.",
@@ -207,6 +208,21 @@ def check_against_plan(header: ReportHeader, reports: Sequence[WindowReport], pl
             f"What is said of items is what mode {plan.mode} publishes.",
         ),
     ]
+
+
+def _is_of_schedule(report: WindowReport, plan: Plan, *, of_blocks: bool) -> bool:
+    """Whether it is of one window, or of some that are in one block."""
+    schedule = plan.schedule
+    step, start = schedule.slide_seconds * MICROS_PER_SECOND, schedule.window_start_micros(0)
+    first, rest = divmod(report.window_start - start, step)
+    last, other = divmod(report.window_end - schedule.window_seconds * MICROS_PER_SECOND - start, step)
+    if rest or other or not 0 <= first <= last < schedule.horizon:
+        return False
+    if not of_blocks:
+        return first == last
+    if plan.rounds is None:
+        return False
+    return len(set(schedule.blocks_of(np.array([first, last]), plan.rounds.block_seconds).tolist())) == 1
 
 
 def _is_of_mode(entry: HeavyHitter, plan: Plan) -> bool:

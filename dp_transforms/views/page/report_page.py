@@ -187,7 +187,7 @@ def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: Plan 
             "reading",
             "How to read it",
             '<div class="columns">'
-            f"<div><h3>You may</h3>{listed(may_be_done(plan))}</div>"
+            f"<div><h3>You may</h3>{listed(may_be_done(plan, of_blocks=header.of_blocks))}</div>"
             f"<div><h3>You must not conclude</h3>{listed(must_not_be_concluded(plan))}</div>"
             f"<div><h3>What the promise does not cover</h3>{listed(not_covered(budget, plan))}</div></div>",
         ),
