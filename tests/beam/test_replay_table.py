@@ -175,11 +175,11 @@ import logging, multiprocessing, pyarrow as pa
 from dp_transforms import replay
 logging.lastResort.setLevel(0)
 events = pa.table({{"user": range(500), "item": ["a"] * 500, "timestamp": ["2026-01-01T00:00:00Z"] * 500}})
-print([found.item for window in replay(events, **{WORDS!r}) for found in window.heavy_hitters])
+print({{found.item for window in replay(events, **{WORDS!r}) for found in window.heavy_hitters}})
 assert not multiprocessing.active_children()
 """
     done = forked.run_python("-c", program, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "['a']\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{'a'}\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
