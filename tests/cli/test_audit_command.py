@@ -403,6 +403,7 @@ LIMITS = {
     "counts_for": "streams of counts and looks together",
     "activity_epsilon": "the histogram of activity",
     "rounds": "other counts and weights in rounds",
+    "block_seconds": "",
 }
 
 

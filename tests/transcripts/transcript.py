@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from dp_transforms import ReportHeader
 from tests.transcripts.cases import MODES, READERS
 from tests.transcripts.drivers import DRIVERS, WITHOUT_READER, Left, prepared
 
@@ -38,12 +39,18 @@ def lines_of(left: Left) -> Lines:
     """Nothing is masked: a report has no time at which it was made."""
     found = {
         "report": [_line(_as_dict(window)) for window in left.reports],
-        "header": [] if left.header is None else list(_flat(vars(left.header), "")),
+        "header": [] if left.header is None else list(_flat(_stored(left.header), "")),
         "dead letter": [f"{file} {position}: {reason}" for file, position, reason in left.bad],
         "counts": [f"{name}: {count}" for name, count in sorted(left.counts.items())],
         "bytes of the report": [hashlib.sha256(left.files).hexdigest()] if left.files else [],
     }
     return {aspect: lines for aspect, lines in found.items() if lines}
+
+
+def _stored(header: ReportHeader) -> dict[str, Any]:
+    fields = json.loads(header.to_json())
+    del fields["version"]
+    return fields
 
 
 def _as_dict(window: Any) -> dict[str, Any]:
