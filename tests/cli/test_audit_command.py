@@ -404,6 +404,7 @@ LIMITS = {
     "activity_epsilon": "the histogram of activity",
     "rounds": "other counts and weights in rounds",
     "block_seconds": "",
+    "window_rounds": "other counts and weights in rounds",
 }
 
 
@@ -415,7 +416,14 @@ def test_each_option_is_tried_or_in_the_list() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("hits_per_user", 2), ("counts_for", 3), ("activity_epsilon", 0.1), ("known_items", False), ("rounds", True)],
+    [
+        ("hits_per_user", 2),
+        ("counts_for", 3),
+        ("activity_epsilon", 0.1),
+        ("known_items", False),
+        ("rounds", True),
+        ("window_rounds", True),
+    ],
 )
 def test_the_list_names_what_an_option_leaves_untried(option: str, value: object) -> None:
     lists = [" ".join(_looks_limits(_plan(most_looks=20, **more))) for more in ({}, {option: value})]
