@@ -57,14 +57,12 @@ def gather_all(encoded: beam.PCollection, transform: str, key: Key = (0, 0)) -> 
             f"{transform} needs bounded input, because its file appears when the input ends."
             " Use WriteReportStream or WriteRejectedFolder for a stream."
         )
-    # An empty element, as an impulse is, stands for "the input has ended": what is gathered is never empty.
-    sentinel = encoded.pipeline | "EvenIfEmpty" >> beam.Impulse()
-    return (
-        (in_global_window(encoded), sentinel)
-        | "AddSentinel" >> beam.Flatten()
-        | "OneKey" >> beam.Map(_with_key, key).with_output_types(tuple[Key, bytes])
-        | "Gather" >> beam.GroupByKey()
-    )
+    keyed = beam.Map(_with_key, key).with_output_types(tuple[Key, bytes])
+    # An empty element, as an impulse is, stands for "the input has ended": what is gathered is never empty. It has a
+    # step of its own, since Flink cannot flatten an impulse.
+    sentinel = encoded.pipeline | "Impulse" >> beam.Impulse() | "EvenIfEmpty" >> keyed
+    elements = in_global_window(encoded) | "OneKey" >> keyed
+    return (elements, sentinel) | "AddSentinel" >> beam.Flatten() | "Gather" >> beam.GroupByKey()
 
 
 def _with_key(blob: bytes, key: Key) -> tuple[Key, bytes]:
