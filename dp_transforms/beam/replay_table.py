@@ -148,7 +148,8 @@ def _check_rows(
     found = "; ".join(words) or "the table has no rows"
     if reasons.total() > _MOST_REJECTED * rows:
         raise ValueError(
-            f"{found}; no report was made. Give a list as rejected to see which, and mend or leave out such rows."
+            f"{found}; no report was made. Give a list as rejected to see which. Check how times are read (time_unit,"
+            " time_format), and mend or leave out such rows."
         )
     if not inside and not allow_empty:
         raise ValueError(

@@ -24,6 +24,7 @@ from dp_transforms.cli.log_glance import LogGlance, glance_at
 from dp_transforms.cli.operator_log import is_json
 from dp_transforms.cli.options import argument, filled_by, nested, opt
 from dp_transforms.cli.shared_options import ReadingOptions
+from dp_transforms.cli.spooled_logs import DUCKDB, STANDARD_INPUT
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log
@@ -68,6 +69,9 @@ def show_glance(
     """Says what a log is like, and the command that replays it. roles: the fields of an event that the operator named,
     by their options. console: where it is said. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
+    for log in logs:
+        if log == STANDARD_INPUT or log.startswith(DUCKDB):
+            raise UserError("only files can be looked at, not - or a query of DuckDB. Copy some rows to a file first.")
     try:
         times = reading.fields().time_reading
         sample = sample_log(
@@ -93,8 +97,7 @@ def show_glance(
             [
                 "For a private report, with a range of your own:",
                 f"  {replay_command(logs, fields, proposal)}",
-                "What this budget finds, before anything is read: shh plan with the same --start, --end, --window,"
-                " --epsilon and --delta.",
+                "What this would find, and what it needs: the same with --dry-run, which runs nothing.",
             ]
         )
     width = console.width if console.is_terminal and not is_json() else None

@@ -30,7 +30,7 @@ from dp_transforms.views.page.promise import (
 )
 from dp_transforms.views.page.report_columns import plan_of
 from dp_transforms.views.page.report_page import fact_sheet, named_in_words, plan_facts
-from dp_transforms.views.plan_words import in_a_sentence
+from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import escape_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
@@ -116,7 +116,7 @@ def _say_promise(plan: Plan | None, reports: Sequence[WindowReport], header: Rep
     if budget is not None:
         _say("What is promised to each person", in_three_sentences(budget))
     if plan is not None:
-        _say("What it finds, and what not", [in_a_sentence(plan)])
+        _say("What it finds, and what not", [in_a_sentence(plan), *([rounds_in_words(plan)] if plan.rounds else [])])
     of_what = "a report of this plan" if header is None else "this report"
     _say(f"You may, with {of_what}", may_be_done(plan, of_blocks=header is not None and header.of_blocks))
     _say("You must not conclude", must_not_be_concluded(plan))

@@ -36,8 +36,11 @@ def read_titles(path: str | pathlib.Path) -> dict[str, str]:
                 f"--titles {path} must name the columns item and title once each in its first line, divided by commas."
             )
         for row in rows:
-            if row["item"] is None or row["title"] is None:
-                raise UserError(f"--titles {path} has too few cells in line {rows.line_num:,}. Write it again.")
+            if None in row or None in (row["item"], row["title"]):
+                raise UserError(
+                    f"--titles {path} has too few or too many cells in line {rows.line_num:,}. Put titles with commas"
+                    " in quotes."
+                )
             titles.setdefault(row["item"], row["title"].strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--titles {path} is not CSV in UTF-8 ({type(error).__name__}). Write it again.") from error

@@ -170,7 +170,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     fields = options.fields.fields()
     plan = plan_of_command(options.plan, options.plan_file, is_whole_replay=path is None)
     if plan.rounds is not None and options.plan_file is None:
-        tell(f"{rounds_in_words(plan)} (--no-rounds: all at once.)")
+        tell(f"{rounds_in_words(plan)} (--no-rounds: all windows at once.)")
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
     if path is not None and plan.counts is not None:

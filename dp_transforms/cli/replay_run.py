@@ -278,7 +278,7 @@ def check_bad_fraction(request: ReplayRequest, events: int, rejected: int, *, ha
         elif request.options.dead_letter:
             where = f"{request.options.dead_letter} says where and why"
         else:
-            where = "see where and why with --dead-letter FILE"
+            where = "see where and why with --dead-letter FILE; shh doctor LOG shows how it is read"
         unit = unit_hint(request.chunks, request.fields) if 2 * rejected > rows else None
         hint = f" Perhaps: {request.hint}" if request.hint else f" {unit[0].upper()}{unit[1:]}." if unit else ""
         raise LogError(

@@ -90,12 +90,14 @@ class Report:
             return f"<p>No window reports any item.</p>{promise}"
         *_, trend = trends(self.header.plan, latest)
         shown = trend.entries[:_SHOWN_ITEMS]
-        rows = [(str(rank), found.item, found.size_in_words, change or "") for found, rank, change in shown]
+        rows = [
+            (str(rank), found.item, found.size_in_words or "not stated", change or "") for found, rank, change in shown
+        ]
         if more := len(trend.entries) - len(shown):
             rows.append(("", f"and {more:,} more", "", ""))
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
-        which = f"<p>The latest of {len(self):,} windows with heavy items: {times}</p>"
-        return which + html_table("", ("rank", "item", "users", "change"), rows) + promise
+        which = f"The latest of {len(self):,} windows with heavy items: {times}"
+        return html_table(which, ("rank", "item", "users", "change"), rows) + promise
 
 
 def read_report(*paths: str | os.PathLike[str]) -> Report:

@@ -160,8 +160,9 @@ def _notes(found: FoundFrom) -> list[str]:
     notes = ["pairs: how many pairs (window, item) each user of the item has in the whole run."]
     if LOOKS_KNOWN in found:
         notes.append(
-            "known item: one that was named lately, with rounds in its block of windows. In a stream each user has its"
-            " own pace, and these differ."
+            "known item: one that was named lately. With rounds a known item is one that was named in its block of"
+            " windows, and a new one is an item of one window alone. In a stream each user has its own pace, and these"
+            " differ."
         )
     hits = ", looks with hits" if LOOKS_AND_HITS in found or LOOKS_ALONE in found else ""
     notes.append(f"hits, hits-with-counts{hits}: if none of the item's users was excluded before.")

@@ -48,7 +48,8 @@ def why(plan: Plan, found: FoundFrom) -> str:
     if plan.looks is None:
         return ""
     if plan.rounds is not None:
-        return rounds_in_words(plan)
+        *shares, last = (f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
+        return f"{rounds_in_words(plan)} The rounds are paid with {', '.join(shares)} and {last} % of each purse."
     if plan.window_rounds is not None:
         shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
         return (
@@ -90,13 +91,12 @@ def _why_hits(plan: Plan, looks_of_plan: Looks, found: FoundFrom) -> str:
 
 
 def rounds_in_words(plan: Plan) -> str:
-    """What was chosen for rounds."""
-    rounds = plan.paid_rounds
-    first, *later = (f"{100 * units / plan.paid_looks.purse:.3g}" for units in rounds.units)
+    """What rounds do, and what they find less."""
+    few, _ = _usual(plan)
     return (
-        f"Looks are paid for in {len(rounds.units)} rounds: {first} % of each purse for naming items in blocks of"
-        f" {_duration(_block_seconds(plan))}, then {', '.join(later)} % for the windows of these items alone, where"
-        " they are not named yet."
+        f"Looks come in rounds: first at the items of {_duration(_block_seconds(plan))} together, then at the windows"
+        " of those that many users have. That usually finds more, but an item of one window alone only from about"
+        f" {plan.found_from(few, FOUND):,} users on, if each has {counted(few, 'item')} in the run."
     )
 
 

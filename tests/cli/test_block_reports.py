@@ -56,7 +56,8 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder: pathlib.Path) -> None:
     done = shh("replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "Looks are paid for in 4 rounds: 10 % of each purse for naming items in blocks of 4 hours" in done.stderr
+    assert "first at the items of 4 hours together" in done.stderr
+    assert "an item of one window alone only from about " in done.stderr
     (header, windows), (of_blocks, blocks) = read(folder / "windows.jsonl"), read(folder / "blocks.jsonl")
     both = " This is the report of the blocks of windows of a run. It and the report of its windows are protected so"
     assert of_blocks.pop("of_blocks") is True
@@ -89,6 +90,7 @@ def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder: 
     assert shh("show", "blocks.jsonl", "--html", "blocks.html", cwd=folder).returncode == 0
     page = (folder / "blocks.html").read_text()
     assert "both cost this once" in page
+    assert "What many users had, in windows of 4h" in page
     contents = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "windows.jsonl").rename(folder / "moved.jsonl")
     again = error_line(shh("replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder))

@@ -274,7 +274,9 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
     assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
 
 
-def test_a_url_that_is_not_known_is_named(tmp_path: pathlib.Path) -> None:
+def test_what_cannot_be_looked_at_is_named(tmp_path: pathlib.Path) -> None:
+    for log in ("-", "duckdb:///news.duckdb?query=FROM visits"):
+        assert "only files can be looked at" in shh("doctor", log, cwd=tmp_path).stderr
     looked = shh("doctor", "https://example.com/a.csv", cwd=tmp_path)
     assert looked.stderr.startswith("shh: URLs https://... are not known. Use s3://, gs://, azfs:// or a path:")
     assert looked.returncode == 1

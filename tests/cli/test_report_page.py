@@ -241,13 +241,15 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
         (["--tz", "Berln"], 2, "Do you mean Europe/Berlin?"),
         (["--html", "x.html", "--titles", "none.csv"], 1, "--titles none.csv cannot be read"),
         (["--html", "x.html", "--titles", "bad.csv"], 1, "--titles bad.csv must name the columns item and title"),
-        (["--html", "x.html", "--titles", "short.csv"], 1, "too few cells in line 2"),
+        (["--html", "x.html", "--titles", "short.csv"], 1, "too few or too many cells in line 2"),
+        (["--html", "x.html", "--titles", "comma.csv"], 1, "Put titles with commas in quotes"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_a_remedy(show, tmp_path, monkeypatch, words, code, told_why):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.csv").write_text("secret,cells\n1,2\n")
     (tmp_path / "short.csv").write_text("item,title\nsecret\n")
+    (tmp_path / "comma.csv").write_text("item,title\na,secret, and more\n")
     _, err, found = show(LABELS, *words)
     assert found == code
     assert told_why in " ".join(err.split())

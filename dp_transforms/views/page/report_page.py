@@ -111,7 +111,8 @@ def _sizes(columns: ReportColumns) -> str:
 def _title(header: ReportHeader, plan: Plan | None) -> str:
     what = "what many users had"
     if plan is not None:
-        length = length_text(plan.schedule.window_seconds * MICROS_PER_SECOND)
+        seconds = plan.paid_rounds.block_seconds if header.of_blocks else plan.schedule.window_seconds
+        length = length_text(seconds * MICROS_PER_SECOND)
         what += f", {_RHYTHMS.get(length, f'in windows of {length}')}"
     return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
@@ -205,8 +206,10 @@ def unseen_table(plan: Plan) -> str:
     found = found_from(plan, LOOKS)
     if plan.looks is None:
         return ""
-    known = "an item named lately" if plan.rounds is None else "an item named in its block of windows"
-    head = ["pairs (window, item) of each of its users in the whole run", "a new item", known]
+    new, known = "a new item", "an item named lately"
+    if plan.rounds is not None:
+        new, known = "an item of one window alone", "an item named in its block of windows"
+    head = ["pairs (window, item) of each of its users in the whole run", new, known]
     rows = [
         [f"{looks:,}", *(f"{row[looks]:,} users" for row in found.values())]
         for looks in LOOKS
