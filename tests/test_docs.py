@@ -67,7 +67,7 @@ def test_the_words_of_the_mission_are_in_the_readme_and_the_classes_in_their_fil
 def test_the_readme_is_short_and_shows_the_page() -> None:
     """The picture is made by test_the_picture_of_the_docs (tests/cli/test_page_in_browser.py), of `make demo`."""
     assert len(README.split()) < 1200
-    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)\n\nThis is the page that `make demo` writes", README)
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)\n\nThe page of `make demo`", README)
     assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
 
 

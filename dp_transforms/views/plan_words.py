@@ -48,8 +48,8 @@ def why(plan: Plan, found: FoundFrom) -> str:
     if plan.looks is None:
         return ""
     if plan.rounds is not None:
-        *shares, last = (f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
-        return f"{rounds_in_words(plan)} The rounds are paid with {', '.join(shares)} and {last} % of each purse."
+        parts = ", ".join(f"{100 * units / plan.paid_looks.purse:.3g}" for units in plan.rounds.units)
+        return f"{rounds_in_words(plan)} The rounds are paid with {parts} % of each purse."
     if plan.window_rounds is not None:
         shares = ", ".join(f"{units / plan.looks.purse:.0%}" for units in plan.window_rounds.units)
         return (
@@ -95,8 +95,9 @@ def rounds_in_words(plan: Plan) -> str:
     few, _ = _usual(plan)
     return (
         f"Looks come in rounds: first at the items of {_duration(_block_seconds(plan))} together, then at the windows"
-        " of those that many users have. That usually finds more, but an item of one window alone only from about"
-        f" {plan.found_from(few, FOUND):,} users on, if each has {counted(few, 'item')} in the run."
+        " of those that many users have. That usually finds more; but few sizes are stated, and an item of one window"
+        f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
+        f" {counted(few, 'item')} in the run."
     )
 
 

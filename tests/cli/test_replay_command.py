@@ -129,7 +129,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
     """Of a whole run, or in parts. A stream refuses them."""
     planned = shh("plan", *IN_LOOKS, "--rounds", "--output", "plan.json", cwd=folder)
     assert planned.returncode == 0, planned.stderr
-    assert "The rounds are paid with 10, 4.5, 17.1 and 68.4 % of each purse." in planned.stdout
+    assert "The rounds are paid with 10, 4.5, 17.1, 68.4 % of each purse." in planned.stdout
     plan = Plan.from_json((folder / "plan.json").read_text())
     rounds, looks = plan.paid_rounds, plan.paid_looks
     first = max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= rounds.units[0])
