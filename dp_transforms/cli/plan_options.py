@@ -19,6 +19,7 @@ from dp_transforms.cli.options import (
     DURATION,
     INPUT,
     UTC_TIME,
+    ParsedText,
     Rule,
     flag,
     flags,
@@ -38,7 +39,7 @@ from dp_transforms.plan.plan import (
     Plan,
     choices_of,
 )
-from dp_transforms.plan.rounds import rounds_suit
+from dp_transforms.plan.rounds import rounds_suit, units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
 _MOST_PLAN_BYTES = 1 << 20
 _LARGEST_USUAL_EPSILON = 10.0
 _LARGEST_USUAL_DELTA = 1e-6
+
+
+def _percents(text: str) -> tuple[int, ...]:
+    shares = tuple(int(each) if each.strip().isdecimal() else 0 for each in text.split(","))
+    units_of_shares(shares)
+    return shares
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +162,12 @@ class PlanOptions:
         "With rounds: length of a block. Default: 1d, or the whole run where windows are days or longer.",
         type=DURATION,
     )
+    round_shares: tuple[int, ...] | None = opt(
+        ADVANCED,
+        "With rounds: which percent of what is left of a purse each of them pays with. Default: 10,5,20,100.",
+        type=ParsedText("percents", _percents),
+        metavar="N,N,...",
+    )
     window_rounds: bool = switch(
         ADVANCED,
         "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
@@ -232,6 +245,10 @@ def plan_from_options(
     if choices.pop("no_known_items"):
         choices["known_items"] = False
     choices["block_seconds"] = choices.pop("block")
+    if shares := choices.pop("round_shares"):
+        if options.rounds is False:
+            raise UserError("--round-shares cannot be used with --no-rounds. Leave one out.")
+        choices["rounds"] = shares
     choices["window_rounds"] = choices["window_rounds"] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]

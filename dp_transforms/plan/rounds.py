@@ -22,14 +22,13 @@ from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.records import Budget, Looks, Rounds, WindowRounds
+from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds, WindowRounds
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 FALSE_NAMES = 0.5  # of each later round, in the whole run
-_OPEN_PERCENT = 10  # of a purse
-_PERCENTS = (5, 20, 100)  # of what is left
+USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
 _LIKELY_DRAWN = 10**6
@@ -44,17 +43,22 @@ _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 
 
-def _purses() -> tuple[int, ...]:
-    """Of each round over blocks."""
+def units_of_shares(shares: object) -> tuple[int, ...]:
+    """What a purse has for each round over blocks. shares: percents of what is left; True: the usual ones. Raises
+    ValueError for others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything."""
+    percents = USUAL_SHARES if shares is True else shares
+    if not (isinstance(percents, (tuple, list)) and 2 <= len(percents) <= MOST_ROUNDS):
+        raise ValueError(f"rounds must be True, or 2 to {MOST_ROUNDS} percents such as {USUAL_SHARES}, got {shares!r}.")
+    if not all(is_whole(each) and 1 <= each <= 100 for each in percents) or percents[-1] != 100:
+        raise ValueError(f"rounds must be whole percents of what is left, 1 to 100, the last one 100, got {shares!r}.")
     left = PURSE_UNITS
     units = []
-    for percent in (_OPEN_PERCENT, *_PERCENTS):
+    for percent in percents:
         units.append(left * percent // 100)
         left -= units[-1]
+    if not all(units):
+        raise ValueError(f"rounds must leave something for each later round, got {shares!r}. Only the last takes 100.")
     return tuple(units)
-
-
-_UNITS = {"rounds": _purses(), "window_rounds": UNITS_IN_WINDOWS}
 
 
 class RoundTerms(NamedTuple):
@@ -147,16 +151,19 @@ def _why_not(name: str, given: Mapping[str, Any], *, has_domain: bool) -> str:
         if given.get(other) is not None:
             return f"{other} cannot be used with {name}. Leave one out."
     most_looks: Any = given.get("most_looks")
-    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(_UNITS[name])))
+    units = UNITS_IN_WINDOWS if name == "window_rounds" else units_of_shares(given.get("rounds") or True)
+    least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))
     if is_whole(most_looks) and most_looks < least:
         return f"most_looks must be at least {least} with {name}, each of which pays for a look."
     return ""
 
 
-def block_rounds(schedule: WindowSchedule, block_seconds: int | None) -> Rounds:
-    """block_seconds: None for the usual length."""
-    seconds = _block_seconds(schedule) if block_seconds is None else block_seconds
-    return Rounds(block_seconds=seconds, units=_UNITS["rounds"], false_names=FALSE_NAMES)
+def block_rounds(schedule: WindowSchedule, given: Mapping[str, Any]) -> Rounds | None:
+    """None where they are not asked for. given: `LooksChoices`."""
+    if not given.get("rounds"):
+        return None
+    seconds = given.get("block_seconds", _block_seconds(schedule))
+    return Rounds(block_seconds=seconds, units=units_of_shares(given["rounds"]), false_names=FALSE_NAMES)
 
 
 def _block_seconds(schedule: WindowSchedule) -> int:

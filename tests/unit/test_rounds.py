@@ -12,6 +12,7 @@ import json
 import math
 import pathlib
 import random
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -74,6 +75,25 @@ def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
     assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
     days = Plan.calibrate(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
     assert days.paid_rounds.block_seconds == 30 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ((10, 5), "the last one 100, got (10, 5)"),
+        ((0, 100), "1 to 100"),
+        ((10, 5.0, 100), "whole percents"),
+        ((100, 100), "leave something for each later round"),
+        ((100,), "2 to 4 percents"),
+        ((10,) * 4 + (100,), "2 to 4 percents"),
+        ("10,100", "2 to 4 percents"),
+    ],
+)
+def test_the_shares_of_rounds_can_be_declared(shares: tuple[int, ...], words: str) -> None:
+    declared = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
+    assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
 
 
 def test_each_round_pays_for_a_look() -> None:
