@@ -127,13 +127,10 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
     try:
         if "looks" in plan:
             looks = plan["looks"]
-            # The purse of each round that states sizes: a user adds at most the largest weight that it pays for.
-            if "window_rounds" in plan:
-                purses = plan["window_rounds"]["units"]
-            else:
-                purses = plan["rounds"]["units"][1:] if "rounds" in plan else [looks["units"][-1]]
-            weight = min(looks["weights"][bisect.bisect_right(looks["units"], purse) - 1] for purse in purses)
-            least = _STEPS * looks["spacing"] / weight
+            cut = plan.get("window_rounds") or plan.get("rounds") or {"units": looks["units"][-1:]}
+            # The smallest purse of a round, of blocks too: a user adds at most the largest weight that it pays for.
+            paid = bisect.bisect_right(looks["units"], min(cut["units"]))
+            least = _STEPS * looks["spacing"] / looks["weights"][:paid][-1]
         elif plan["hits"]["mode"] == "hits-with-counts":
             least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation
         else:

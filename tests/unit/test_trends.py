@@ -63,6 +63,8 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
     found = TrendRule.of(json.loads(in_rounds.to_json())).least_change
     assert (found - 1) * smallest < 1.5 * in_rounds.paid_looks.spacing <= found * smallest
     units = list(in_rounds.paid_rounds.units)
+    swapped = {**json.loads(in_rounds.to_json()), "rounds": {"units": [units[1], units[0], *units[2:]]}}
+    assert TrendRule.of(swapped).least_change == found, "blocks have sizes too, of the first round"
     in_windows = {**json.loads(in_rounds.to_json()), "window_rounds": {"units": units[1:]}}
     del in_windows["rounds"]
     assert TrendRule.of(in_windows).least_change == found
