@@ -56,13 +56,16 @@ class ReplayPart(StatePart):
         return isinstance(error, LogError)
 
     def find_done(self, block_output: str | None) -> None:
-        """Removes the drafts that a process left which was killed after it had published. Raises UserError if the part
-        was published without its blocks."""
+        """Removes the drafts that a process left which was killed after it had published. Raises UserError for blocks
+        that are not there: they cannot be drawn again."""
         for path in filter(None, (self.facts.record.output, self.facts.state_path, block_output)):
             if not is_remote(path):
                 remove_dead_drafts(pathlib.Path(path))
         if block_output is not None and not is_taken(block_output):
-            raise UserError(f"{block_output} cannot be had any more: this part is done, and was published without it.")
+            raise UserError(
+                f"{block_output} is not there, and cannot be had any more: this part is done. It was published without"
+                " it, or the file was moved since. Leave --block-output out."
+            )
 
     def has_dead_letter(self, path: str) -> bool:
         """Whether the process that was killed has written it already: the same input has the same bad rows."""
@@ -103,7 +106,7 @@ def run_replay(
     run: Callable[[beam.Pipeline], PipelineResult] = run_to_end,
     pool: ProcessPool | None = None,
 ) -> ReplaySummary:
-    """Runs the pipeline and publishes its files, the report last; none of them if anything fails.
+    """Runs the pipeline and publishes its files, the report last; none of them if anything fails before.
 
     part: of a run with a state; the new state comes after the report. None: the whole range of the plan is the run.
     run: runs a pipeline to its end, and raises what it fails with.
@@ -162,10 +165,18 @@ def run_replay(
             return summary
         for output, finished in with_blocks.items():
             publish_output(finished, output)
-        if request.table is not None:
-            publish_to_table(report, request.table, request.plan.schedule.horizon)
-        else:
-            publish_output(report, request.output)
+        try:
+            if request.table is not None:
+                publish_to_table(report, request.table, request.plan.schedule.horizon)
+            else:
+                publish_output(report, request.output)
+        except UserError as error:
+            if not with_blocks:
+                raise
+            raise UserError(
+                f"{error} The report of blocks, {block_output}, is published, and valid: the run has spent its budget."
+                " To run it again is a new run, which pays again."
+            ) from None
         return summary
 
 

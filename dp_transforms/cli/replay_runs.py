@@ -60,12 +60,19 @@ def run_whole(
     log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
     run_id = request.options.run_id
     verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-    is_private = not is_remote(request.output) or (not isinstance(where, ClusterReplay) and is_local(where))
-    with account.whole(is_private=is_private):
+    with account.whole(is_private=drafts_are_private(request, where)):
         request = dataclasses.replace(request, run_id=verdict.run_id)
         if pool is not None:
             read_ahead(pool, request)
         return _run(request, where, pool=pool)
+
+
+def drafts_are_private(request: ReplayRequest, where: ClusterReplay | PipelineOptions) -> bool:
+    """Whether nobody else can read what was drawn before it is published: workers elsewhere write the draft of a URL
+    beside it."""
+    if not isinstance(where, ClusterReplay) and is_local(where):
+        return True
+    return not any(map(is_remote, filter(None, (request.output, request.options.block_output))))
 
 
 def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAccount) -> ReplaySummary | None:

@@ -27,7 +27,8 @@ MOST_LOOKS_OF_PLAN = 100_000  # prices for more take minutes
 # Items of a known domain that are published although nobody holds them are drawn and sorted one by one: not more.
 MOST_FALSE_REPORTS_PER_WINDOW = 1e5
 MOST_FALSE_REPORTS = 1e7
-# An item that nobody holds any more may be named again, and is then followed for longer: at most so often on average.
+# An item that nobody holds any more may be named again, in any round of looks at a window, and is then followed for
+# longer: at most so often on average.
 _MOST_NAMED_AGAIN = 0.5
 _LARGEST_EPSILON = 40.0  # beyond, the share of the sampled noise, which grows with e^epsilon, would show
 
@@ -196,7 +197,7 @@ def _check_known(plan: Plan) -> None:
     least = min(_open_thresholds(plan))
     if plan.known.threshold > least:
         raise ValueError(f"the threshold of known items must be at most the threshold {least}.")
-    if plan.known.forget_after * plan.known_error > _MOST_NAMED_AGAIN:
+    if plan.known.forget_after * plan.known_error * len(_open_thresholds(plan)) > _MOST_NAMED_AGAIN:
         raise ValueError(
             f"a known threshold of {plan.known.threshold} is too low for forget_after = {plan.known.forget_after}: "
             f"noise would name an item that nobody holds again and again. Lower known_error or forget_after."

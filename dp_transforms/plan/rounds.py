@@ -40,7 +40,7 @@ _REFUSED = {
 }
 UNITS_IN_WINDOWS = tuple(PURSE_UNITS * percent // 100 for percent in (5, 20, 75))
 _FEWEST_WINDOWS = 6  # of a block, and
-_FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md, "Finding")
+_FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 
 
 def units_of_shares(shares: object) -> tuple[int, ...]:

@@ -47,20 +47,21 @@ class Trend(NamedTuple):
 class TrendRule(NamedTuple):
     """What a plan says of trends.
 
-    slide: from the start of a window to that of the next one, in microseconds; 0: unknown, and the window before is the
-        one that was reported before. least_change: users; None: no sizes that can be compared.
+    overlap: of a window, or a block of windows, with the next one, in microseconds; None: unknown, and the window
+        before is the one that was reported before. least_change: users; None: no sizes that can be compared.
     """
 
-    slide: int = 0
+    overlap: int | None = None
     least_change: int | None = None
 
     @classmethod
     def of(cls, plan: Mapping[str, Any]) -> TrendRule:
         """Of the plan in the header of a report, which may be hostile."""
         schedule = plan.get("schedule")
-        slide: Any = schedule.get("slide_seconds") if isinstance(schedule, dict) else None
-        is_known = isinstance(slide, int) and 0 < slide < _MOST
-        return cls(slide * 1_000_000 if is_known else 0, _least_change(plan))
+        given: Any = schedule if isinstance(schedule, dict) else {}
+        window, slide = given.get("window_seconds"), given.get("slide_seconds")
+        is_known = all(isinstance(seconds, int) and 0 < seconds < _MOST for seconds in (window, slide))
+        return cls((window - slide) * 1_000_000 if is_known else None, _least_change(plan))
 
     @property
     def in_words(self) -> str:
@@ -108,7 +109,7 @@ def size_of(hitter: HeavyHitter) -> int:
 
 def _trend(rule: TrendRule, report: WindowReport, before: WindowReport | None) -> Trend:
     held: dict[str, HeavyHitter] = {}
-    if before is not None and (not rule.slide or before.window_start + rule.slide == report.window_start):
+    if before is not None and (rule.overlap is None or before.window_end - rule.overlap == report.window_start):
         held = {hitter.item: hitter for hitter in before.heavy_hitters}
     sizes = {item: size_of(hitter) for item, hitter in held.items()}
     entries: list[Entry] = []
@@ -126,13 +127,10 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
     try:
         if "looks" in plan:
             looks = plan["looks"]
-            # The purse of each round that states sizes: a user adds at most the largest weight that it pays for.
-            if "window_rounds" in plan:
-                purses = plan["window_rounds"]["units"]
-            else:
-                purses = plan["rounds"]["units"][1:] if "rounds" in plan else [looks["units"][-1]]
-            weight = min(looks["weights"][bisect.bisect_right(looks["units"], purse) - 1] for purse in purses)
-            least = _STEPS * looks["spacing"] / weight
+            cut = plan.get("window_rounds") or plan.get("rounds") or {"units": looks["units"][-1:]}
+            # The smallest purse of a round, of blocks too: a user adds at most the largest weight that it pays for.
+            paid = bisect.bisect_right(looks["units"], min(cut["units"]))
+            least = _STEPS * looks["spacing"] / looks["weights"][:paid][-1]
         elif plan["hits"]["mode"] == "hits-with-counts":
             least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation
         else:

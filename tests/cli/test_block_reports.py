@@ -7,8 +7,13 @@ import pathlib
 from typing import Any
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
+from dp_transforms import Plan, WindowSchedule
+from dp_transforms.cli.replay_runs import drafts_are_private
+from dp_transforms.engines.local import pipeline_options
 from tests.helpers import forked
+from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.shh_process import error_line
@@ -21,18 +26,20 @@ RUN = (
 )
 BLOCKS = (*RUN, "--block", "4h")
 OUTPUTS = ("--output", "windows.jsonl", "--block-output", "blocks.jsonl")
-# Killed when the first of two reports has its name.
-KILLED_THEN = """
+# What happens when the first of two reports has its name.
+THEN = """
 import os, signal
 from dp_transforms.cli import replay_run
 publish = replay_run.publish_output
-def and_die(*arguments):
+def and_then(*arguments):
     publish(*arguments)
-    os.kill(os.getpid(), signal.SIGKILL)
-replay_run.publish_output = and_die
+    {}
+replay_run.publish_output = and_then
 from dp_transforms.cli.main import main
 main()
 """
+KILLED_THEN = THEN.format("os.kill(os.getpid(), signal.SIGKILL)")
+TAKEN_THEN = THEN.format("open('windows.jsonl', 'x').close()")
 
 
 @pytest.fixture
@@ -127,8 +134,37 @@ def test_a_block_report_that_does_not_agree_with_its_plan_is_told(folder: pathli
 def test_what_cannot_be_published_is_refused_before_anything_is_drawn(
     folder: pathlib.Path, words: tuple[str, ...], said: str
 ) -> None:
-    assert said in error_line(shh("replay", "log.parquet", *words, cwd=folder))
+    refused = shh("replay", "log.parquet", *words, cwd=folder)
+    assert (refused.returncode > 0, said in " ".join(refused.stderr.split())) == (True, True), refused.stderr
     assert [path.name for path in folder.iterdir()] == ["log.parquet"]
+
+
+def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder: pathlib.Path) -> None:
+    failed = forked.run_python("-c", TAKEN_THEN, "replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder)
+    said = " ".join(failed.stderr.split())
+    assert failed.returncode == 1
+    assert "windows.jsonl exists and is never overwritten" in said
+    assert "The report of blocks, blocks.jsonl, is published, and valid: the run has spent its budget." in said
+    assert read(folder / "blocks.jsonl")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "block_output", "is_private"),
+    [
+        (["--runner=FlinkRunner"], None, True),
+        (["--runner=FlinkRunner"], "blocks.jsonl", True),
+        (["--runner=FlinkRunner"], "gs://place/blocks.jsonl", False),
+        ([], "gs://place/blocks.jsonl", True),
+    ],
+)
+def test_others_may_read_the_draft_of_a_block_report_at_a_url(
+    folder: pathlib.Path, words: list[str], block_output: str | None, *, is_private: bool
+) -> None:
+    """A run that refuses its log is then not for another one: its account is told so."""
+    plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
+    log, output = folder / "log.parquet", folder / "windows.jsonl"
+    request = replay_request(log, plan, output, None, block_output=block_output)
+    assert drafts_are_private(request, PipelineOptions(words) if words else pipeline_options(words)) == is_private
 
 
 def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder: pathlib.Path) -> None:
@@ -144,7 +180,7 @@ def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder: 
     times = [record["window_end"][11:13] for record in read(folder / "blocks.jsonl")[1]]
     assert times == ["04", "06"], "the part ends in the second block"
     (folder / "blocks.jsonl").rename(folder / "1.jsonl")
-    assert "this part is done, and was published without it" in shh(*first, cwd=folder).stderr
+    assert "this part is done. It was published without it, or the file was moved" in shh(*first, cwd=folder).stderr
     last = shh("replay", "log.parquet", *given, "--output", "2.jsonl", "--block-output", "blocks.jsonl", cwd=folder)
     assert last.returncode == 0, last.stderr
     assert shh("show", "1.jsonl", "blocks.jsonl", cwd=folder).returncode == 0

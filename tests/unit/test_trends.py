@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, WindowReport
+from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports.trends import TrendRule, trends
 from tests.helpers.audited_names import plan_in_rounds
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN
@@ -61,13 +63,37 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
     found = TrendRule.of(json.loads(in_rounds.to_json())).least_change
     assert (found - 1) * smallest < 1.5 * in_rounds.paid_looks.spacing <= found * smallest
     units = list(in_rounds.paid_rounds.units)
+    swapped = {**json.loads(in_rounds.to_json()), "rounds": {"units": [units[1], units[0], *units[2:]]}}
+    assert TrendRule.of(swapped).least_change == found, "blocks have sizes too, of the first round"
     in_windows = {**json.loads(in_rounds.to_json()), "window_rounds": {"units": units[1:]}}
     del in_windows["rounds"]
     assert TrendRule.of(in_windows).least_change == found
     hits = [HeavyHitter("a", BETWEEN, 500), HeavyHitter("b", ABOVE, None), HeavyHitter("c", BETWEEN, 700)]
     reports = [WindowReport("s", w * 10, w * 10 + 10, found, 1.0, 0.0, 1.0) for w, found in enumerate((hits, hits[1:]))]
     assert told({"hits": {"mode": "hits"}}, reports)[1] == {"b": (1, "same"), "c": (2, "same"), "a": (0, "gone")}
-    assert TrendRule.of(json.loads(IN_DOMAIN.to_json())).slide == IN_DOMAIN.schedule.slide_seconds * 1_000_000
+    windows = IN_DOMAIN.schedule
+    overlap = (windows.window_seconds - windows.slide_seconds) * 1_000_000
+    assert TrendRule.of(json.loads(IN_DOMAIN.to_json())).overlap == overlap
+
+
+@pytest.mark.parametrize("window_seconds", [3600, 3 * 3600])
+def test_a_block_is_compared_with_the_block_before(window_seconds: int) -> None:
+    """Blocks of 4, 4, 2 and 2 windows: the third names nothing. The last two are of two parts of a run."""
+    schedule = WindowSchedule.sliding("2026-01-01", "2026-01-02", window_seconds, 3600)
+    named = ("ab", "ac", "", "a")
+    reports = [
+        WindowReport(
+            *("s", schedule.window_start_micros(first), schedule.window_end_micros(last)),
+            *([HeavyHitter(item, None, None, 1, 9) for item in items], 1.0, 0.0, 1.0),
+        )
+        for (first, last), items in zip(((0, 3), (4, 7), (8, 9), (10, 11)), named, strict=True)
+        if items
+    ]
+    assert told({"schedule": dataclasses.asdict(schedule)}, reports) == [
+        {"a": (1, None), "b": (1, None)},
+        {"a": (1, "same"), "c": (1, "new"), "b": (0, "gone")},
+        {"a": (1, "new")},
+    ]
 
 
 SIZES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 12).map(lambda size: size * LEAST // 3))
@@ -108,8 +134,11 @@ def test_any_windows_agree_with_a_slow_reference(windows: list[dict[str, int]]) 
 
 NO_PLANS: list[Any] = [
     {"schedule": 3, "looks": []},
-    {"schedule": {"slide_seconds": 3600}, "looks": {"units": [], "weights": [], "spacing": 1}},
-    {"schedule": {"slide_seconds": 10**400}, "looks": {"units": [1], "weights": [0], "spacing": 1}},
+    {"schedule": {"slide_seconds": 3600, "window_seconds": 3600}, "looks": {"units": [], "weights": [], "spacing": 1}},
+    {
+        "schedule": {"slide_seconds": 3600, "window_seconds": 10**400},
+        "looks": {"units": [1], "weights": [0], "spacing": 1},
+    },
     {"schedule": {"slide_seconds": -1}, "looks": {"units": ["x"], "weights": [1], "spacing": 10**400}},
     {"schedule": {"slide_seconds": "\x1b"}, "looks": {"units": [1], "weights": [1], "spacing": "y"}},
     {"schedule": None, "looks": {**STORED["looks"], "spacing": float("nan")}},
@@ -125,5 +154,5 @@ NO_PLANS: list[Any] = [
 def test_a_plan_that_is_none_names_no_trend(plan: Any) -> None:
     rule = TrendRule.of(plan)
     assert rule.least_change is None
-    assert rule.slide in (0, 3_600_000_000)
+    assert rule.overlap in (None, 0)
     assert told(plan, reports_of(PLAN, {"a": {0: 1, 1: 10**6}}))[1] == {"a": (1, "same")}

@@ -116,6 +116,15 @@ def test_a_plan_that_would_break_the_proof_is_refused() -> None:
             dataclasses.replace(plan, window_rounds=dataclasses.replace(plan.window_rounds, **changed))
 
 
+def test_noise_alone_follows_no_item_for_ever() -> None:
+    """The claim of sizes counts the draws of all rounds: a known item has one in each."""
+    choices = {"epsilon": 2, "delta": 1e-9, "schedule": SCHEDULE, "window_rounds": True, "forget_after": 100}
+    plan = Plan.calibrate(known_error=0.0049, **choices)
+    assert 0.45 < ROUNDS * plan.known_for * plan.known_error <= 0.5
+    with pytest.raises(ValueError, match="too low for forget_after = 100"):
+        Plan.calibrate(known_error=0.0051, **choices)
+
+
 @pytest.mark.parametrize("choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"rounds": True}, {"mode": "hits"}])
 def test_what_rounds_in_windows_do_not_go_with_is_refused(choices: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="cannot be used with"):
