@@ -60,8 +60,7 @@ def replay(
     """`COMMAND` and its words, for a simulated log: over all of its days, or so many seconds of them."""
     start = datetime.datetime.fromisoformat(START)
     end = (start + datetime.timedelta(seconds=seconds)).isoformat()
-    in_one_round = () if "--mode" in more else ("--no-rounds",)
-    words = ("replay", str(log), "--start", START, "--end", end, "--window", window, *BUDGET, *in_one_round, *more)
+    words = ("replay", str(log), "--start", START, "--end", end, "--window", window, *BUDGET, *more)
     return (COMMAND, *words, "--output", str(output))
 
 

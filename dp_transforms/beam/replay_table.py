@@ -24,8 +24,7 @@ from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.plan.plan import DEFAULT_MODE, Plan
-from dp_transforms.plan.rounds import rounds_suit
+from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
@@ -63,7 +62,7 @@ def replay(
         or any object with the Arrow PyCapsule interface (``__arrow_c_stream__``). Its events must fit into memory.
     plan: a `Plan`; or in its place the words of the command:
         ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
-        `Plan.calibrate`. As by the command, looks come in rounds where these find more (``rounds=False``: all at once).
+        `Plan.calibrate`.
     user, item, time: names of columns. time_unit, time_format, time_zone: how times are read, as in `EventFields`; a
         timestamp without a zone is UTC.
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
@@ -126,8 +125,6 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])
     schedule = WindowSchedule.sliding(start, end, window, budget.pop("slide", None) or window)
-    if budget.get("rounds") is None and (budget.get("mode") or DEFAULT_MODE) == DEFAULT_MODE:
-        budget["rounds"] = rounds_suit(schedule, budget, has_domain=domain is not None)
     return Plan.calibrate(schedule=schedule, domain=domain, **budget)
 
 

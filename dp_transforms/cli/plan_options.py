@@ -39,7 +39,7 @@ from dp_transforms.plan.plan import (
     Plan,
     choices_of,
 )
-from dp_transforms.plan.rounds import rounds_suit, units_of_shares
+from dp_transforms.plan.rounds import units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
@@ -149,22 +149,20 @@ class PlanOptions:
         "It is paid for out of the same purse, so fewer items are named. Default: 0.",
         metavar="N",
     )
-    rounds: bool | None = opt(
+    rounds: bool = switch(
         ADVANCED,
         "With looks, for a replay: look in rounds. The first looks at the items of each block of windows, such as a "
-        "day, the others at the windows of those that were named. They find more of what many users hold in several "
-        "windows of a block; an item of one window alone needs more users. Default: in a replay of a whole run, from 6 "
-        "windows a block on.",
-        "--rounds/--no-rounds",
+        "day, the others at the windows of those that were named. They name more of what many users hold in several "
+        "windows of a block, with a size for fewer; an item of one window alone needs more users.",
     )
     block: int | None = opt(
         ADVANCED,
-        "With rounds: length of a block. Default: 1d, or the whole run where windows are days or longer.",
+        "Look in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
         type=DURATION,
     )
     round_shares: tuple[int, ...] | None = opt(
         ADVANCED,
-        "With rounds: which percent of what is left of a purse each of them pays with. Default: 10,5,20,100.",
+        "Look in rounds, which pay with these percents of what is left of a purse. Default: 10,5,20,100.",
         type=ParsedText("percents", _percents),
         metavar="N,N,...",
     )
@@ -231,11 +229,8 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(
-    options: PlanOptions, activity_epsilon: float | None = None, *, is_whole_replay: bool = False
-) -> Plan:
-    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes. is_whole_replay: whether it is
-    for a replay of a whole run and nothing else, which has rounds where they suit it and no option forbids them.
+def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
+    """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
@@ -245,19 +240,12 @@ def plan_from_options(
     if choices.pop("no_known_items"):
         choices["known_items"] = False
     choices["block_seconds"] = choices.pop("block")
-    if shares := choices.pop("round_shares"):
-        if options.rounds is False:
-            raise UserError("--round-shares cannot be used with --no-rounds. Leave one out.")
-        choices["rounds"] = shares
+    choices["rounds"] = choices.pop("round_shares") or options.rounds or options.block is not None or None
     choices["window_rounds"] = choices["window_rounds"] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}
     domain = read_domain_file(options.domain_file)
-    if options.block is not None:
-        given.setdefault("rounds", True)
-    elif is_whole_replay and given.get("mode", DEFAULT_MODE) == DEFAULT_MODE:
-        given.setdefault("rounds", rounds_suit(schedule, given, has_domain=domain is not None))
     try:
         plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
@@ -300,13 +288,13 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def plan_of_command(options: PlanOptions, plan_file: str | None, *, is_whole_replay: bool = False) -> Plan:
+def plan_of_command(options: PlanOptions, plan_file: str | None) -> Plan:
     """The plan of ``--plan FILE`` or of the budget options (`plan_from_options`).
 
     Whether the domain file belongs to the plan is checked when it is read.
     """
     if plan_file is None:
-        return plan_from_options(options, is_whole_replay=is_whole_replay)
+        return plan_from_options(options)
     plan = read_plan(plan_file)
     if options.domain_file is None and plan.domain_size:
         raise UserError(

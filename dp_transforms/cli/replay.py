@@ -168,9 +168,9 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
         check_state_file(path, {"--output": options.output, **others, **inputs})
     fields = options.fields.fields()
-    plan = plan_of_command(options.plan, options.plan_file, is_whole_replay=path is None)
+    plan = plan_of_command(options.plan, options.plan_file)
     if plan.rounds is not None and options.plan_file is None:
-        tell(f"{rounds_in_words(plan)} (--no-rounds: all windows at once.)")
+        tell(rounds_in_words(plan))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
     if path is not None and plan.counts is not None:

@@ -18,7 +18,7 @@ from dp_transforms.plan.records import Looks
 from dp_transforms.plan.rounds import found_in_block, rounds_suit
 from dp_transforms.views.report_words import counted
 
-_MORE_BY_ROUNDS = "A replay of a whole run finds more by --rounds, which `shh replay` has by default without a plan."
+_MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds, with a size for fewer."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 

@@ -25,7 +25,6 @@ BEGIN = datetime.datetime(2026, 10, 24, 12, tzinfo=datetime.UTC)  # in Berlin an
 HOURS, USERS = 20, 120
 BERLIN = "Europe/Berlin"
 RANGE = ["--start", "2026-10-24", "--end", "2026-10-26", "--window", "1h", "--epsilon", "2", "--delta", "1e-9"]
-RANGE += ["--no-rounds"]  # each item has one hour alone
 
 
 def moments() -> list[tuple[str, str, datetime.datetime]]:

@@ -121,9 +121,7 @@ def test_a_block_report_that_does_not_agree_with_its_plan_is_told(folder: pathli
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((*RUN, "--no-rounds", *OUTPUTS), "--block-output needs a plan with rounds."),
-        ((*BLOCKS, "--no-rounds", *OUTPUTS), "--block cannot be used without rounds"),
-        ((*RUN, "--no-rounds", "--round-shares", "9,100", *OUTPUTS), "--round-shares cannot be used with --no-rounds"),
+        ((*RUN, *OUTPUTS), "--block-output needs a plan with rounds."),
         ((*RUN, "--round-shares", "9,90", *OUTPUTS), "the last one 100"),
         ((*RUN, "--block", "1m", *OUTPUTS), "--block must be at least 3600"),
         ((*BLOCKS, "--output", "a.jsonl", "--block-output", "./a.jsonl"), "--output and --block-output name the same"),

@@ -23,7 +23,7 @@ from tests.helpers.shh_process import error_line
 from tests.helpers.small_runs import key_file
 
 LOOKS = ("--usual-looks", 1, 10, "--most-looks", 20)
-IN_LOOKS = (*BUDGET[: BUDGET.index("--mode")], *LOOKS, "--no-rounds")
+IN_LOOKS = (*BUDGET[: BUDGET.index("--mode")], *LOOKS)
 HEAVY = [hour for hour in range(HOURS) if hour not in (2, 4)]
 EXPECTED = {f"2026-01-01T0{hour}:00:00Z": [f"heavy-{hour}"] for hour in HEAVY}
 

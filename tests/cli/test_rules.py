@@ -115,7 +115,7 @@ ALLOWED = {
     """,
     "plan": """
         --threshold 5 --mode hits
-        --no-rounds --block 6h
+        --rounds --block 6h --round-shares 10,100
     """,
     "show": "--last 3 --html a.html --force",
 }
