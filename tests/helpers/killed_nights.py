@@ -128,7 +128,7 @@ class NightFolder:
             )
             part = ReplayPart(facts)
             if facts.how == VerdictKind.DONE:
-                part.tidy()
+                part.find_done(None)
                 account.finish(facts, facts.state_fingerprint)
                 return facts.how
             with part.account_of(account):
@@ -185,7 +185,7 @@ class NightFolder:
             write_state(state, part.begun.ended_before(record.end), cells, sealing_key(SECRET))
             if is_bad:
                 raise LogError("the log is bad.")
-            part.publish(draft, state)
+            part.publish({record.output: draft}, state)
 
     def published(self) -> dict[tuple[str, int], set[str]]:
         """What was ever to be read: for each run id and window all answers."""
