@@ -86,9 +86,8 @@ class ReleaseAtOnce(beam.PTransform):
 
     def _found(self, users: beam.PCollection) -> tuple[beam.PCollection, Sent]:
         """What the second stage finds in the first round of looks; and in all of them, in slabs of windows, with what
-        users and items hand over. Where looks come in
-        rounds, users and items of each get what the rounds before it named. So each round is over before the next one
-        begins, and a step that is repeated sees the same names."""
+        users and items hand over. Where looks come in rounds, users and items of each get what the rounds before it
+        named. So each round is over before the next one begins, and a step that is repeated sees the same names."""
         plan = self._stages.users.run.plan
         keeps = 1 if plan.rounds is not None else 0  # what was named in blocks
         named: list[beam.PCollection] = []

@@ -29,7 +29,6 @@ _MOST_WITHOUT_GROUPS = 15
 UNREADABLE = 2  # exit code of a command line that cannot be read, or is not complete
 # What the annotation of a field says of its option.
 _OF_ANNOTATION: dict[str, dict[str, Any]] = {
-    "bool": {"is_flag": True, "default": None},  # else click says that it is off
     "int": {"type": int},
     "float": {"type": float},
     "tuple[int, int]": {"type": int, "nargs": 2},
@@ -243,8 +242,7 @@ def broken_rules(context: click.Context) -> Iterator[tuple[Rule, str]]:
         given, option = context.params[str(options[name].name)], options[name]
         if value:
             return option.seen_as(given) == value
-        is_off = given is False and not option.secondary_opts
-        return _is_given(context, str(option.name)) and given is not None and not is_off
+        return _is_given(context, str(option.name)) and given is not None and given is not False
 
     for rule in context.command.rules:
         if message := rule.broken(has):

@@ -129,6 +129,7 @@ def _replay(
 
 
 def _say_what_would_be_done(options: ReplayOptions) -> None:
+    """On stderr, since it depends on the log: what a replay prints on stdout may be published."""
     from dp_transforms.cli.dry_run import dry_run_lines
 
     with user_errors(ValueError):
@@ -136,7 +137,7 @@ def _say_what_would_be_done(options: ReplayOptions) -> None:
         request = _request(options, account)
         charged = account.check_fits(request.plan, options.stream, options.run_id)
         for line in dry_run_lines(request, charged):
-            click.echo(line)
+            tell(line)
 
 
 def _propose(options: ReplayOptions) -> NoReturn:

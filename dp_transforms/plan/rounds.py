@@ -35,7 +35,7 @@ _LIKELY_DRAWN = 10**6
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
 _REFUSED = {
-    "rounds": ("window_rounds", "hits_per_user", "counts_for", "known_items", "forget_after", "known_error"),
+    "rounds": ("hits_per_user", "counts_for", "known_items", "forget_after", "known_error"),
     "window_rounds": ("hits_per_user", "counts_for"),
 }
 UNITS_IN_WINDOWS = tuple(PURSE_UNITS * percent // 100 for percent in (5, 20, 75))
@@ -130,6 +130,8 @@ def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
     """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
     if given.get("block_seconds") is not None and not given.get("rounds"):
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
+    if given.get("rounds") and given.get("window_rounds"):
+        raise ValueError("window_rounds cannot be used with rounds. Leave one out.")
     for name in _REFUSED:
         if given.get(name) and (reason := _why_not(name, given, has_domain=budget.domain is not None)):
             raise ValueError(reason)

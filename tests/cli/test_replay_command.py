@@ -414,6 +414,7 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pa
     def dry(*words: object) -> tuple[int, str]:
         done = shh("replay", "log.csv", *words, "--dry-run", cwd=tmp_path)
         assert files() == before
+        assert done.stdout == "", "which may be published"
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     read_before = bytes_read()

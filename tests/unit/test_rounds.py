@@ -1,4 +1,4 @@
-"""Looks in rounds: the numbers of a plan, and each condition of the theorem (docs/guarantee.md, "Rounds").
+"""Looks in rounds over blocks: each condition of the theorem (docs/guarantee.md, "Rounds").
 
 That all ways to run it publish what the slow reference says is in tests/conformance.
 """
@@ -11,8 +11,6 @@ import itertools
 import json
 import math
 import pathlib
-import random
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -21,10 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms import Plan, WindowSchedule
+from dp_transforms import WindowSchedule
 from dp_transforms.accounting.purse.look_prices import look_price
-from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
@@ -39,7 +35,6 @@ from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.records import Rounds
-from dp_transforms.plan.rounds import rounds_suit, terms_of_round
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
@@ -51,155 +46,11 @@ from tests.helpers.naming_oracle import reports_of
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.oracle import Event
 from tests.helpers.rounds_oracle import RoundsOracle
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log, calibrated
 from tests.helpers.small_runs import SECRET, batch_of
 from tests.helpers.trials import looks_trial
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
-WINDOWS = 12
-SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The plan
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
-    plan = calibrated()
-    assert plan.paid_rounds == Rounds(
-        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.5
-    )
-    assert Plan.from_json(plan.to_json()) == plan
-    assert plan.paid_looks.most_looks == 30_000  # of all rounds
-    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
-    assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
-    days = Plan.calibrate(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
-    assert days.paid_rounds.block_seconds == 30 * 86_400
-
-
-@pytest.mark.parametrize(
-    ("shares", "words"),
-    [
-        ((10, 5), "the last one 100, got (10, 5)"),
-        ((0, 100), "1 to 100"),
-        ((10, 5.0, 100), "whole percents"),
-        ((100, 100), "leave something for each later round"),
-        ((100,), "2 to 4 percents"),
-        ((10,) * 4 + (100,), "2 to 4 percents"),
-        ("10,100", "2 to 4 percents"),
-    ],
-)
-def test_the_shares_of_rounds_can_be_declared(shares: tuple[int, ...], words: str) -> None:
-    declared = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
-    assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
-    with pytest.raises(ValueError, match=re.escape(words)):
-        Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
-
-
-def test_each_round_pays_for_a_look() -> None:
-    assert calibrated(usual_looks=(1, 3), most_looks=3).paid_rounds.units == calibrated().paid_rounds.units
-    with pytest.raises(ValueError, match="most_looks must be at least 3 with rounds"):
-        calibrated(usual_looks=(1, 2), most_looks=2)
-
-
-def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
-    """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
-    plan = calibrated()
-    prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
-    delta_open = plan.delta_open / units
-    for weight, paid in zip(prices.weights, prices.units, strict=True):
-        if paid <= units:
-            assert plan.paid_looks.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
-    assert plan.threshold < smallest_open_threshold(prices, plan.delta_open)
-    with pytest.raises(ValueError, match=f"threshold must be >= {plan.threshold}"):
-        dataclasses.replace(plan, threshold=plan.threshold - 1)
-
-
-@pytest.mark.parametrize("row", REFERENCES["open_threshold_in_scales"], ids=lambda row: f"p = {row['p']}")
-def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
-    """Weights, and thresholds for a tenth of a purse and for so many pairs."""
-    terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
-    amounts = [PURSE_UNITS // 10, PURSE_UNITS // 100, PURSE_UNITS // 1000, 0]
-    prices = make_price_list(noise, terms["order"], terms["purse"], 30_000, amounts=amounts)
-    assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
-    assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
-    found = smallest_open_threshold(prices, row["delta_open"], open_units=PURSE_UNITS // 10)
-    assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
-    looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
-    rounds = calibrated().paid_rounds
-    for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
-        found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
-        assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
-
-
-def test_a_purse_that_is_spent_twice_is_refused() -> None:
-    plan = calibrated()
-    units = list(plan.paid_rounds.units)
-    units[1] += 1
-    with pytest.raises(ValueError, match="the rounds must cost at most a purse together"):
-        dataclasses.replace(plan.paid_rounds, units=tuple(units))
-    small = (plan.paid_looks.units[0] - 1, *units[2:])
-    with pytest.raises(ValueError, match="each round must pay for a look"):
-        dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
-    with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
-        dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
-
-
-@pytest.mark.parametrize(
-    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"known_items": False}, {"mode": "hits"}]
-)
-def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="cannot be used with"):
-        calibrated(**choices)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "given", "suit"),
-    [
-        (SCHEDULE, {}, True),
-        (SCHEDULE, {"usual_looks": (1, 3)}, True),
-        (SCHEDULE, {"usual_looks": (1, 2)}, False),
-        (SCHEDULE, {"most_looks": 2}, False),
-        (SCHEDULE, {"hits_per_user": 0}, False),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
-        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
-        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, True),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, False),
-        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
-    ],
-)
-def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(
-    schedule: WindowSchedule, given: dict[str, object], suit: bool
-) -> None:
-    assert rounds_suit(schedule, given, has_domain=False) == suit
-    assert not rounds_suit(schedule, given, has_domain=True)
-
-
-@pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
-def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
-    """The bound of docs/guarantee.md, "Rounds": of a part, with half of the error, and as if all parts drew as much."""
-    plan, number, drawn = calibrated(), 2, 50_000
-    looks, paid = plan.paid_looks, plan.paid_rounds.units[number]
-    terms = plan.terms_of_round(number, drawn, windows)
-    largest, is_part = terms.largest_weight, windows < SCHEDULE.horizon
-    payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
-    assert payable[-1][0] == largest
-
-    def error(likely: int) -> float:
-        def tail(users: int) -> float:
-            return looks.noise.upper_tail(likely + 1 + 4 * users)
-
-        of_one = max(tail(largest - weight) * paid / units for weight, units in payable)
-        return plan.max_users * of_one + drawn * SCHEDULE.horizon / windows * tail(largest)
-
-    most = looks.size_error / 4 / (2 if is_part else 1)
-    assert error(terms.likely_noise) <= most < error(terms.likely_noise - 2)
-
-
-def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
-    one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
-    assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -468,11 +319,6 @@ def test_all_parts_together_have_the_false_names_of_one_run() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def calibrated(**choices: object) -> Plan:
-    return Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=True, **choices)
-
-
 def trial_with_rounds(
     block_seconds: int = 40, *, sliding: int = 1, threshold: int = 70, false_names: float = 0.5
 ) -> TrialPlan:
@@ -480,22 +326,6 @@ def trial_with_rounds(
     trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
     units = tuple(PURSE_UNITS * percent // 100 for percent in (20, 10, 20, 50))
     return dataclasses.replace(trial, rounds=Rounds(block_seconds=block_seconds, units=units, false_names=false_names))
-
-
-def at(window: int) -> int:
-    return (START + 10 * window + 5) * 1_000_000
-
-
-def busy_log(seed: int) -> list[Event]:
-    """A user with more items than a purse pays for, items of many in several windows, and items of few."""
-    draws = random.Random(seed)
-    log = [("busy", f"odd-{item}", at(item % WINDOWS)) for item in range(90)]
-    for number, window in itertools.product(range(40), range(WINDOWS)):
-        if draws.random() < 0.6:
-            log.append((f"user-{number}", f"topic-{(window // 3 + (number % 4 == 0)) % 5}", at(window)))
-        if draws.random() < 0.2:
-            log.append((f"user-{number}", f"odd-{draws.randrange(30)}", at(window)))
-    return log
 
 
 def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart | None = None) -> ItemPairs:
@@ -596,7 +426,3 @@ class Run:
             found = named.select(np.array([cell not in already for cell in cells_of(named)], dtype=np.bool_))
             self.rounds.append(OfRound(sums, drawn, found, named))
         self.unpaid = counts[PAIRS_UNPAID]
-
-
-def _days(window_seconds: int) -> WindowSchedule:
-    return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import random
 from collections import Counter
 from collections.abc import Collection, Iterator
 
 import numpy as np
 import pytest
 
-from dp_transforms import Plan, WindowSchedule
+from dp_transforms import Plan
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.audit.trial_plan import TrialPlan
@@ -30,15 +28,14 @@ from dp_transforms.plan.records import WindowRounds
 from dp_transforms.stages.items import NameItems
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses
-from tests.helpers.core_runs import START
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.oracle import Event
 from tests.helpers.rounds_oracle import WindowRoundsOracle
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
 from tests.helpers.small_runs import SECRET, batch_of
 
-WINDOWS, ROUNDS = 12, 3
-SCHEDULE = WindowSchedule.fixed("2017-10-01T03:00Z", "2017-10-17T03:00Z", 3600)
+ROUNDS = 3
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -198,22 +195,6 @@ def trial_with_rounds(*, sliding: int = 1, forget_after: int = 3) -> TrialPlan:
     )
     units = tuple(PURSE_UNITS * percent // 100 for percent in (20, 30, 50))
     return dataclasses.replace(trial, window_rounds=WindowRounds(units=units, later_thresholds=(55, 50)))
-
-
-def at(window: int) -> int:
-    return (START + 10 * window + 5) * 1_000_000
-
-
-def busy_log(seed: int) -> list[Event]:
-    """A user with more items than a purse pays for, items of many in several windows, and items of few."""
-    draws = random.Random(seed)
-    log = [("busy", f"odd-{item}", at(item % WINDOWS)) for item in range(90)]
-    for number, window in itertools.product(range(40), range(WINDOWS)):
-        if draws.random() < 0.6:
-            log.append((f"user-{number}", f"topic-{(window // 3 + (number % 4 == 0)) % 5}", at(window)))
-        if draws.random() < 0.2:
-            log.append((f"user-{number}", f"odd-{draws.randrange(30)}", at(window)))
-    return log
 
 
 def pairs_of(log: Collection[Event], trial: TrialPlan) -> UserPairs:

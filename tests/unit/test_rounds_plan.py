@@ -1,0 +1,163 @@
+"""Looks in rounds over blocks: the numbers of a plan (docs/guarantee.md, "Rounds")."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import pytest
+
+from dp_transforms import Plan, WindowSchedule
+from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
+from dp_transforms.accounting.purse.price_list import make_price_list
+from dp_transforms.mechanisms.exponential_power import ExponentialPower
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.plan.records import Rounds
+from dp_transforms.plan.rounds import rounds_suit, terms_of_round
+from tests.helpers.rounds_runs import SCHEDULE, calibrated
+
+REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
+
+
+def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
+    plan = calibrated()
+    assert plan.paid_rounds == Rounds(
+        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.5
+    )
+    assert Plan.from_json(plan.to_json()) == plan == calibrated(window_rounds=False)
+    assert plan.paid_looks.most_looks == 30_000  # of all rounds
+    reference = {row["p"]: row for row in REFERENCES["open_threshold_in_scales"]}[plan.paid_looks.shape]
+    assert plan.threshold / plan.paid_looks.scale == pytest.approx(reference["T"], rel=1e-3)
+    days = Plan.calibrate(epsilon=2, delta=1e-9, schedule=_days(86_400), rounds=True)
+    assert days.paid_rounds.block_seconds == 30 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ((10, 5), "the last one 100, got (10, 5)"),
+        ((0, 100), "1 to 100"),
+        ((10, 5.0, 100), "whole percents"),
+        ((100, 100), "leave something for each later round"),
+        ((100,), "2 to 4 percents"),
+        ((10,) * 4 + (100,), "2 to 4 percents"),
+        ("10,100", "2 to 4 percents"),
+    ],
+)
+def test_the_shares_of_rounds_can_be_declared(shares: tuple[int, ...], words: str) -> None:
+    declared = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(20, 50, 100)).paid_rounds
+    assert declared.units == (2 * 10**11, 4 * 10**11, 4 * 10**11)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+
+
+def test_each_round_pays_for_a_look() -> None:
+    assert calibrated(usual_looks=(1, 3), most_looks=3).paid_rounds.units == calibrated().paid_rounds.units
+    with pytest.raises(ValueError, match="most_looks must be at least 3 with rounds"):
+        calibrated(usual_looks=(1, 2), most_looks=2)
+
+
+def test_the_threshold_of_the_first_round_is_the_least_that_is_safe() -> None:
+    """Looks at open items cost a tenth of a purse: with the whole, the threshold would be higher."""
+    plan = calibrated()
+    prices, units = plan.paid_looks.prices, plan.paid_rounds.units[0]
+    delta_open = plan.delta_open / units
+    for weight, paid in zip(prices.weights, prices.units, strict=True):
+        if paid <= units:
+            assert plan.paid_looks.noise.upper_tail(plan.threshold - weight) <= delta_open * paid
+    assert plan.threshold < smallest_open_threshold(prices, plan.delta_open)
+    with pytest.raises(ValueError, match=f"threshold must be >= {plan.threshold}"):
+        dataclasses.replace(plan, threshold=plan.threshold - 1)
+
+
+@pytest.mark.parametrize("row", REFERENCES["open_threshold_in_scales"], ids=lambda row: f"p = {row['p']}")
+def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
+    """Weights, and thresholds for a tenth of a purse and for so many pairs."""
+    terms, noise = REFERENCES["plan"], ExponentialPower(row["p"], 20_000)
+    amounts = [PURSE_UNITS // 10, PURSE_UNITS // 100, PURSE_UNITS // 1000, 0]
+    prices = make_price_list(noise, terms["order"], terms["purse"], 30_000, amounts=amounts)
+    assert prices.weights[0] / noise.scale == pytest.approx(row["least_weight"], rel=0.02)  # whole numbers, some 30
+    assert prices.weights[-1] / noise.scale == pytest.approx(row["largest_weight"], rel=1e-3)
+    found = smallest_open_threshold(prices, row["delta_open"], open_units=PURSE_UNITS // 10)
+    assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
+    looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
+    rounds = calibrated().paid_rounds
+    for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
+        found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
+        assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
+
+
+def test_a_purse_that_is_spent_twice_is_refused() -> None:
+    plan = calibrated()
+    units = list(plan.paid_rounds.units)
+    units[1] += 1
+    with pytest.raises(ValueError, match="the rounds must cost at most a purse together"):
+        dataclasses.replace(plan.paid_rounds, units=tuple(units))
+    small = (plan.paid_looks.units[0] - 1, *units[2:])
+    with pytest.raises(ValueError, match="each round must pay for a look"):
+        dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, units=small))
+    with pytest.raises(ValueError, match="block_seconds must be at least 3600"):
+        dataclasses.replace(plan, rounds=dataclasses.replace(plan.paid_rounds, block_seconds=3599))
+
+
+@pytest.mark.parametrize(
+    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"known_items": False}, {"mode": "hits"}]
+)
+def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="cannot be used with"):
+        calibrated(**choices)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "given", "suit"),
+    [
+        (SCHEDULE, {}, True),
+        (SCHEDULE, {"usual_looks": (1, 3)}, True),
+        (SCHEDULE, {"usual_looks": (1, 2)}, False),
+        (SCHEDULE, {"most_looks": 2}, False),
+        (SCHEDULE, {"hits_per_user": 0}, False),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 4 * 3600), {}, True),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-31", 6 * 3600), {}, False),
+        (WindowSchedule.fixed("2026-01-01T00:00Z", "2026-01-01T05:00Z", 3600), {}, False),
+        (WindowSchedule.sliding("2026-01-01", "2026-01-31", 86_400, 3600), {}, True),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-06", 86_400), {}, False),
+        (WindowSchedule.fixed("2026-01-01", "2026-01-07", 86_400), {}, True),
+    ],
+)
+def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(
+    schedule: WindowSchedule, given: dict[str, object], suit: bool
+) -> None:
+    assert rounds_suit(schedule, given, has_domain=False) == suit
+    assert not rounds_suit(schedule, given, has_domain=True)
+
+
+@pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
+def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
+    """The bound of docs/guarantee.md, "Rounds": of a part, with half of the error, and as if all parts drew as much."""
+    plan, number, drawn = calibrated(), 2, 50_000
+    looks, paid = plan.paid_looks, plan.paid_rounds.units[number]
+    terms = plan.terms_of_round(number, drawn, windows)
+    largest, is_part = terms.largest_weight, windows < SCHEDULE.horizon
+    payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
+    assert payable[-1][0] == largest
+
+    def error(likely: int) -> float:
+        def tail(users: int) -> float:
+            return looks.noise.upper_tail(likely + 1 + 4 * users)
+
+        of_one = max(tail(largest - weight) * paid / units for weight, units in payable)
+        return plan.max_users * of_one + drawn * SCHEDULE.horizon / windows * tail(largest)
+
+    most = looks.size_error / 4 / (2 if is_part else 1)
+    assert error(terms.likely_noise) <= most < error(terms.likely_noise - 2)
+
+
+def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
+    one = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, hits_per_user=0)
+    assert calibrated().found_from(100, known=True) < one.found_from(100) < calibrated().found_from(100)
+
+
+def _days(window_seconds: int) -> WindowSchedule:
+    return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
