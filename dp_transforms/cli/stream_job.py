@@ -17,7 +17,7 @@ from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import LOCAL, EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
-from dp_transforms.engines.local import LOCAL_RUNNER
+from dp_transforms.engines.local import LOCAL_RUNNER, KnownOptions
 from dp_transforms.engines.on_loopback import listen_on_loopback
 from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
 from dp_transforms.errors import UserError
@@ -52,7 +52,7 @@ def started_engine(choice: EngineChoice, beam_words: Sequence[str], job_name: st
         check_ports(choice.name, allow=choice.allow_open_ports)
         if choice.name != IN_PROCESS:
             words.append(WATCH_FOREVER)
-        yield StartedEngine(PipelineOptions([*words, *beam_words]), flink_rest)
+        yield StartedEngine(KnownOptions([*words, *beam_words]), flink_rest)
 
 
 def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> tuple[list[str], FlinkRest | None]:

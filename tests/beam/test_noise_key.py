@@ -11,9 +11,9 @@ import pickle
 import apache_beam as beam
 import pytest
 from apache_beam.internal import pickler
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.set_up_workers import FreshKey, KeyFile, resolve_noise_key
+from tests.helpers.beam_pipelines import local_pipeline
 from tests.helpers.forked import run_python
 
 KEY = bytes(range(100, 140))
@@ -32,7 +32,7 @@ def write_key(path, content=KEY, mode=0o600):
 
 
 def pipeline(runner="FnApiRunner", *flags):
-    return beam.Pipeline(runner=runner, options=PipelineOptions(list(flags)))
+    return local_pipeline(flags, runner)
 
 
 def test_a_private_file_of_32_bytes_is_a_key(tmp_path):

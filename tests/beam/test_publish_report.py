@@ -8,7 +8,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms.beam.set_up_workers import operator_counts
@@ -45,7 +44,7 @@ def request_of(tmp_path: pathlib.Path):
 def _run(request: ReplayRequest, times: int = 1) -> PipelineResult:
     """times: how often Beam runs each bundle, as an engine whose workers die."""
     repeats = f"--direct_runner_bundle_repeat={times - 1}"
-    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner", repeats]))
+    pipeline = beam.Pipeline(options=pipeline_options([repeats]))
     with errors_in_one_line("nothing was published"):
         build_detached(pipeline, request)
         result = pipeline.run()
