@@ -9,11 +9,15 @@ import signal
 import uuid
 from collections.abc import Generator, Iterator
 
+import objsize
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.helpers.process_state import logs_as_before
 from tests.helpers.s3_server import S3Server, environment, make_bucket, s3_server
+
+# Beam weighs each state that it keeps, and first looks through what all modules hold: here there are thousands.
+objsize.default_settings.update(exclude_modules_globals=False)
 
 settings.register_profile("shh", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("fresh", settings.get_profile("shh"), derandomize=False)  # for `make test-nightly`

@@ -8,6 +8,7 @@ what is known.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -34,6 +35,7 @@ class RoundsOracle:
         self._settings = settings
         self._keys = keys
         self._law = NoiseLaw(settings.looks.noise)
+        self._likely_noise = functools.cache(self._likely_noise)  # type: ignore[method-assign]
         self._held: dict[str, set[Place]] = {}
         for window, users in items_by_window_and_user(log, settings).items():
             for user, items in users.items():
