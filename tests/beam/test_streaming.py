@@ -159,7 +159,7 @@ def test_many_windows_in_no_order_close_in_order(tmp_path, monkeypatch):
     assert len(transcript.reports) > 5
     script = Script(plan)
     for low in range(0, len(log), 300):
-        script.events(log[low : low + 3000])
+        script.events(log[low : low + 300])
     script.events([("u1", "outside", (START - 1) * MICROS), ("u1", "outside", (START + 30 * 60) * MICROS)])
     found = script.run(key_file(tmp_path))
     assert found == transcript.reports
