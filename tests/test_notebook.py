@@ -30,11 +30,11 @@ def test_it_is_kept_without_outputs_and_goes_from_a_log_to_a_chart(
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)
     assert all((cell.outputs, cell.execution_count) == ([], None) for cell in code_of(notebook))
-    monkeypatch.setenv("PATH", os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"])))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the notebook makes its folder
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    done = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
+    places = {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython")}  # where the notebook makes its folder
+    client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
+    done = client.execute(env={**os.environ, **places, "PATH": path})
     cells = {cell.source.splitlines()[-1]: cell for cell in code_of(done)}
     assert "(2, 1e-09)-differentially private" in html_of(cells["plan"])
     assert re.search(r"<bdi>[a-z]+-\d+</bdi></td><td><bdi>at least [\d,]+<", html_of(cells["report"]))

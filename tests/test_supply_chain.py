@@ -143,12 +143,10 @@ def test_tools_that_cannot_be_fetched_are_no_failure_and_other_faults_are(
     """A folder of tools that has only a Python: `python -m venv` makes it where there is none."""
     python = tmp_path / "tools" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    nowhere = "PIP_INDEX_URL=http://127.0.0.1:9/simple PIP_FIND_LINKS= PIP_NO_CACHE_DIR=1"
+    python.write_text(f'#!/bin/sh\n{nowhere} exec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     monkeypatch.setenv("SHH_SUPPLY_CHAIN", str(tmp_path / "tools"))
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     assert audit.main([]) == 0
     assert sbom.main() == 0
     out = capsys.readouterr().out

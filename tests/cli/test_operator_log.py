@@ -118,27 +118,20 @@ def test_what_commands_say_on_stderr_is_said_in_one_place() -> None:
             assert not re.search(r"err=True|stderr=True|sys\.stderr", path.read_text()), path
 
 
-def completed(shell_words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
+def completed(words: str) -> list[str]:
     """What bash gets for the last word."""
-    words = shell_words.split(" ")
-    monkeypatch.setenv("_SHH_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", shell_words)
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-    with pytest.raises(SystemExit) as ended:
-        cli.main([])
-    assert ended.value.code in (0, None)
-    return capsys.readouterr().out.splitlines()
+    ended = shh(_SHH_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert ended.returncode == 0
+    return ended.stdout.splitlines()
 
 
-def test_commands_options_values_and_files_are_completed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert completed("shh si", monkeypatch, capsys) == ["plain,simulate"]
-    assert "plain,--epsilon" in completed("shh plan --ep", monkeypatch, capsys)
-    assert completed("shh plan --mode lo", monkeypatch, capsys) == ["plain,looks"]
-    assert completed("shh doctor cl", monkeypatch, capsys) == ["file,cl"]
-    assert completed("shh audit --plan p", monkeypatch, capsys) == ["file,p"]
-    assert completed("shh --config s", monkeypatch, capsys) == ["file,s"]
+def test_commands_options_values_and_files_are_completed() -> None:
+    assert completed("shh si") == ["plain,simulate"]
+    assert "plain,--epsilon" in completed("shh plan --ep")
+    assert completed("shh plan --mode lo") == ["plain,looks"]
+    assert completed("shh doctor cl") == ["file,cl"]
+    assert completed("shh audit --plan p") == ["file,p"]
+    assert completed("shh --config s") == ["file,s"]
 
 
 def test_each_shell_has_its_script(tmp_path: pathlib.Path) -> None:

@@ -42,6 +42,7 @@ from tests.cli.stream_words import (
     write_log_and_key,
 )
 from tests.helpers import forked, shh_process
+from tests.helpers.shh_here import shh
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
 
@@ -130,14 +131,10 @@ def test_a_run_goes_on_with_its_own_plan_and_stream_and_on_flink_alone(
         assert (code, said in err) == (1, True), err
 
 
-def test_a_missing_prism_names_its_remedy(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SHH_ENGINES", str(folder))
-    monkeypatch.setenv("PATH", "")
-    code, _, err = run([*FOLDER, *OUT, *KEY, *PLAN], capsys)
-    assert code == 1
-    last = err.splitlines()[-1]
+def test_a_missing_prism_names_its_remedy(folder: pathlib.Path) -> None:
+    ended = shh("stream", *FOLDER, *OUT, *KEY, *PLAN, cwd=folder, SHH_ENGINES=str(folder), PATH="")
+    assert ended.returncode == 1
+    last = ended.stderr.splitlines()[-1]
     assert "make prism" in last
     assert "--engine in-process" in last
 

@@ -63,8 +63,8 @@ PLAN += ["--mode", "hits"]
 STREAM = ["stream", "--input", "logs", "--noise-key-file", "noise.key", *PLAN]
 
 
-def stream(folder: pathlib.Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return shh(*STREAM, *words, cwd=folder, SHH_ENGINES=str(folder / "engines"))
+def stream(folder: pathlib.Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return shh(*STREAM, *words, cwd=folder, SHH_ENGINES=str(folder / "engines"), **environment)
 
 
 @contextlib.contextmanager
@@ -86,16 +86,14 @@ def test_an_engine_that_others_can_reach_is_refused(folder: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize("is_in_path", [False, True])
-def test_a_prism_of_before_it_listened_on_loopback_is_not_started(
-    folder: pathlib.Path, is_in_path: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prism_of_before_it_listened_on_loopback_is_not_started(folder: pathlib.Path, is_in_path: bool) -> None:
     """Else it would be open until its ports are checked."""
     engines = folder / "engines"
     (engines / ON_LOOPBACK_MARK).rename(engines / ".prism-v2.77.0")  # the mark of the old one
     if is_in_path:
         engines.rename(folder / "bin")
-        monkeypatch.setenv("PATH", str(folder / "bin"))
-    result = stream(folder, "--output", "reports", "--engine", "prism")
+    path = {"PATH": str(folder / "bin")} if is_in_path else {}
+    result = stream(folder, "--output", "reports", "--engine", "prism", **path)
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
     assert re.match(

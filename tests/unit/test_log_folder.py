@@ -38,6 +38,12 @@ TIME = "2017-10-01T03:00:00Z"
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll can end in the middle of each of these files."""
+    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
+
+
 def test_files_of_all_formats_in_the_order_in_which_they_came(tmp_path: pathlib.Path) -> None:
     written, folder = tmp_path / "written", tmp_path / "folder"
     written.mkdir()
@@ -157,11 +163,9 @@ def test_a_file_that_is_replaced_while_it_waits_is_read_once(tmp_path: pathlib.P
     assert poll_once(reader, polled.position).records == 0
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
-def test_new_permissions_while_a_file_is_read_change_nothing_of_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, reopen: bool
-) -> None:
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
+def test_new_permissions_while_a_file_is_read_change_nothing_of_it(tmp_path: pathlib.Path, reopen: bool) -> None:
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     arrival = arrival_of(path)
     reader = open_reader(tmp_path)
@@ -272,10 +276,8 @@ def test_a_file_that_is_no_log_stops_the_stream_until_it_is_gone(tmp_path: pathl
         assert (users_of(rest), rest.rejected) == (["z"], ())
 
 
-def test_damage_behind_the_first_block_stops_the_stream_for_good(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
+@pytest.mark.usefixtures("small_blocks")
+def test_damage_behind_the_first_block_stops_the_stream_for_good(tmp_path: pathlib.Path) -> None:
     written = tmp_path / ".being-written"
     write_json(written, [(str(number), "i", TIME) for number in range(50)])
     written.write_bytes(gzip.compress(written.read_bytes()) + b"garbage behind the member")
@@ -308,12 +310,12 @@ def test_hidden_temporary_and_other_files_are_passed_over(tmp_path: pathlib.Path
     assert (polled.records, polled.is_at_end) == (0, True)
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("reopen", [False, True])
 @pytest.mark.parametrize("how", ["append", "touch", "remove"])
 def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str, reopen: bool
+    tmp_path: pathlib.Path, how: str, reopen: bool
 ) -> None:
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     reader = open_reader(tmp_path)
     polled = poll(reader, max_records=1)
@@ -334,11 +336,9 @@ def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
         poll_once(reader, polled.position)
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("how", ["other events", "fewer blocks"])
-def test_other_content_of_the_same_size_and_time_stops_a_restart(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(text_files, "BLOCK_BYTES", 200)
+def test_other_content_of_the_same_size_and_time_stops_a_restart(tmp_path: pathlib.Path, how: str) -> None:
     path = drop(tmp_path, "log.jsonl", map(str, range(50)))
     polled = poll(open_reader(tmp_path), max_records=1)
     assert 0 < polled.records < 50
