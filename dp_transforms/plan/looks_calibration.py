@@ -35,6 +35,7 @@ from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, S
 from dp_transforms.plan.rounds import (
     LOOKS_OF_ROUNDS,
     SHAPE_IN_WINDOWS,
+    SPACING_IN_ROUNDS,
     UNITS_IN_WINDOWS,
     block_rounds,
     check_choices,
@@ -121,7 +122,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
         shapes=(SHAPE_IN_WINDOWS,) if given.get("window_rounds") else SHAPES,
-        level_spacing=LEVEL_SPACING,
+        level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
     )
     delta_open, later = choice.delta_open, tuple[int, ...]()
