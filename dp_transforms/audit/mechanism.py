@@ -20,6 +20,7 @@ from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Looks
+from dp_transforms.plan.rounds import SECOND_LOOKS, RoundTerms, most_of_second_look
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 _ERROR = 1e-9  # of a quadrature, relative
@@ -216,6 +217,7 @@ class LooksMechanism:
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
     Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
     later_open: where rounds are in each window, from where on those after the first one name an item that is not known.
+    size_error: with which a size that is stated is wrong in one round, or by second looks.
     """
 
     shape: float
@@ -228,6 +230,7 @@ class LooksMechanism:
     count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
     later_open: tuple[int, ...] = ()
+    size_error: float = 0.01
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
@@ -253,6 +256,7 @@ class LooksMechanism:
             count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
             later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
+            size_error=looks.size_error / (len(units_of_rounds) + 1),
         )
 
     @property
@@ -269,6 +273,14 @@ class LooksMechanism:
     def purses(self) -> tuple[PricesOfUser, ...]:
         """What all looks of a user may be paid from: that of a list, or of each round its own."""
         return self.rounds or self.lists
+
+    def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
+        """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
+        of the first, or of the second kind."""
+        purse = self.rounds[-1].purse
+        share = purse * (1 if is_second else SECOND_LOOKS) // max(1, looks * SECOND_LOOKS + second)
+        place = self.looks_list.payable(min(share, most_of_second_look(purse)) if is_second else share)
+        return self.looks_list.weights[place or 0]
 
     @property
     def in_windows(self) -> bool:
@@ -352,20 +364,26 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
     if plan.window_rounds is not None:
         each_round = zip(of_run.terms_in_windows, mechanism.rounds, strict=True)
-        return sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
+        wrong = sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
+        return wrong + _wrong_of_all(
+            law, functools.partial(of_run.terms_of_second_looks, windows=1), plan.schedule.horizon
+        )
     if plan.rounds is None:
         numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
-    return sum(
-        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in ((1, _MANY, _MANY**2) if number else (0,)))
-        for number in range(len(mechanism.rounds))
+    horizon = plan.schedule.horizon
+    first = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
+    later = [functools.partial(of_run.terms_of_round, number) for number in range(1, len(mechanism.rounds))]
+    all_later = (*later, of_run.terms_of_second_looks)
+    return first + sum(_wrong_of_all(law, functools.partial(terms_of, windows=horizon), 1) for terms_of in all_later)
+
+
+def _wrong_of_all(law: NoiseLaw, terms_of: Callable[..., RoundTerms], times: int) -> float:
+    """Where all that is drawn for is counted: a size is wrong only if its noise is larger than the likely one. times:
+    in a run."""
+    return max(
+        times * drawn * float(law.tail(terms_of(drawn=drawn).likely_noise + 1)) for drawn in (1, _MANY, _MANY**2)
     )
-
-
-def _wrong_of_round(law: NoiseLaw, plan: Plan, of_run: Plan, number: int, drawn: int) -> float:
-    """The same of one round of looks, which draws for so many pairs."""
-    likely_noise = of_run.terms_of_round(number, drawn, plan.schedule.horizon).likely_noise
-    return _wrong_of_terms(law, plan, LooksMechanism.of_plan(plan).rounds[number], likely_noise, drawn)
 
 
 def _wrong_of_terms(law: NoiseLaw, plan: Plan, listed: PricesOfUser, likely_noise: int, unheld: int) -> float:

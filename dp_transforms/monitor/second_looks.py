@@ -2,7 +2,7 @@
 
 Those were looked at with small weights, and a small weight shows little of how many users hold an item. What users have
 left buys a better size: all that is named is drawn for once more, held or not, with new noise (docs/guarantee.md,
-"Rounds"). No name and no level depends on it.
+"Rounds"). Which pairs are named does not depend on it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.noise_table import noise_bounds
-from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
 from dp_transforms.monitor.columns import cell_keys
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.rounds import RoundTerms
 
 Whole = npt.NDArray[np.int64]
 
@@ -29,12 +29,12 @@ class SecondLooks:
     """Of one shard of items."""
 
     def __init__(self, plan: Plan, keys: StreamKeys) -> None:
-        self._spacing, self._table = plan.paid_looks.spacing, noise_bounds(plan.paid_looks.noise)
+        self._plan, self._table = plan, noise_bounds(plan.paid_looks.noise)
         self._uniforms = keys.round_uniforms(len(plan.units_of_rounds) - 1)
         self._terms = functools.cache(plan.terms_of_second_looks)
 
     def size(self, named: NamedItems, sums: ItemSums, drawn: Whole, windows: int) -> tuple[NamedItems, ItemSums]:
-        """The same names, each with the larger one of its two sizes, and the other sums.
+        """The same names, each with the higher one of two levels and sizes, and the other sums.
 
         named: by earlier rounds. sums: all of the last round. drawn: int64[len(named)], for how many names of
         all shards it draws in so many windows that share one bound.
@@ -45,13 +45,15 @@ class SecondLooks:
         values, digests = _placed(named, sums.select(is_named))
         noisy_sums = values + self._table.sample(self._uniforms(named.windows, named.hashes, digests))
         numbers, places = np.unique(drawn, return_inverse=True)
-        terms = [self._terms(int(number), windows) for number in numbers]
-        thresholds, likely_noise, largest = (
-            np.array(column, dtype=np.int64)[places] for column in zip(*terms, strict=True)
+        of_numbers = zip(*(self._terms(int(number), windows) for number in numbers), strict=True)
+        terms = RoundTerms(*(np.array(column)[places] for column in of_numbers))
+        found = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
+        levels, users = (np.where(noisy_sums < terms.threshold, 0, each) for each in found)
+        sized = dataclasses.replace(
+            named,
+            levels=np.maximum(named.levels, levels),
+            at_least_users=np.maximum(named.at_least_users, users),
         )
-        boundaries = thresholds + (noisy_sums - thresholds) // self._spacing * self._spacing
-        found = np.where(noisy_sums < thresholds, 0, stated_users(boundaries, likely_noise, largest))
-        sized = dataclasses.replace(named, at_least_users=np.maximum(named.at_least_users, found))
         return sized, sums.select(~is_named)
 
 

@@ -65,11 +65,12 @@ def units_of_shares(shares: object) -> tuple[int, ...]:
 
 
 class RoundTerms(NamedTuple):
-    """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user."""
+    """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user. Each is a
+    number, or one for each sum."""
 
-    threshold: int
-    likely_noise: int
-    largest_weight: int
+    threshold: Any
+    likely_noise: Any
+    largest_weight: Any
 
 
 def terms_of_round(
