@@ -373,9 +373,10 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     horizon = plan.schedule.horizon
     first = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
-    later = [functools.partial(of_run.terms_of_round, number) for number in range(1, len(mechanism.rounds))]
-    all_later = (*later, of_run.terms_of_second_looks)
-    return first + sum(_wrong_of_all(law, functools.partial(terms_of, windows=horizon), 1) for terms_of in all_later)
+    wrong = first + _wrong_of_all(law, functools.partial(of_run.terms_of_second_looks, windows=horizon), 1)
+    for number in range(1, len(mechanism.rounds)):
+        wrong += _wrong_of_all(law, functools.partial(of_run.terms_of_round, number, windows=horizon), 1)
+    return wrong
 
 
 def _wrong_of_all(law: NoiseLaw, terms_of: Callable[..., RoundTerms], times: int) -> float:

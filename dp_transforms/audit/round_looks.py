@@ -21,11 +21,8 @@ from dp_transforms.audit.look_law import ROUNDING, NoiseLaw, Values, Whole, log_
 from dp_transforms.audit.mechanism import LooksMechanism, with_lone_items
 
 _SURE = 1e-13  # probability of what the counts of others can make next to certain
-_COARSE, _COARSE_SECOND, _STARTS = (
-    7,
-    3,
-    5,
-)  # counts of each round that are tried with all of the others; the worst of all these
+_COARSE, _STARTS = 7, 5  # counts of each round that are tried with all of the others; the worst of all these
+_MOST_SECOND = 3  # pairs of which second looks are followed; to leave them out can but lose  # counts of each round that are tried with all of the others; the worst of all these
 _STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
 _NEAR = 4  # steps
 _SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
@@ -35,8 +32,8 @@ _SPLITS = 8  # of the purse of round 0, between items that the user holds alone 
 class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
-    weights: in each round, while all pairs are left. margins: the threshold of each round less what others add; the last
-    one of second looks.
+    weights: in each round, while all pairs are left. margins: the threshold of each round, and last that of second looks,
+    less what others add.
     """
 
     pairs: int
@@ -121,7 +118,7 @@ def _transcripts(
             looks = max(1, drawn + others)
             weight = listed.replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
             of_named = _log_binomial(law, weight, drawn, margin)
-            if number == last and done:
+            if number == last and done and pairs <= _MOST_SECOND:
                 again = mechanism.last_weight(drawn + others, done, is_second=True)
                 of_second = _log_binomial(law, again, done, margins[-1])
                 logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
