@@ -22,7 +22,7 @@ from dp_transforms.audit.mechanism import LooksMechanism, with_lone_items
 
 _SURE = 1e-13  # probability of what the counts of others can make next to certain
 _COARSE, _STARTS = 7, 5  # counts of each round that are tried with all of the others; the worst of all these
-_MOST_SECOND = 3  # pairs of which second looks are followed; to leave them out can but lose  # counts of each round that are tried with all of the others; the worst of all these
+_MOST_SECOND = 3  # pairs of which second looks are followed; of more, what they cost goes to the other looks
 _STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
 _NEAR = 4  # steps
 _SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
@@ -32,7 +32,7 @@ _SPLITS = 8  # of the purse of round 0, between items that the user holds alone 
 class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
-    weights: in each round, while all pairs are left. margins: the threshold of each round, and last that of second looks,
+    weights: in each round, while all pairs are left. margins: the threshold of each round, then that of second looks,
     less what others add.
     """
 
@@ -118,13 +118,13 @@ def _transcripts(
             looks = max(1, drawn + others)
             weight = listed.replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
             of_named = _log_binomial(law, weight, drawn, margin)
-            if number == last and done and pairs <= _MOST_SECOND:
-                again = mechanism.last_weight(drawn + others, done, is_second=True)
-                of_second = _log_binomial(law, again, done, margins[-1])
+            if number == last and done:
+                of_last = mechanism.last_weight(drawn + others, done, is_second=True)
+                of_second = _log_binomial(law, of_last, done, margins[-1])
                 logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
-                goes_on = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
-                after[goes_on].append(logs + of_named[:, named, None])
+                left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
+                after[left, again if pairs <= _MOST_SECOND else 0].append(logs + of_named[:, named, None])
         here = {left: np.concatenate(found, axis=1) for left, found in after.items()}
     return np.concatenate(list(here.values()), axis=1)
 

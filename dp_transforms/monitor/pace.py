@@ -43,7 +43,8 @@ class Pace:
                 " a plan for fewer looks of a user."
             )
         self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
-        self._horizon, self._units_of_last = plan.schedule.horizon, plan.units_of_rounds[-1]
+        self._horizon, rounds = plan.schedule.horizon, plan.rounds or plan.window_rounds
+        self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._patience = _PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS
         self._least_seen = min(a_day, max(1, self._horizon // self._patience))
@@ -95,7 +96,7 @@ class Pace:
         spread = self._spread(looks * SECOND_LOOKS + second, left, parts_before, first_windows, window)
         weights, units = _largest_or_smallest(self._looks_list, left * SECOND_LOOKS // spread)
         payable = np.minimum(looks, left // units)
-        most = np.minimum(left // spread, most_of_second_look(self._units_of_last))
+        most = np.minimum(left // spread, self._most_of_second)
         again, units_again = _largest_or_smallest(self._looks_list, most)
         payable_again = np.minimum(second, (left - payable * units) // units_again)
         return Chosen(weights, units, payable), Chosen(again, units_again, payable_again)

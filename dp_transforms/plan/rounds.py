@@ -29,7 +29,7 @@ SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs 
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 SECOND_LOOKS = 80  # so many at what is named already cost as much as another look of the last round
-_LEAST_SECOND = 4  # second looks that the purse of the last round pays for: then nobody adds far more than others
+_LEAST_SECOND, _LEAST_IN_WINDOWS = 4, 40  # that the purse of the last round pays for: nobody adds far more than others
 FALSE_NAMES = 0.5  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 _DAY = 86_400
@@ -93,14 +93,14 @@ def terms_of_round(
 def terms_of_second_looks(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the last round, for so many pairs that are named already. threshold: from where on a size is stated. parts: as
     of `terms_of_round`."""
-    largest = _largest_weight(looks, most_of_second_look(rounds.units[-1]))
+    largest = _largest_weight(looks, max(looks.units[0], most_of_second_look(rounds)))
     likely_noise = _likely_noise(looks, rounds, math.ceil(drawn * parts))
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
-def most_of_second_look(units: int) -> int:
-    """What a second look costs at most. units: in the purse of the last round."""
-    return units // _LEAST_SECOND
+def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
+    """What a second look costs at most. In windows less, since more windows come for which to keep a purse."""
+    return rounds.units[-1] // (_LEAST_SECOND if isinstance(rounds, Rounds) else _LEAST_IN_WINDOWS)
 
 
 def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:

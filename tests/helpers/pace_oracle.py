@@ -42,10 +42,12 @@ class Wallet:
         self, looks: int, second: int, window: int, settings: TrialPlan
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """In the last round: 80 looks at what is named already cost about as much as another look, and each at most a
-        quarter of what the round has in a full purse. What is not named comes first. ``paid_looks`` counts 80ths."""
+        quarter of what the round has in a full purse, a 40th in rounds in windows. What is not named comes first.
+        ``paid_looks`` counts 80ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
         spread = self.spread(80 * looks + second, window, settings)
-        amounts = self.left * 80 // spread, min(self.left // spread, settings.units_of_rounds[-1] // 4)
+        most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 4)
+        amounts = self.left * 80 // spread, min(self.left // spread, most)
         found = []
         for asked, amount, parts in zip((looks, second), amounts, (80, 1), strict=True):
             weight, units = next(((w, u) for w, u in reversed(listed) if u <= amount), listed[0])

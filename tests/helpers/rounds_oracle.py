@@ -111,7 +111,8 @@ class RoundsOracle:
     ) -> Named:
         """By a second look, if that shows more."""
         at = entry.window, entry.item
-        likely, largest = self._likely_noise_of(drawn, windows), self._largest(self._settings.units_of_rounds[-1] // 4)
+        most = self._settings.units_of_rounds[-1] // (40 if self._settings.rounds is None else 4)
+        likely, largest = self._likely_noise_of(drawn, windows), self._largest(most)
         noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
         if noisy < threshold:
             return entry
@@ -203,7 +204,11 @@ class RoundsOracle:
 
     def _largest(self, purse: int) -> int:
         looks = self._settings.looks
-        return max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= purse)
+        return max(
+            weight
+            for weight, units in zip(looks.weights, looks.units, strict=True)
+            if units <= max(purse, looks.units[0])
+        )
 
 
 class WindowRoundsOracle(RoundsOracle):

@@ -15,10 +15,11 @@ import pytest
 
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, run_violations
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.round_looks import RoundLooks, worst_in_rounds
 from dp_transforms.audit.round_scenes import round_trials
+from dp_transforms.audit.run_violations import run_violations
 from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
 from dp_transforms.audit.scenes import Trial
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
@@ -84,7 +85,9 @@ def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
-    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open)
+    mechanism = LooksMechanism(
+        2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open, most_of_second=32
+    )
     epsilon = 0.3
     grid = [[int(-60 + part * (high + 60) / 4) for part in range(5)] for high in mechanism.highest_margins]
     grid.append([-60, 0, 60])
@@ -113,9 +116,7 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
         if is_last and left + done:  # 80 second looks cost about as much as another one, each at most a quarter
             parts = 80 * left + done
             weight = max((w for w, units in listed.prices if units <= listed.purse * 80 // parts), default=3)
-            again = max(
-                (w for w, units in listed.prices if units <= min(listed.purse // parts, listed.purse // 4)), default=3
-            )
+            again = max((w for w, units in listed.prices if units <= min(listed.purse // parts, 32)), default=3)
         in_blocks, total = number == 0 and not mechanism.later_open, 0.0
         for named in itertools.product((True, False), repeat=left):
             for large in itertools.product((True, False), repeat=done if is_last else 0):
