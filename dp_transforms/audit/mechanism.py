@@ -18,7 +18,8 @@ from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import SECOND_LOOKS, most_of_second_look
+from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.rounds import most_of_second_look
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 

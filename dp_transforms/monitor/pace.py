@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import SECOND_LOOKS, most_of_second_look
+from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.rounds import most_of_second_look
 
 Whole = npt.NDArray[np.int64]
 

@@ -68,8 +68,8 @@ class LooksChoices(PerUser, total=False):
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. For replays, without hits, counts, known items or a known domain. By default False: fewer
-        items have a stated size, and one of a single window needs more users. In place of True, which percent of what
+        were named. For replays, without hits, counts, known items or a known domain. By default False: an item
+        of a single window needs more users. In place of True, which percent of what
         is left of a purse each round pays with: (10, 5, 20, 100).
     window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
         replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.

@@ -22,14 +22,20 @@ from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
-from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds, WindowRounds
+from dp_transforms.plan.records import (
+    FEWEST_SECOND,
+    FEWEST_SECOND_IN_WINDOWS,
+    MOST_ROUNDS,
+    Budget,
+    Looks,
+    Rounds,
+    WindowRounds,
+)
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
-SECOND_LOOKS = 80  # so many at what is named already cost as much as another look of the last round
-_LEAST_SECOND, _LEAST_IN_WINDOWS = 4, 40  # that the purse of the last round pays for: nobody adds far more than others
 FALSE_NAMES = 0.5  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 _DAY = 86_400
@@ -100,7 +106,7 @@ def terms_of_second_looks(looks: Looks, rounds: Rounds | WindowRounds, drawn: in
 
 def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
     """What a second look costs at most. In windows less, since more windows come for which to keep a purse."""
-    return rounds.units[-1] // (_LEAST_SECOND if isinstance(rounds, Rounds) else _LEAST_IN_WINDOWS)
+    return rounds.units[-1] // (FEWEST_SECOND if isinstance(rounds, Rounds) else FEWEST_SECOND_IN_WINDOWS)
 
 
 def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:
