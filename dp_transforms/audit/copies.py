@@ -32,6 +32,7 @@ from dp_transforms.monitor.pairs import ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known
+from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.items import NameItems
@@ -136,18 +137,22 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
             np.add.at(levels[number, here], (copy, named.windows, item), named.levels)
             np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
         for of_rounds in (levels[:, here], sizes):
-            of_rounds[1 + of_earlier :] -= of_rounds[of_earlier:-1].copy()
+            of_rounds[1 + of_earlier : -1] -= of_rounds[of_earlier:-2].copy()
         sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
     return Published(levels, sizes_fit)
 
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
-    """What is named in blocks, if there are any; and in windows in each later round and those before it."""
+    """What is named in blocks, if there are any; and in windows in each later round and those before it. The last one
+    is told names without their levels and sizes: so what comes shows its second looks."""
     works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
     pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
+        if 0 < number == len(plan.units_of_rounds) - 1 and len(before) > (plan.rounds is not None):
+            none = np.zeros(len(before[-1]), dtype=np.int64)
+            told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=none).to_bytes()]
         users, items = (work(plan, keys, None, number) for work in works)
         span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
         sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
@@ -162,24 +167,31 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     """Of each round: int64[rounds, copies, windows, items]. In each window, of the last one."""
-    mechanism, fits = LooksMechanism.of_plan(plan), []
+    mechanism, windows = LooksMechanism.of_plan(plan), plan.schedule.horizon
     if mechanism.in_windows:
-        levels, sizes = levels[:, :, -1:], sizes[:, :, -1:]
+        levels, sizes, windows = levels[:, :, -1:], sizes[:, :, -1:], 1
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
-    for number in range(len(levels)):
+    named, fits = np.zeros_like(drawn), True
+    for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
         if mechanism.in_windows:
             terms = plan.terms_in_windows[number]._replace(threshold=plan.known_threshold)
         else:
-            terms = plan.terms_of_round(number, int(drawn.sum()), plan.schedule.horizon)
-        boundaries, of_boundaries = levels_of_boundaries(mechanism, number, terms.threshold)
-        at = np.minimum(np.searchsorted(of_boundaries, levels[number]), len(boundaries) - 1)
-        stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
-        is_named = levels[number] != 0
-        fits.append(
-            np.where(is_named, (of_boundaries[at] == levels[number]) & (sizes[number] == stated), sizes[number] == 0)
-        )
-        drawn = drawn & ~is_named if number else drawn
-    return all(bool(each.all()) for each in fits)
+            terms = plan.terms_of_round(number, int(drawn.sum()), windows)
+        fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
+        if number == len(levels) - 1:
+            terms = plan.terms_of_second_looks(int(named.sum()), windows)
+            fits &= _sizes_of_terms(mechanism, terms, np.where(named, of_round, 0), np.where(named, stated, 0))
+        if number or mechanism.in_windows:
+            named = named | (of_round != 0)
+            drawn = drawn & ~named
+    return fits
+
+
+def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
+    boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
+    at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
+    stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
+    return bool(np.where(levels != 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
 
 
 def _count_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:

@@ -10,20 +10,18 @@ import bisect
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from dp_transforms.audit.look_law import NoiseLaw, Whole
+from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
-from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
-from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Looks
+from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.rounds import most_of_second_look
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
-_ERROR = 1e-9  # of a quadrature, relative
-_MANY = 10_000  # pairs that a round draws for; and so often as many
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -216,6 +214,8 @@ class LooksMechanism:
     tests_lone_items: whether an item is drawn for only if somebody holds it (an open domain). count_scale: of the
     Gaussian noise of a count; 0 without counts. rounds: of each round of looks, the looks list with its own purse.
     later_open: where rounds are in each window, from where on those after the first one name an item that is not known.
+    size_error: with which a size that is stated is wrong in one round, or by second looks. most_of_second: units that
+    one of these costs at most.
     """
 
     shape: float
@@ -228,6 +228,8 @@ class LooksMechanism:
     count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
     later_open: tuple[int, ...] = ()
+    size_error: float = 0.01
+    most_of_second: int = 0
 
     @classmethod
     def of_plan(cls, plan: Plan) -> LooksMechanism:
@@ -241,7 +243,8 @@ class LooksMechanism:
         known_threshold, horizon = plan.known_threshold, plan.schedule.horizon
         if plan.rounds is not None:
             known_threshold = plan.terms_of_round(1, plan.max_items * horizon, horizon).threshold
-        units_of_rounds = plan.units_of_rounds if plan.rounds or plan.window_rounds else ()
+        rounds = plan.rounds or plan.window_rounds
+        units_of_rounds = () if rounds is None else rounds.units
         return cls(
             looks.shape,
             looks.scale,
@@ -253,6 +256,8 @@ class LooksMechanism:
             count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
             later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
+            size_error=looks.size_error / (len(units_of_rounds) + 1),
+            most_of_second=0 if rounds is None else most_of_second_look(rounds),
         )
 
     @property
@@ -269,6 +274,14 @@ class LooksMechanism:
     def purses(self) -> tuple[PricesOfUser, ...]:
         """What all looks of a user may be paid from: that of a list, or of each round its own."""
         return self.rounds or self.lists
+
+    def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
+        """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
+        of the first, or of the second kind."""
+        purse = self.rounds[-1].purse
+        share = purse * (1 if is_second else SECOND_LOOKS) // max(1, looks * SECOND_LOOKS + second)
+        place = self.looks_list.payable(min(share, self.most_of_second) if is_second else share)
+        return self.looks_list.weights[place or 0]
 
     @property
     def in_windows(self) -> bool:
@@ -328,56 +341,3 @@ class LooksMechanism:
         """The weight of a user with so many looks in the whole run, and its list: the one that gives it more."""
         best = max(self.lists, key=lambda listed: listed.replay_weight(looks))
         return best.replay_weight(looks), best
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What workers get. The sampled runs have thresholds and windows of their own, and would not see others in it.
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def run_violations(plan: Plan, run: PlannedRun) -> Iterator[str]:
-    """A sentence for whatever workers get that is not the plan's, or breaks what it says of sizes."""
-    if run.plan != plan or run.plan.fingerprint != plan.fingerprint:
-        yield "workers get another plan than the one that is audited"
-    if plan.looks is not None:
-        wrong = _wrong_sizes(plan, plan.looks, run.plan)
-        if wrong > plan.looks.size_error * (1 + _ERROR):
-            yield f"with the likely_noise that workers get up to {wrong:.3g} sizes of a run are wrong on average"
-
-
-def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
-    """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
-    noise."""
-    law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
-    unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
-    if plan.window_rounds is not None:
-        each_round = zip(of_run.terms_in_windows, mechanism.rounds, strict=True)
-        return sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
-    if plan.rounds is None:
-        numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
-        return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
-    return sum(
-        max(_wrong_of_round(law, plan, of_run, number, drawn) for drawn in ((1, _MANY, _MANY**2) if number else (0,)))
-        for number in range(len(mechanism.rounds))
-    )
-
-
-def _wrong_of_round(law: NoiseLaw, plan: Plan, of_run: Plan, number: int, drawn: int) -> float:
-    """The same of one round of looks, which draws for so many pairs."""
-    likely_noise = of_run.terms_of_round(number, drawn, plan.schedule.horizon).likely_noise
-    return _wrong_of_terms(law, plan, LooksMechanism.of_plan(plan).rounds[number], likely_noise, drawn)
-
-
-def _wrong_of_terms(law: NoiseLaw, plan: Plan, listed: PricesOfUser, likely_noise: int, unheld: int) -> float:
-    numbers = [(weight, listed.purse / units) for weight, units in listed.prices if units <= listed.purse]
-    return _wrong_of_weights(law, listed.replay_weight(1), numbers, likely_noise, plan.max_users, unheld)
-
-
-def _wrong_of_weights(
-    law: NoiseLaw, largest: int, numbers: Iterable[tuple[int, float]], likely_noise: int, users: int, unheld: int
-) -> float:
-    """numbers: weights, and so many looks of each a user can pay. unheld: sums of 0 that are drawn for."""
-    weights, paid = np.array(list(numbers)).T
-    beyond = likely_noise + 1 + (FEWEST_STATED - 1) * (largest - weights.astype(np.int64))
-    of_users = users * float((np.exp(law.log_tail(beyond)) * paid).max())
-    return of_users + unheld * law.tail(likely_noise + 1 + (FEWEST_STATED - 1) * largest)

@@ -313,7 +313,8 @@ class _RoundCode:
             pairs = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(self._rounds):
-                drawn = named_in >= number
+                is_last = number == self._rounds - 1  # which looks again at what is named in its block
+                drawn = named_in >= (number if not is_last else 0 if self._in_windows else 1)
                 told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
                 if len(ends) == _WINDOWS:

@@ -22,6 +22,7 @@ from dp_transforms.audit.mechanism import LooksMechanism, with_lone_items
 
 _SURE = 1e-13  # probability of what the counts of others can make next to certain
 _COARSE, _STARTS = 7, 5  # counts of each round that are tried with all of the others; the worst of all these
+_MOST_SECOND = 3  # pairs of which second looks are followed; of more, what they cost goes to the other looks
 _STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
 _NEAR = 4  # steps
 _SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
@@ -31,7 +32,8 @@ _SPLITS = 8  # of the purse of round 0, between items that the user holds alone 
 class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
-    weights: in each round, while all pairs are left. margins: the threshold of each round less what others add.
+    weights: in each round, while all pairs are left. margins: the threshold of each round, then that of second looks,
+    less what others add.
     """
 
     pairs: int
@@ -50,9 +52,10 @@ def _worst(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float)
     """The worst that was found with the user added, and removed: a coarse grid of the counts of all rounds, and then
     from the worst ones on those of one round after the other, while those of the others stay."""
     reach, rounds = law.smallest_margin(_SURE), mechanism.rounds
-    highest = [min(reach, margin) for margin in mechanism.highest_margins]
+    highest = [*(min(reach, margin) for margin in mechanism.highest_margins), reach]
     weights = tuple(listed.replay_weight(pairs) for listed in rounds)
-    coarse = list(itertools.product(*(np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest)))
+    grid = [np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest[:-1]]
+    coarse = list(itertools.product(*grid, [0]))
     transcripts = [_transcripts(law, mechanism, pairs, margins) for margins in coarse]
     found = []
     for adds_user in (True, False):
@@ -105,15 +108,23 @@ def _transcripts(
     law: NoiseLaw, mechanism: LooksMechanism, pairs: int, margins: Sequence[int], others: int = 0
 ) -> Values:
     """``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says of each round how
-    many of the pairs are named. others: so many other pairs of the user are paid for in each round, too."""
-    here = {pairs: np.zeros((2, 1))}  # by the number of pairs that the next round draws for
-    for number, (listed, margin) in enumerate(zip(mechanism.rounds, margins, strict=True)):
+    many of the pairs are named, and of how many of these a second look shows a size. others: so many other pairs of the
+    user are paid for in each round, too."""
+    here = {(pairs, 0): np.zeros((2, 1))}  # by the number of pairs that the next round draws for, and of named ones
+    last = len(mechanism.rounds) - 1
+    for number, (listed, margin) in enumerate(zip(mechanism.rounds, margins[:-1], strict=True)):
         after = collections.defaultdict(list)
-        for drawn, logs in here.items():
-            of_named = _log_binomial(law, listed.replay_weight(max(1, drawn + others)), drawn, margin)
+        for (drawn, done), logs in here.items():
+            looks = max(1, drawn + others)
+            weight = listed.replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
+            of_named = _log_binomial(law, weight, drawn, margin)
+            if number == last and done:
+                of_last = mechanism.last_weight(drawn + others, done, is_second=True)
+                of_second = _log_binomial(law, of_last, done, margins[-1])
+                logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
-                goes_on = drawn - named if number or mechanism.in_windows else named
-                after[goes_on].append(logs + of_named[:, named, None])
+                left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
+                after[left, again if pairs <= _MOST_SECOND else 0].append(logs + of_named[:, named, None])
         here = {left: np.concatenate(found, axis=1) for left, found in after.items()}
     return np.concatenate(list(here.values()), axis=1)
 

@@ -20,6 +20,7 @@ from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
 from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.audit.scenes import NOBODY, USER, Cell, Scene, Trial, in_world, independence_p_value, scene_of
 from dp_transforms.audit.statistics import NamedPValue, multinomial_p_value
+from dp_transforms.mechanisms.priced_weights import FEWEST_STATED
 
 Bits = npt.NDArray[np.bool_]
 
@@ -73,12 +74,11 @@ def _window_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Itera
         yield round_trial(dataclasses.replace(scene, forget_after=before), mechanism, law, copies)
 
 
-def levels_of_boundaries(mechanism: LooksMechanism, number: int, threshold: int) -> tuple[Whole, Whole]:
-    """The boundaries of a round of looks, and the level that is published for each: both rise."""
-    largest = [listed.replay_weight(1) for listed in mechanism.rounds]
+def levels_of_boundaries(mechanism: LooksMechanism, largest: int, threshold: int) -> tuple[Whole, Whole]:
+    """The boundaries of a round of looks, and the level of each: both rise. largest: the largest weight of it."""
+    of_all = max(listed.replay_weight(1) for listed in mechanism.rounds[not mechanism.in_windows :])
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
-    of_all = max(largest[not mechanism.in_windows :])
-    return boundaries, 1 + (boundaries * of_all // largest[number] - threshold) // mechanism.spacing
+    return boundaries, 1 + (boundaries * of_all // largest - threshold) // mechanism.spacing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +86,9 @@ class _Round:
     """What a round of looks drew for, and what it named.
 
     drawn: bool[copies, windows, items]. bins: int64[copies, windows, items], what was named: 0 for nothing, n from the
-    n-th boundary on. looks: int64[copies], of x' among them. others: int64[windows, items], holders of each;
-    by_user: bool[windows, items], whether x' is another one. In round 0 there is one window, the block.
+    n-th boundary on. looks: int64[2, copies], of x' among them, and among what is named already in the last round.
+    others: int64[windows, items], holders of each; by_user: bool[windows, items], whether x' is another one. In round 0
+    there is one window, the block. is_second: second looks of the last round.
     """
 
     mechanism: LooksMechanism
@@ -99,11 +100,34 @@ class _Round:
     looks: Whole
     others: Whole
     by_user: Bits
+    is_second: bool = False
 
-    def masses(self, others: int, looks: int) -> Values:
+    def weight(self, looks: int, second: int) -> int:
+        """Of a user with so many looks in this round."""
+        if self.number < len(self.mechanism.rounds) - 1:
+            return self.mechanism.rounds[self.number].replay_weight(looks)
+        return self.mechanism.last_weight(looks, second, is_second=self.is_second)
+
+    @property
+    def alone(self) -> tuple[int, int]:
+        """The looks of a user of one pair."""
+        return (0, 1) if self.is_second else (1, 0)
+
+    @property
+    def all_looks(self) -> list[tuple[int, int]]:
+        """All that x' can have in this round, the largest number of looks like these last."""
+        held, is_last = int(self.by_user.sum()), self.number == len(self.mechanism.rounds) - 1
+        found = [
+            (first, second)
+            for first in range(held + 1)
+            for second in range((held - first if is_last else 0) + 1)
+            if (second if self.is_second else first)
+        ]
+        return sorted(found, key=lambda each: each[self.is_second])
+
+    def masses(self, others: int, looks: tuple[int, int]) -> Values:
         """Of the bins, for a pair of so many others, and of x' if it has any looks in this round."""
-        listed = self.mechanism.rounds[self.number]
-        total = others * listed.replay_weight(1) + (listed.replay_weight(looks) if looks else 0)
+        total = others * self.weight(*self.alone) + (self.weight(*looks) if any(looks) else 0)
         in_blocks = not self.number and not self.mechanism.in_windows
         if in_blocks and not total:
             return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
@@ -116,19 +140,28 @@ class _Round:
         for others, by_user in kinds:
             is_kind = self.drawn & (self.others == others) & (self.by_user == by_user)
             # All numbers of looks that can be: the number of tests must not depend on what was seen.
-            for looks in range(1, int(self.by_user.sum()) + 1) if by_user else (0,):
-                rows = is_kind & ((self.looks == looks) | (not by_user))[:, None, None]
+            for looks in self.all_looks if by_user else [(0, 0)]:
+                rows = is_kind & (self._have(looks) | (not by_user))[:, None, None]
                 seen = np.bincount(self.bins[rows], minlength=_BINS)
-                name = f"round {self.number}, {others} others" + (f", {looks} looks of the user" if by_user else "")
+                name = f"{self.name}, {others} others" + (f", {looks} looks of the user" if by_user else "")
                 yield name, multinomial_p_value(seen, self.masses(others, looks))
-        yield f"round {self.number}, what is not drawn for", 0.0 if self.bins[~self.drawn].any() else 1.0
+        yield f"{self.name}, what is not drawn for", 0.0 if self.bins[~self.drawn].any() else 1.0
+
+    @property
+    def name(self) -> str:
+        return f"round {self.number}" + (", second looks" if self.is_second else "")
+
+    def _have(self, looks: tuple[int, int]) -> Bits:
+        """In which copies x' has so many."""
+        first, second = looks
+        return np.asarray((self.looks[0] == first) & (self.looks[1] == second))
 
     def independence(self, without: _Round, window: int, item: int) -> float:
         """Of what is named of a pair of x' in both worlds, which have one key: noise is new for other holders."""
-        looks, others, at = int(self.by_user.sum()), int(self.others[window, item]), (slice(None), window, item)
-        rows = self.drawn[at] & without.drawn[at] & (self.looks == looks)
+        looks, others, at = self.all_looks[-1], int(self.others[window, item]), (slice(None), window, item)
+        rows = self.drawn[at] & without.drawn[at] & self._have(looks)
         first = self.bins[at][rows], self.masses(others, looks)
-        return independence_p_value(first, (without.bins[at][rows], without.masses(others, 0)))
+        return independence_p_value(first, (without.bins[at][rows], without.masses(others, (0, 0))))
 
 
 def _p_values(
@@ -142,7 +175,7 @@ def _p_values(
     for cell in scene.cells:
         if cell.by_user and cell.others:
             for there, gone in zip(worlds[True], worlds[False], strict=True):
-                name = f"{scene.name}, round {there.number}, with other holders"
+                name = f"{scene.name}, {there.name}, with other holders"
                 yield name, there.independence(gone, 0 if mechanism.in_windows else cell.window, cell.item)
 
 
@@ -154,27 +187,42 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
     for cell in scene.cells:
         others[cell.window, cell.item], by_user[cell.window, cell.item] = cell.others, cell.by_user and with_user
     of_round = functools.partial(_Round, mechanism, law)
+    first = 0 if mechanism.in_windows else 1
     if mechanism.in_windows:
-        threshold = scene.known_threshold if scene.forget_after else scene.threshold
         levels, others, by_user = levels[:, :, -1:], others[-1:], by_user[-1:]
-        drawn = np.broadcast_to((others > 0) | by_user | (scene.forget_after > 0), levels[0].shape)
-        for number in range(len(levels)):
-            bins, left = _bins(mechanism, number, threshold, levels[number]), (drawn & by_user).sum(axis=(1, 2))
-            yield of_round(number, threshold, drawn, bins, left, others, by_user)
-            drawn = np.logical_and(drawn, bins == 0)
-        return
-    in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
-    everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
-    bins, of_block = _bins(mechanism, 0, scene.threshold, levels[0]), others.sum(axis=0, keepdims=True)
-    yield of_round(0, scene.threshold, everything, bins[:, :1], held, of_block, in_block)
-    drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
-    for number in range(1, len(levels)):
-        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
-        bins = _bins(mechanism, number, threshold, levels[number])
-        yield of_round(number, threshold, drawn, bins, (drawn & by_user).sum(axis=(1, 2)), others, by_user)
+        drawn: Bits = np.broadcast_to((others > 0) | by_user | (scene.forget_after > 0), levels[0].shape)
+    else:
+        in_block: Bits = np.logical_or.reduce(by_user, axis=0, keepdims=True)
+        everything, held = np.ones_like(levels[0][:, :1], dtype=bool), np.full(len(levels[0]), in_block.sum())
+        bins = _bins(mechanism, mechanism.rounds[0].replay_weight(1), scene.threshold, levels[0])
+        of_block = others.sum(axis=0, keepdims=True)
+        looks = np.stack([held, np.zeros_like(held)])
+        yield of_round(0, scene.threshold, everything, bins[:, :1], looks, of_block, in_block)
+        drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
+    named = np.zeros_like(drawn)
+    for number in range(first, len(levels)):
+        if mechanism.in_windows:
+            threshold = scene.known_threshold if scene.forget_after else scene.threshold
+        else:
+            threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(drawn.sum()))))
+        of_largest = functools.partial(_bins, mechanism, levels=levels[number])
+        bins = of_largest(mechanism.rounds[number].replay_weight(1), threshold)
+        looks = np.stack([(each & by_user).sum(axis=(1, 2)) for each in (drawn, named)])
+        if number == len(levels) - 1:
+            windows = scene.windows if mechanism.in_windows else 1
+            largest, error = mechanism.last_weight(0, 1, is_second=True), mechanism.size_error
+            margin = law.smallest_margin(min(LARGEST_ERROR, error / max(1, int(named.sum()) * windows)))
+            again = margin + (FEWEST_STATED - 1) * largest
+            seen = np.where(named, of_largest(largest, again), 0)
+            yield of_round(number, again, named, seen, looks, others, by_user, True)
+            bins = np.where(named, 0, bins)
+        else:
+            looks = looks * np.array([[1], [0]])
+        yield of_round(number, threshold, drawn, bins, looks, others, by_user)
+        named = np.logical_or(named, bins > 0)
         drawn = np.logical_and(drawn, bins == 0)
 
 
-def _bins(mechanism: LooksMechanism, number: int, threshold: int, levels: Whole) -> Whole:
-    _, of_boundaries = levels_of_boundaries(mechanism, number, threshold)
+def _bins(mechanism: LooksMechanism, largest: int, threshold: int, levels: Whole) -> Whole:
+    _, of_boundaries = levels_of_boundaries(mechanism, largest, threshold)
     return np.minimum(np.searchsorted(of_boundaries, levels, side="right"), _BINS - 1)

@@ -82,7 +82,7 @@ class ShiftingHeavyHitters(beam.PTransform):
 
     In mode looks, bounded input and a stream give different reports: a stream does not know what a user will do
     later, so each user spends its purse at its own pace (`monitor.pace`), as in `MonitorStream`. A plan with
-    ``rounds=True`` names far more in bounded input, with a size for fewer; a stream refuses it.
+    ``rounds=True`` names far more in bounded input; a stream refuses it.
 
     Input is in the GlobalWindow or in the windows of the plan. In sliding windows each element is read, and counted for
     the operator, once for each of its windows. Raises ValueError for other windows, and without a usable key.

@@ -36,7 +36,7 @@ class PricedWeights(NamedTuple):
         return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
 
 
-def stated_users(boundaries: Whole, likely_noise: int, largest_weight: int) -> Whole:
+def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int) -> Whole:
     """So many users hold an item whose noisy sum reaches the boundary, unless the noise is above likely_noise.
 
     No user adds more than the largest weight. 0 where it would be fewer than `FEWEST_STATED`. Result: int64[n].

@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.rounds import most_of_second_look
 
 Whole = npt.NDArray[np.int64]
 
@@ -42,7 +44,8 @@ class Pace:
                 " a plan for fewer looks of a user."
             )
         self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
-        self._horizon = plan.schedule.horizon
+        self._horizon, rounds = plan.schedule.horizon, plan.rounds or plan.window_rounds
+        self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._patience = _PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS
         self._least_seen = min(a_day, max(1, self._horizon // self._patience))
@@ -75,18 +78,40 @@ class Pace:
         many users go soon, and what they leave buys nothing. A user gets the largest weight that costs no more than its
         share, and at least the smallest one of the list.
         """
+        spread = self._spread(looks, left, looks_before, first_windows, window)
+        weights, units = _largest_or_smallest(self._looks_list, left // spread)
+        if pays_hits is not None and self._hits is not None:
+            hit_weights, hit_look_units = _largest_or_smallest(self._hits.listed, left // spread)
+            weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
+        return Chosen(weights, units, np.minimum(looks, left // units))
+
+    def choose_with_second(
+        self, looks: Whole, second: Whole, left: Whole, parts_before: Whole, first_windows: Whole, window: int
+    ) -> tuple[Chosen, Chosen]:
+        """The same in the last round of looks, in which a user has second looks, too, at pairs that are named already.
+        Each costs `SECOND_LOOKS` times less than another look, and at most `most_of_second_look`.
+
+        looks, second: of each user in this window, together at least 1. parts_before: looks that were paid before, in
+        parts of `SECOND_LOOKS`. Other arguments as of `choose`.
+        """
+        spread = self._spread(looks * SECOND_LOOKS + second, left, parts_before, first_windows, window)
+        weights, units = _largest_or_smallest(self._looks_list, left * SECOND_LOOKS // spread)
+        payable = np.minimum(looks, left // units)
+        most = np.minimum(left // spread, self._most_of_second)
+        again, units_again = _largest_or_smallest(self._looks_list, most)
+        payable_again = np.minimum(second, (left - payable * units) // units_again)
+        return Chosen(weights, units, payable), Chosen(again, units_again, payable_again)
+
+    def _spread(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Whole:
+        """Over how many looks what is left is spread, at least 1."""
         windows_left = self._horizon - 1 - window
         windows_so_far = np.maximum(window - first_windows + 1, self._least_seen)
         # More looks than a purse can pay for change nothing, and would not fit into 63 bits.
         looks_so_far = np.minimum(looks_before + looks, MOST_LOOKS)
         expected = looks_so_far * windows_left // (windows_so_far + windows_left // self._patience)
         # If there are more looks than units, the share is 0, however many more.
-        shares = left // (np.minimum(expected, left) + looks)
-        weights, units = _largest_or_smallest(self._looks_list, shares)
-        if pays_hits is not None and self._hits is not None:
-            hit_weights, hit_look_units = _largest_or_smallest(self._hits.listed, shares)
-            weights, units = np.where(pays_hits, hit_weights, weights), np.where(pays_hits, hit_look_units, units)
-        return Chosen(weights, units, np.minimum(looks, left // units))
+        spread: Whole = np.minimum(expected, left) + looks
+        return spread
 
 
 def _largest_or_smallest(listed: PricedWeights, shares: Whole) -> tuple[Whole, Whole]:

@@ -50,6 +50,11 @@ class Pairs(Columns):
         """How many rows each user has. int64[u]."""
         return np.bincount(self.codes, minlength=len(self.users))
 
+    def apart(self, marked: npt.NDArray[np.bool_]) -> Self:
+        """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,
+        for what goes by ``codes``. marked: bool[n]."""
+        return dataclasses.replace(self, users=np.repeat(self.users, 2), codes=2 * self.codes + marked)
+
     @classmethod
     def _merged(cls, parts: Sequence[Self]) -> Self:
         """Pairs that several parts hold are kept once."""

@@ -27,6 +27,7 @@ from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.packed_arrays import BYTES, WHOLE, WORDS, Packed, check_unpacked
 from dp_transforms.monitor.pairs import Pairs, UserPairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.records import SECOND_LOOKS
 
 Whole = npt.NDArray[np.int64]
 
@@ -43,8 +44,8 @@ class PurseEntries(ByUser):
     order of what is stored, and an entry that is stored twice is not paid twice, as charges that add up would be.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    were paid. first_windows: uint32[u], the window of the first one. pays_hits: uint8[u], 1 on the hits list; None
-    where there is no such list.
+    were paid; in the last of several rounds, in parts of `SECOND_LOOKS`. first_windows: uint32[u], the window of the
+    first one. pays_hits: uint8[u], 1 on the hits list; None where there is no such list.
     """
 
     users: npt.NDArray[np.uint64]
@@ -111,33 +112,30 @@ class Purses:
         """The same, but returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that
         cannot be paid. end: the windows ``window .. end - 1`` are paid together."""
         end = window + 1 if end is None else end
-        if ((pairs.windows < window) | (pairs.windows >= end)).any():
-            raise ValueError(
-                f"all pairs must lie in window {window}" + (f" .. {end - 1}." if end > window + 1 else ".")
-            )
-        looks = pairs.counts
-        before = self._entries_of(pairs.users, window)
-        if (before.first_windows > window).any():
-            raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
+        looks, before = pairs.counts, self._before(pairs, pairs.users, window, end)
         looks_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
         left, pays_hits = before.left, None
         if before.pays_hits is not None:
             joins = (before.pays_hits == 0) & self._pace.joins_hits_list(looks, left, looks_before)
             left, pays_hits = left - joins * self._units_of_all_hits, joins | (before.pays_hits == 1)
         chosen = self._pace.choose(looks, left, looks_before, first_windows, end - 1, pays_hits)
-        paid = np.flatnonzero(chosen.payable)
-        self._append(
-            PurseEntries(
-                pairs.users[paid],
-                (left - chosen.payable * chosen.units)[paid],
-                (before.looks + chosen.payable)[paid].astype(np.uint32),
-                before.first_windows[paid],
-                None if pays_hits is None else pays_hits[paid].astype(np.uint8),
-            )
-        )
+        self._pay(before, left - chosen.payable * chosen.units, chosen.payable, pays_hits)
         kept = keep_by_hash(pairs, chosen.payable, self._keys)
         terms = terms_of(chosen.weights, np.zeros(len(looks), dtype=np.bool_) if pays_hits is None else pays_hits)
         return np.where(kept, terms[pairs.codes], 0)
+
+    def spend_with_second(self, pairs: Pairs, window: int, end: int) -> npt.NDArray[np.int64]:
+        """The last round of looks in the windows ``window .. end - 1``, with second looks at what is named already:
+        those pairs are kept `Pairs.apart`. Returns how each counts, as `spend_on_lists`."""
+        (looks, again), users = pairs.counts.reshape(-1, 2).T, pairs.users[::2]
+        before = self._before(pairs, users, window, end)
+        parts_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)
+        first, second = self._pace.choose_with_second(looks, again, before.left, parts_before, first_windows, end - 1)
+        left = before.left - first.payable * first.units - second.payable * second.units
+        self._pay(before, left, first.payable * SECOND_LOOKS + second.payable)
+        weights = np.stack([first.weights, second.weights], axis=1).reshape(-1)
+        kept = keep_by_hash(pairs, np.stack([first.payable, second.payable], axis=1).reshape(-1), self._keys)
+        return np.where(kept, terms_of(weights, np.zeros(len(weights), dtype=np.bool_))[pairs.codes], 0)
 
     @property
     def entries(self) -> int:
@@ -166,6 +164,29 @@ class Purses:
         of_cell = PurseEntries.ROWS_OF_CELL
         is_large = self.entries > 2 * entries_when_rewritten + of_cell
         return is_large or len(self._stored) > _SPARE_CELLS + 2 * (-(-entries_when_rewritten // of_cell))
+
+    def _before(self, pairs: Pairs, users: npt.NDArray[np.uint64], window: int, end: int) -> PurseEntries:
+        if ((pairs.windows < window) | (pairs.windows >= end)).any():
+            raise ValueError(
+                f"all pairs must lie in window {window}" + (f" .. {end - 1}." if end > window + 1 else ".")
+            )
+        before = self._entries_of(users, window)
+        if (before.first_windows > window).any():
+            raise ValueError(f"window {window} cannot be paid: a later window was paid before.")
+        return before
+
+    def _pay(self, before: PurseEntries, left: Whole, looks: Whole, pays_hits: Whole | None = None) -> None:
+        """left: then, in the purses before. looks: paid now."""
+        paid = np.flatnonzero(looks)
+        self._append(
+            PurseEntries(
+                before.users[paid],
+                left[paid],
+                (before.looks + looks)[paid].astype(np.uint32),
+                before.first_windows[paid],
+                None if pays_hits is None else pays_hits[paid].astype(np.uint8),
+            )
+        )
 
     def _entries_of(self, users: npt.NDArray[np.uint64], window: int) -> PurseEntries:
         """The newest entries of these users, and full purses for those that have none. users: uint64[u], ascending."""

@@ -90,8 +90,8 @@ class Candidates:
             self, table=table, blocks=self.blocks[rows], items=places[self.items[rows]], named=named
         )
 
-    def pairs_of(self, pairs: ItemPairs) -> ItemPairs:
-        """Those of these pairs of users that are drawn for."""
+    def pairs_of(self, pairs: ItemPairs, *, with_second: bool = False) -> ItemPairs:
+        """Those of these pairs of users that are drawn for. with_second: and what is named already, `Pairs.apart`."""
         if not len(pairs) or not len(self.blocks):
             return ItemPairs.none()
         starts = group_starts(pairs.windows, pairs.items)
@@ -99,9 +99,12 @@ class Candidates:
         windows = pairs.windows[starts]
         size = len(self.table)
         is_drawn = (items >= 0) & _is_in(self.of_windows.of_windows(windows) * size + items, self._named_in_blocks)
-        is_drawn &= ~_is_in(windows * size + items, self.named)
+        is_named = is_drawn & _is_in(windows * size + items, self.named)
         counts = np.diff(np.append(starts, len(pairs)))
-        return pairs.select(np.repeat(is_drawn, counts))
+        if not with_second:
+            return pairs.select(np.repeat(is_drawn & ~is_named, counts))
+        drawn = np.repeat(is_drawn, counts)
+        return pairs.select(drawn).apart(np.repeat(is_named, counts)[drawn])
 
     def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
         """All that is drawn for, windows and items, in order; about so many at a time."""

@@ -35,6 +35,7 @@ from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, S
 from dp_transforms.plan.rounds import (
     LOOKS_OF_ROUNDS,
     SHAPE_IN_WINDOWS,
+    SPACING_IN_ROUNDS,
     UNITS_IN_WINDOWS,
     block_rounds,
     check_choices,
@@ -67,8 +68,8 @@ class LooksChoices(PerUser, total=False):
     activity_epsilon: what a noisy histogram of the same users' activity took beforehand, which the usual looks are from
         (`shh plan --from-log`); in addition to epsilon, 0 by default.
     rounds: the looks come in rounds, which find more: first at the items of each day, then at the pairs of those that
-        were named. For replays, without hits, counts, known items or a known domain. By default False: fewer
-        items have a stated size, and one of a single window needs more users. In place of True, which percent of what
+        were named. For replays, without hits, counts, known items or a known domain. By default False: an item
+        of a single window needs more users. In place of True, which percent of what
         is left of a purse each round pays with: (10, 5, 20, 100).
     window_rounds: the looks at each window come in rounds, each at what earlier ones have not named. For streams, and
         replays in the same order, whose users come and go; without hits, counts or a known domain. By default False.
@@ -121,7 +122,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         most_looks=most_looks,
         hits=_hits_to_try(hits_per_user, most_looks),
         shapes=(SHAPE_IN_WINDOWS,) if given.get("window_rounds") else SHAPES,
-        level_spacing=LEVEL_SPACING,
+        level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
     )
     delta_open, later = choice.delta_open, tuple[int, ...]()

@@ -38,7 +38,13 @@ from dp_transforms.plan.records import (
     Shares,
     WindowRounds,
 )
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, terms_in_windows, terms_of_round
+from dp_transforms.plan.rounds import (
+    RoundTerms,
+    found_in_rounds,
+    terms_in_windows,
+    terms_of_round,
+    terms_of_second_looks,
+)
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -301,6 +307,11 @@ class Plan(Record):
         """Of a round over blocks in so many windows; a later one draws for so many pairs."""
         looks, rounds, parts = self.paid_looks, self.paid_rounds, Fraction(self.schedule.horizon, windows)
         return terms_of_round(looks, rounds, number, drawn, self.max_users, threshold=self.threshold, parts=parts)
+
+    def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
+        """Of the looks of the last round at so many pairs that are named already, in so many windows."""
+        rounds = self.window_rounds or self.paid_rounds
+        return terms_of_second_looks(self.paid_looks, rounds, drawn, Fraction(self.schedule.horizon, windows))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:

@@ -21,12 +21,21 @@ from dp_transforms.accounting.purse.open_threshold import found_from, size_margi
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
-from dp_transforms.plan.records import MOST_ROUNDS, Budget, Looks, Rounds, WindowRounds
+from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
+from dp_transforms.plan.records import (
+    FEWEST_SECOND,
+    FEWEST_SECOND_IN_WINDOWS,
+    MOST_ROUNDS,
+    Budget,
+    Looks,
+    Rounds,
+    WindowRounds,
+)
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
+SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 FALSE_NAMES = 0.5  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 _DAY = 86_400
@@ -62,11 +71,12 @@ def units_of_shares(shares: object) -> tuple[int, ...]:
 
 
 class RoundTerms(NamedTuple):
-    """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user."""
+    """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user. Each is a
+    number, or one for each sum."""
 
-    threshold: int
-    likely_noise: int
-    largest_weight: int
+    threshold: Any
+    likely_noise: Any
+    largest_weight: Any
 
 
 def terms_of_round(
@@ -78,19 +88,47 @@ def terms_of_round(
     users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into the run, at
     least 1. Each part has its share of `false_names` and of the false sizes.
     """
-    size_error, paid = looks.size_error / len(rounds.units), rounds.units[number]
+    paid = rounds.units[number]
     if number == 0:
-        return _terms(looks, paid, threshold, size_error, users, 0)
+        return _terms(looks, paid, threshold, _size_error(looks, rounds), users, 0)
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
-    of_part = size_error / (1 if parts == 1 else 2)
-    return _terms(looks, paid, threshold_of_round(looks, rounds, drawn), of_part, users, drawn)
+    likely_noise = _likely_noise(looks, rounds, drawn)
+    return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, _largest_weight(looks, paid))
+
+
+def terms_of_second_looks(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:
+    """Of the last round, for so many pairs that are named already. threshold: from where on a size is stated. parts: as
+    of `terms_of_round`."""
+    largest = _largest_weight(looks, max(looks.units[0], most_of_second_look(rounds)))
+    likely_noise = _likely_noise(looks, rounds, math.ceil(drawn * parts))
+    return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
+
+
+def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
+    """What a second look costs at most. In windows less, since more windows come for which to keep a purse."""
+    return rounds.units[-1] // (FEWEST_SECOND if isinstance(rounds, Rounds) else FEWEST_SECOND_IN_WINDOWS)
+
+
+def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:
+    """Of each round, and of second looks."""
+    return looks.size_error / (len(rounds.units) + 1)
+
+
+def _likely_noise(looks: Looks, rounds: Rounds | WindowRounds, drawn: int) -> int:
+    """Where the number of pairs that are drawn for is known: the noise of any of them is larger with the share of
+    `size_error` at most."""
+    return looks.noise.smallest_margin(min(_LARGEST_ERROR, _size_error(looks, rounds) / max(1, drawn))) - 1
+
+
+def _largest_weight(looks: Looks, units: int) -> int:
+    return int(looks.listed.largest(np.array([units]))[0][0])
 
 
 def terms_in_windows(
     looks: Looks, rounds: WindowRounds, threshold: int, users: int, most_unheld: int
 ) -> tuple[RoundTerms, ...]:
     """Of each round in a window. threshold: of the first one. most_unheld: sums of 0 that each draws, on average."""
-    size_error = looks.size_error / len(rounds.units)
+    size_error = _size_error(looks, rounds)
     terms = zip((threshold, *rounds.later_thresholds), rounds.units, strict=True)
     return tuple(_terms(looks, paid, each, size_error, users, most_unheld) for each, paid in terms)
 

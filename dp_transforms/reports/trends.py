@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.plan.records import FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS
 
 NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"
 _MORE = 1.5  # times the smaller size is the least larger one that is called a trend
@@ -128,8 +129,11 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
         if "looks" in plan:
             looks = plan["looks"]
             cut = plan.get("window_rounds") or plan.get("rounds") or {"units": looks["units"][-1:]}
-            # The smallest purse of a round, of blocks too: a user adds at most the largest weight that it pays for.
-            paid = bisect.bisect_right(looks["units"], min(cut["units"]))
+            # The smallest purse of a round, of blocks too, and what a second look costs at most: no user adds more than
+            # the largest weight that this pays for.
+            fewest = FEWEST_SECOND_IN_WINDOWS if plan.get("window_rounds") else FEWEST_SECOND
+            second = cut["units"][-1] // (fewest if len(cut["units"]) > 1 else 1)
+            paid = bisect.bisect_right(looks["units"], min(*cut["units"], second))
             least = _STEPS * looks["spacing"] / looks["weights"][:paid][-1]
         elif plan["hits"]["mode"] == "hits-with-counts":
             least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation

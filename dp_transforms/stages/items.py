@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.candidates import LookCandidates, find_candidates
 from dp_transforms.monitor.empty_items import EmptyItems
@@ -18,6 +20,7 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
+from dp_transforms.monitor.second_looks import SecondLooks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, known_of_cells
@@ -133,6 +136,9 @@ class NameItems(_FollowingWork, _DrawingWork):
 
     def advance(self, state: _Followed, columns: _InRound, span: Span, counts: Counter[str]) -> NamedItems:
         sums, before = self._all_cells(columns.sums, span), columns.named.of_shard(span.shard, span.shards)
+        if self.has_second:
+            drawn = np.bincount(columns.named.windows)[before.windows]
+            before, sums = SecondLooks(self.plan, self.keys).size(before, sums, drawn, windows=1)
         found = self._namer.name_windows(sums, state.known, span.first, span.end, before)
         named = NamedItems.merge([before, found])
         self._note(state, named, span)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.columns import Columns
 from dp_transforms.monitor.item_domain import DomainTable
@@ -21,6 +23,7 @@ from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.monitor.round_namer import RoundNamer
+from dp_transforms.monitor.second_looks import SecondLooks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind
@@ -70,10 +73,11 @@ class WeighRound(_RoundWork):
     def advance(self, state: Purses, columns: InRound, span: Span, counts: Counter[str]) -> ItemSums:
         pairs = columns.columns
         if self.round:
-            pairs = columns.candidates(self.plan, span).pairs_of(pairs)
+            pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_second=self.has_second)
         else:
             pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
-        terms = state.spend_on_lists(pairs, span.first, span.end)
+        spend = state.spend_with_second if self.has_second else state.spend_on_lists
+        terms = spend(pairs, span.first, span.end)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
         return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
 
@@ -95,9 +99,13 @@ class NameRound(_RoundWork):
     def advance(self, state: None, columns: InRound, span: Span, counts: Counter[str]) -> NamedItems:
         if not self.round:
             return self._namer.name_in_blocks(columns.columns)
-        candidates = columns.candidates(self.plan, span)
-        found = self._namer.name_in_windows(self.round, columns.columns, candidates, span.shard, span.shards)
-        return NamedItems.merge([columns.in_windows.of_shard(span.shard, span.shards), found])
+        candidates, sums = columns.candidates(self.plan, span), columns.columns
+        named = columns.in_windows.of_shard(span.shard, span.shards)
+        if self.has_second:
+            drawn = np.full(len(named), len(columns.in_windows))
+            named, sums = SecondLooks(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
+        found = self._namer.name_in_windows(self.round, sums, candidates, span.shard, span.shards)
+        return NamedItems.merge([named, found])
 
 
 class ReleaseBlocks(StageWork):

@@ -125,6 +125,11 @@ class StageWork(abc.ABC):
             raise ValueError(f"round {self.round} of looks must be told what earlier rounds have named.")
         return named
 
+    @property
+    def has_second(self) -> bool:
+        """Whether it is the last of several rounds, in which what is named already is looked at again."""
+        return 0 < self.round == len(self.plan.units_of_rounds) - 1
+
     @abc.abstractmethod
     def advance(self, state: Any, columns: Any, span: Span, counts: Counter[str]) -> Any:
         """Through the windows of a span, of which ``columns`` has all: `Sent`, or from the last stage an iterator of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,17 @@ class WeighReplay(StageWork):
         return weigh(columns, self.plan, self.keys)
 
 
+class _InRound(NamedTuple):
+    """What comes to `SpendPurses`. is_named: bool[len(pairs)], which pairs earlier rounds have named."""
+
+    pairs: Pairs
+    is_named: npt.NDArray[np.bool_]
+
+
 class SpendPurses(StageWork):
     """`UserPairs` -> `ItemSums`, or `ItemHolders` where users pay for hits too: window after window, each user at its
-    own pace (`monitor.pace`). In a later round, pairs that are named already cost nothing and count for nothing. The
-    state is what each user has left, for this round."""
+    own pace (`monitor.pace`). In a later round, pairs that are named already cost nothing and count for nothing, but
+    for second looks in the last one. The state is what each user has left, for this round."""
 
     TAKES: ClassVar[type[Pairs]] = UserPairs
 
@@ -62,29 +69,36 @@ class SpendPurses(StageWork):
         self.wakes_all = plan.window_rounds is not None
         self._kind, self._units = Kind.purses_of_round(number), plan.units_of_rounds[number]
 
-    def told(self, columns: Pairs, *named: Sequence[bytes]) -> Pairs:
+    def told(self, columns: Pairs, *named: Sequence[bytes]) -> _InRound:
+        is_named = np.zeros(len(columns), dtype=np.bool_)
         for each in self.in_earlier_rounds(named):
-            columns = columns.select(~NamedItems.of_messages(each).contain(columns))
-        return columns
+            is_named |= NamedItems.of_messages(each).contain(columns)
+        if self.has_second:
+            return _InRound(columns, is_named)
+        return _InRound(columns.select(~is_named) if is_named.any() else columns, is_named[~is_named])
 
-    def load(self, part: RunPart, columns: Pairs | None, span: Span) -> Purses:
+    def load(self, part: RunPart, columns: _InRound | None, span: Span) -> Purses:
         if columns is None:
             held = part.purses_of_shard(span.shard, span.shards, self._kind)
         else:
-            held = part.purses(columns.users, self._kind)
+            held = part.purses(columns.pairs.users, self._kind)
         return Purses.of_entries(self.plan, self.keys, held, part.first, self._units)
 
     def read(self, cells: Iterable[tuple[Kind, Cell]], first: int) -> Purses:
         return Purses(self.plan, self.keys, [cell for _, cell in cells], self._units)
 
-    def advance(self, state: Purses, columns: Pairs, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
-        terms = np.zeros(len(columns), dtype=np.int64)
-        for window, rows, of_window in pairs_by_window(columns):
-            terms[rows] = state.spend_on_lists(of_window, window)
+    def advance(self, state: Purses, columns: _InRound, span: Span, counts: Counter[str]) -> ItemSums | ItemHolders:
+        pairs, is_named = columns
+        terms = np.zeros(len(pairs), dtype=np.int64)
+        for window, rows, of_window in pairs_by_window(pairs):
+            if self.has_second:
+                terms[rows] = state.spend_with_second(of_window.apart(is_named[rows]), window, window + 1)
+            else:
+                terms[rows] = state.spend_on_lists(of_window, window)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
         if self.plan.paid_hits:
-            return ItemHolders.of_terms(columns, terms)
-        return ItemSums.of_weights(columns, weights_of(terms), self.keys)
+            return ItemHolders.of_terms(pairs, terms)
+        return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
 
     def cells(self, state: Purses) -> Iterator[tuple[Kind, bytes]]:
         return ((self._kind, cell) for cell in state.rewritten_cells())

@@ -18,7 +18,7 @@ from dp_transforms.plan.records import Looks
 from dp_transforms.plan.rounds import found_in_block, rounds_suit
 from dp_transforms.views.report_words import counted
 
-_MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds, with a size for fewer."
+_MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -95,7 +95,7 @@ def rounds_in_words(plan: Plan) -> str:
     few, _ = _usual(plan)
     return (
         f"Looks come in rounds: first at the items of {_duration(_block_seconds(plan))} together, then at the windows"
-        " of those that many users have. That usually finds more; but few sizes are stated, and an item of one window"
+        " of those that many users have. That usually finds more; but an item of one window"
         f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
         f" {counted(few, 'item')} in the run."
     )

@@ -38,17 +38,39 @@ class Wallet:
         assert self.left >= 0
         return weight, payable
 
+    def choose_with_second(
+        self, looks: int, second: int, window: int, settings: TrialPlan
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """In the last round: 80 looks at what is named already cost about as much as another look, and each at most a
+        quarter of what the round has in a full purse, a 40th in rounds in windows. What is not named comes first.
+        ``paid_looks`` counts 80ths."""
+        listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
+        spread = self.spread(80 * looks + second, window, settings)
+        most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 4)
+        amounts = self.left * 80 // spread, min(self.left // spread, most)
+        found = []
+        for asked, amount, parts in zip((looks, second), amounts, (80, 1), strict=True):
+            weight, units = next(((w, u) for w, u in reversed(listed) if u <= amount), listed[0])
+            paid = min(asked, self.left // units)
+            self.left -= paid * units
+            self.paid_looks += parts * paid
+            found.append((weight, paid))
+        return found[0], found[1]
+
     def afford(self, looks: int, window: int, settings: TrialPlan) -> tuple[int, int, int]:
+        share = self.left // self.spread(looks, window, settings)
+        listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
+        weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
+        return weight, units, min(looks, self.left // units)
+
+    def spread(self, looks: int, window: int, settings: TrialPlan) -> int:
         schedule = settings.schedule
         windows_left = schedule.horizon - 1 - window
         a_day = math.ceil(Fraction(DAY_SECONDS, schedule.slide_seconds))
         part = 16 if settings.window_rounds is None else 4
         seen_for = max(min(a_day, max(1, schedule.horizon // part)), window - self.first_window + 1)
         expected = (self.paid_looks + looks) * windows_left // (seen_for + windows_left // part)
-        share = self.left // (expected + looks)
-        listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
-        weight, units = next(((w, u) for w, u in reversed(listed) if u <= share), listed[0])
-        return weight, units, min(looks, self.left // units)
+        return expected + looks
 
 
 def stream_weights(

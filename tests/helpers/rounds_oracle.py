@@ -29,7 +29,7 @@ Place = tuple[int, str]  # a block or a window, and an item
 
 class RoundsOracle:
     """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all. blocks: what was
-    named in each, by its first window, and its last window."""
+    named in each, by its first window, and its last window. shown_more: how many second looks gave a larger size."""
 
     def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings = settings
@@ -43,6 +43,7 @@ class RoundsOracle:
         self._items = hash_all(keys.hash_items, {item for of_user in self._held.values() for _, item in of_user})
         self._users = hash_all(keys.hash_users, set(self._held))
         self.drawn: list[int] = []
+        self.shown_more = 0
         self.blocks: list[tuple[Named, int]] = []
         self.wallets: dict[tuple[int, str], Wallet] = {}
 
@@ -62,7 +63,7 @@ class RoundsOracle:
         found: list[Named] = []
         for number in range(1, len(self._settings.rounds.units)):
             self.drawn.append(len(candidates))
-            named = self._round(number, candidates)
+            named, found = self._round(number, candidates, found)
             candidates -= {(entry.window, entry.item) for entry in named}
             found += named
         return found
@@ -81,27 +82,55 @@ class RoundsOracle:
             user: {(self.block_of(window), item) for window, item in pairs if window in self._windows}
             for user, pairs in self._held.items()
         }
-        weights = self._weights(0, held)
+        weights = self._weights(0, held, set())
         noise = self._noise(weights, self._keys.block_uniforms())
-        likely = self._likely_noise(self._settings.rounds.units[0], self._size_error(), 0)
+        likely = self._likely_noise(self._settings.rounds.units[0], 0)
         named = self._named(0, weights, noise, self._settings.threshold, likely)
         lasts = {self.block_of(window): window for window in self._windows}
         self.blocks += [(entry, lasts[entry.window]) for entry in named]
         return {(entry.window, entry.item) for entry in named}
 
-    def _round(self, number: int, candidates: set[Place]) -> list[Named]:
-        settings, drawn = self._settings, len(candidates)
-        weights = self._weights(number, {user: pairs & candidates for user, pairs in self._held.items()})
-        cells = {at: weights.get(at, {}) for at in candidates}
+    def _round(self, number: int, candidates: set[Place], found: list[Named]) -> tuple[list[Named], list[Named]]:
+        """What it names; and what earlier rounds have found, in the last one with second looks."""
+        again = {(entry.window, entry.item) for entry in found} if number == self._last else set()
+        drawn = candidates | again
+        weights = self._weights(number, {user: pairs & drawn for user, pairs in self._held.items()}, again)
+        cells = {at: weights.get(at, {}) for at in drawn}
         noise = self._noise(cells, self._keys.round_uniforms(number))
-        horizon, windows = settings.schedule.horizon, len(self._windows)
-        error = self._size_error() / (1 if windows == horizon else 2)
-        likely = self._likely_noise(settings.rounds.units[number], error, math.ceil(Fraction(drawn * horizon, windows)))
-        return self._named(number, cells, noise, self._threshold(drawn), likely)
+        likely = self._likely_noise_of(len(candidates), len(self._windows))
+        new = {at: cells[at] for at in candidates}
+        named = self._named(number, new, noise, self._threshold(len(candidates)), likely)
+        if number != self._last:
+            return named, found
+        return named, [self._sized(entry, cells, noise, len(found), len(self._windows)) for entry in found]
+
+    @property
+    def _last(self) -> int:
+        return len(self._settings.units_of_rounds) - 1
+
+    def _sized(
+        self, entry: Named, cells: dict[Place, dict[str, int]], noise: dict[Place, int], drawn: int, windows: int
+    ) -> Named:
+        """By a second look, if that shows more."""
+        at = entry.window, entry.item
+        most = self._settings.units_of_rounds[-1] // (40 if self._settings.rounds is None else 4)
+        likely, largest = self._likely_noise_of(drawn, windows), self._largest(most)
+        noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
+        if noisy < threshold:
+            return entry
+        level, users = self._stated(largest, noisy, threshold, likely)
+        self.shown_more += users > entry.at_least_users
+        return entry._replace(level=max(level, entry.level), at_least_users=max(users, entry.at_least_users))
 
     def _size_error(self) -> Fraction:
-        """Of each round."""
-        return Fraction(self._settings.looks.size_error) / len(self._settings.rounds.units)
+        """Of each round, and of second looks."""
+        return Fraction(self._settings.looks.size_error) / (self._last + 2)
+
+    def _likely_noise_of(self, drawn: int, windows: int) -> int:
+        """Of pairs that are all drawn for, in so many windows: as if in all windows of the run."""
+        in_run = math.ceil(Fraction(drawn * self._settings.schedule.horizon, windows))
+        error = min(Fraction(1, 100), self._size_error() / max(1, in_run))
+        return _smallest(lambda z: self._law.tail(z) <= error * _ONE) - 1
 
     def _named(
         self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], threshold: int, likely: int
@@ -110,22 +139,22 @@ class RoundsOracle:
         for (window, item), of_users in cells.items():
             noisy = sum(of_users.values()) + noise[window, item]
             if noisy >= threshold:
-                level, users = self._stated(number, noisy, threshold, likely)
+                largest = self._largest(self._settings.units_of_rounds[number])
+                level, users = self._stated(largest, noisy, threshold, likely)
                 found.append(Named(window, item, level, users, False, not of_users))
         return found
 
-    def _stated(self, number: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
+    def _stated(self, largest: int, noisy: int, threshold: int, likely: int) -> tuple[int, int]:
         settings, spacing = self._settings, self._settings.looks.spacing
-        units = settings.units_of_rounds
-        largest, of_all = self._largest(units[number]), max(map(self._largest, units[settings.rounds is not None :]))
+        of_all = max(map(self._largest, settings.units_of_rounds[settings.rounds is not None :]))
         boundary = max(b for b in range(threshold, noisy + 1, spacing))
         users = 0
         while Fraction(boundary - likely, largest) > users:
             users += 1
         return 1 + (boundary * of_all // largest - threshold) // spacing, users if users >= 5 else 0
 
-    def _weights(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
-        """Each user spends on what it holds, all at once."""
+    def _weights(self, number: int, held: dict[str, set[Place]], again: set[Place]) -> dict[Place, dict[str, int]]:
+        """Each user spends on what it holds, all at once. again: what is looked at for the second time."""
         settings, windows = self._settings, self._windows
         found: dict[Place, dict[str, int]] = {}
         for user, places in held.items():
@@ -133,11 +162,16 @@ class RoundsOracle:
                 continue
             fresh = Wallet(settings.units_of_rounds[number], windows[0])
             wallet = self.wallets.get((number, user), fresh)
-            weight, looks = wallet.choose(len(places), windows[-1], settings)
-            if looks:
+            kinds = places - again, places & again
+            if number == self._last:
+                chosen = wallet.choose_with_second(*map(len, kinds), windows[-1], settings)
+            else:
+                chosen = wallet.choose(len(places), windows[-1], settings), (0, 0)
+            if any(looks for _, looks in chosen):
                 self.wallets[number, user] = wallet
-            for place in sorted(places, key=lambda place: look_place(user, place, self._keys))[:looks]:
-                found.setdefault(place, {})[user] = weight
+            for of_kind, (weight, looks) in zip(kinds, chosen, strict=True):
+                for place in sorted(of_kind, key=lambda place: look_place(user, place, self._keys))[:looks]:
+                    found.setdefault(place, {})[user] = weight
         return found
 
     def _noise(self, cells: dict[Place, dict[str, int]], uniforms: LookUniforms) -> dict[Place, int]:
@@ -157,8 +191,8 @@ class RoundsOracle:
         error = min(Fraction(1, 100), Fraction(self._settings.rounds.false_names) / max(1, math.ceil(in_run)))
         return _smallest(lambda threshold: self._law.tail(threshold) <= error * _ONE)
 
-    def _likely_noise(self, purse: int, most: Fraction, unheld: int) -> int:
-        looks, largest = self._settings.looks, self._largest(purse)
+    def _likely_noise(self, purse: int, unheld: int) -> int:
+        looks, largest, most = self._settings.looks, self._largest(purse), self._size_error()
         payable = [
             (w, Fraction(purse, units)) for w, units in zip(looks.weights, looks.units, strict=True) if w <= largest
         ]
@@ -172,7 +206,11 @@ class RoundsOracle:
 
     def _largest(self, purse: int) -> int:
         looks = self._settings.looks
-        return max(weight for weight, units in zip(looks.weights, looks.units, strict=True) if units <= purse)
+        return max(
+            weight
+            for weight, units in zip(looks.weights, looks.units, strict=True)
+            if units <= max(purse, looks.units[0])
+        )
 
 
 class WindowRoundsOracle(RoundsOracle):
@@ -187,34 +225,38 @@ class WindowRoundsOracle(RoundsOracle):
             self._windows = range(window, window + 1)
             here: list[Named] = []
             for number in range(rounds):
-                named = self._in_round(number, window, {entry.item for entry in here})
+                named, here = self._in_round(number, window, here)
                 for known in self.known[number:]:
                     known.update((entry.item, window) for entry in named)
                 here += named
             found += here
         return sorted(found, key=lambda entry: (entry.window, entry.item))
 
-    def _in_round(self, number: int, window: int, named: set[str]) -> list[Named]:
-        settings, looks = self._settings, self._settings.looks
+    def _in_round(self, number: int, window: int, here: list[Named]) -> tuple[list[Named], list[Named]]:
+        settings, looks, named = self._settings, self._settings.looks, {entry.item for entry in here}
         known = {item for item, last in self.known[number].items() if 0 < window - last <= settings.known_for}
+        again = {(window, item) for item in named} if number == self._last else set()
         held = {
-            user: {(at, item) for at, item in pairs if at == window and item not in named}
+            user: {(at, item) for at, item in pairs if at == window and (item not in named or (at, item) in again)}
             for user, pairs in self._held.items()
         }
-        cells = {(window, item): {} for item in known - named} | self._weights(number, held)
+        cells = {(window, item): {} for item in known - named} | {at: {} for at in again}
+        cells |= self._weights(number, held, again)
         noise = self._noise(cells, self._keys.round_uniforms(number) if number else self._keys.look_uniforms())
         unheld = 2 * settings.known_for * settings.max_users * (looks.purse // looks.units[0])
-        error = Fraction(looks.size_error) / len(settings.window_rounds.units)
-        likely = self._likely_noise(settings.window_rounds.units[number], error, unheld)
+        likely = self._likely_noise(settings.window_rounds.units[number], unheld)
         of_new = (settings.threshold, *settings.window_rounds.later_thresholds)[number]
         found = []
         for (_, item), of_users in cells.items():
             threshold = settings.known_threshold if item in known else of_new
             noisy = sum(of_users.values()) + noise[window, item]
-            if noisy >= threshold:
-                level, users = self._stated(number, noisy, threshold, likely)
+            if noisy >= threshold and item not in named:
+                largest = self._largest(settings.units_of_rounds[number])
+                level, users = self._stated(largest, noisy, threshold, likely)
                 found.append(Named(window, item, level, users, item in known, not of_users))
-        return found
+        if number != self._last:
+            return found, here
+        return found, [self._sized(entry, cells, noise, len(here), 1) for entry in here]
 
 
 def _smallest(is_enough: Callable[[int], bool]) -> int:

@@ -15,10 +15,11 @@ import pytest
 
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import NoiseLaw
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser, run_violations
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.round_looks import RoundLooks, worst_in_rounds
 from dp_transforms.audit.round_scenes import round_trials
+from dp_transforms.audit.run_violations import run_violations
 from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
 from dp_transforms.audit.scenes import Trial
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
@@ -84,9 +85,12 @@ def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int
     """By a walk over what is named of each pair; and no other counts on a coarse grid are worse."""
     law = NoiseLaw(2.0, 20, 160)
     listed = [PricesOfUser((3, 5, 8, 12), (10, 25, 60, 130), purse) for purse in (40, 60, 130)]
-    mechanism = LooksMechanism(2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open)
+    mechanism = LooksMechanism(
+        2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open, most_of_second=32
+    )
     epsilon = 0.3
     grid = [[int(-60 + part * (high + 60) / 4) for part in range(5)] for high in mechanism.highest_margins]
+    grid.append([-60, 0, 60])
     for pairs in (1, 2):
         found = worst_in_rounds(law, mechanism, pairs, epsilon)
         assert found.weights == tuple(each.replay_weight(pairs) for each in listed)
@@ -97,23 +101,31 @@ def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int
 
 
 def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon: float) -> float:
-    def walk(number: int, left: int, p: float, q: float) -> float:
-        """p, q: of what was named so far, with the user and without."""
+    def chances(named: tuple[bool, ...], weight: int, margin: int) -> list[float]:
+        return [
+            math.prod(law.tail(margin - w) if each else law.tail(1 - margin + w) for each in named) for w in (weight, 0)
+        ]
+
+    def walk(number: int, left: int, done: int, p: float, q: float) -> float:
+        """done: named already. p, q: of what was named so far, with the user and without."""
         if number == len(mechanism.rounds):
             p, q = (p, q) if looks.adds_user else (q, p)
             return max(0.0, p - math.exp(epsilon) * q)
-        weight = mechanism.rounds[number].replay_weight(left) if left else 0
-        margin, total = looks.margins[number], 0.0
+        listed, is_last = mechanism.rounds[number], number == len(mechanism.rounds) - 1
+        weight, again = listed.replay_weight(left) if left else 0, 0
+        if is_last and left + done:  # 80 second looks cost about as much as another one, each at most a quarter
+            parts = 80 * left + done
+            weight = max((w for w, units in listed.prices if units <= listed.purse * 80 // parts), default=3)
+            again = max((w for w, units in listed.prices if units <= min(listed.purse // parts, 32)), default=3)
+        in_blocks, total = number == 0 and not mechanism.later_open, 0.0
         for named in itertools.product((True, False), repeat=left):
-            chances = [
-                math.prod(law.tail(margin - w) if each else law.tail(1 - margin + w) for each in named)
-                for w in (weight, 0)
-            ]
-            after = sum(named) if number == 0 and not mechanism.later_open else left - sum(named)
-            total += walk(number + 1, after, p * chances[0], q * chances[1])
+            for large in itertools.product((True, False), repeat=done if is_last else 0):
+                first, second = chances(named, weight, looks.margins[number]), chances(large, again, looks.margins[-1])
+                after = (sum(named), 0) if in_blocks else (left - sum(named), done + sum(named))
+                total += walk(number + 1, *after, p * first[0] * second[0], q * first[1] * second[1])
         return total
 
-    return walk(0, looks.pairs, 1.0, 1.0)
+    return walk(0, looks.pairs, 0, 1.0, 1.0)
 
 
 PURSE, MOST, ALONE, LOOKS = "a full purse of", "a purse pays for", "holds alone", "that others hold too attain"

@@ -33,8 +33,10 @@ from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.round_candidates import WindowBlocks
+from dp_transforms.monitor.second_looks import SecondLooks
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.records import Rounds
+from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Kind, join_cells, pack_by_bucket, unpack_cell
 from dp_transforms.runs.state_file import StateFile, write_state
@@ -132,6 +134,7 @@ def test_the_stages_name_what_the_reference_says_however_items_are_cut(
     assert any(hit.at_least_users for report in of_blocks for hit in report.heavy_hitters)
     assert any(entry.nobody for entry in expected), "pairs that nobody holds are drawn for"
     assert oracle.drawn[0] > oracle.drawn[1] > oracle.drawn[2] > 0
+    assert oracle.shown_more > 2 or sliding > 1
     for shards in (1, 3):
         run = Run(log, trial, shards)
         found = [report for _, report in run.rounds[-1].named.window_reports(trial, "events")]
@@ -198,6 +201,27 @@ def test_a_pair_is_drawn_for_in_each_round_whether_anybody_adds_to_it_or_not() -
     assert by_cell(held.rounds[1].sums).keys() <= set(cells_of(in_block, windows=range(4)))
     others, with_somebody = (set(cells_of(of.rounds[1].found)) for of in (run, held))
     assert len(others ^ with_somebody) <= 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _AnySize(TrialPlan):
+    """A size is stated from a noisy sum of 1 on."""
+
+    def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
+        return RoundTerms(1, -9, 1)
+
+
+def test_a_second_look_is_drawn_for_whether_anybody_adds_to_the_pair_or_not() -> None:
+    """And what becomes of others does not follow who holds one."""
+    plain = trial_with_rounds()
+    trial = _AnySize(**{field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)})
+    named = named_in_blocks(trial, [str(number) for number in range(2000)])
+    lone = ItemSums(*np.array([[0], [7], [4000]]), np.array([[1, 2]], dtype=np.uint64), named.table).select(slice(None))
+    second, drawn = SecondLooks(trial, trial.stream_keys(SECRET)), np.full(2000, 2000)
+    (sized, none), (with_lone, _) = (second.size(named, sums, drawn, WINDOWS) for sums in (ItemSums.none(), lone))
+    assert len(none) == 0
+    assert (sized.at_least_users > 0).sum() == pytest.approx(1000, rel=0.15)
+    assert np.flatnonzero(sized.at_least_users != with_lone.at_least_users).tolist() == [7]
 
 
 def test_thresholds_follow_how_many_pairs_are_drawn_for_in_all_shards_and_not_who_holds_them() -> None:

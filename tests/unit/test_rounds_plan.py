@@ -7,13 +7,14 @@ import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.accounting.purse.open_threshold import smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import rounds_suit, terms_of_round
 from tests.helpers.rounds_runs import SCHEDULE, calibrated
@@ -135,23 +136,32 @@ def test_rounds_suit_runs_in_which_items_can_have_several_windows_of_a_block(
 
 @pytest.mark.parametrize("windows", [SCHEDULE.horizon, 24])
 def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: int) -> None:
-    """The bound of docs/guarantee.md, "Rounds": of a part, with half of the error, and as if all parts drew as much."""
-    plan, number, drawn = calibrated(), 2, 50_000
-    looks, paid = plan.paid_looks, plan.paid_rounds.units[number]
-    terms = plan.terms_of_round(number, drawn, windows)
-    largest, is_part = terms.largest_weight, windows < SCHEDULE.horizon
+    """The bound of docs/guarantee.md, "Rounds": of all that is drawn for, and as if all parts drew as much. A fifth of
+    the error: four rounds, and second looks."""
+    plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
+    looks, most = plan.paid_looks, plan.paid_looks.size_error / 5
+    second = plan.terms_of_second_looks(drawn, windows)
+    assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:]).tolist() == [0, 5]
+    for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 4)):
+        listed = zip(looks.weights, looks.units, strict=True)
+        assert terms.largest_weight == max(weight for weight, price in listed if price <= paid)
+        errors = [drawn * SCHEDULE.horizon / windows * looks.noise.upper_tail(terms.likely_noise + n) for n in (1, 0)]
+        assert errors[0] <= most < errors[1]
+
+
+def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> None:
+    """It is not known how many items are held, so the looks of users pay for wrong sizes."""
+    plan = calibrated()
+    looks, paid, terms = plan.paid_looks, plan.paid_rounds.units[0], plan.terms_of_round(0, 0, 24)
     payable = [(weight, units) for weight, units in zip(looks.weights, looks.units, strict=True) if units <= paid]
-    assert payable[-1][0] == largest
+    assert payable[-1][0] == terms.largest_weight
 
     def error(likely: int) -> float:
-        def tail(users: int) -> float:
-            return looks.noise.upper_tail(likely + 1 + 4 * users)
+        beyond = (likely + 1 + 4 * (terms.largest_weight - weight) for weight, _ in payable)
+        tails = map(looks.noise.upper_tail, beyond)
+        return plan.max_users * max(tail * paid / units for tail, (_, units) in zip(tails, payable, strict=True))
 
-        of_one = max(tail(largest - weight) * paid / units for weight, units in payable)
-        return plan.max_users * of_one + drawn * SCHEDULE.horizon / windows * tail(largest)
-
-    most = looks.size_error / 4 / (2 if is_part else 1)
-    assert error(terms.likely_noise) <= most < error(terms.likely_noise - 2)
+    assert error(terms.likely_noise) <= looks.size_error / 5 < error(terms.likely_noise - 2)
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
