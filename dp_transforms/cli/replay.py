@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
@@ -335,8 +336,10 @@ def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = _published(request)
-    latest = list(trends(header.plan, reports))
-    shown = latest[-_LATEST_WINDOWS:]
+    total, latest = 0, deque[WindowReport](maxlen=_LATEST_WINDOWS + 1)  # with the one that the first is compared with
+    for total, report in enumerate(reports, start=1):  # noqa: B007
+        latest.append(report)
+    shown = list(trends(header.plan, latest))[-_LATEST_WINDOWS:]
     if not shown:
         console.print(
             f"No window had an item held by enough users. {in_a_sentence(request.plan)}", markup=False, soft_wrap=True
@@ -345,7 +348,7 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
+    windows = "1 window" if total == 1 else f"{total:,} windows"
     console.print(
         f"{windows} with heavy items: {request.output}; see all with: {_show_command(request)}",
         markup=False,
