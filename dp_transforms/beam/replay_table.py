@@ -10,6 +10,7 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from inspect import signature
 from typing import Any
 
 import apache_beam as beam
@@ -121,6 +122,9 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         if budget:
             raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
         return plan
+    if unknown := [name for name in budget if name not in (*_BUDGET, "slide", *signature(Plan.calibrate).parameters)]:
+        remedy = "Columns are named by user=, item= and time=, all else as in Plan.calibrate."
+        raise TypeError(f"replay() has no argument {unknown[0]!r}. {remedy}")
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
@@ -23,8 +24,8 @@ from dp_transforms.cli.glance_words import (
 from dp_transforms.cli.log_glance import LogGlance, glance_at
 from dp_transforms.cli.operator_log import is_json
 from dp_transforms.cli.options import argument, filled_by, nested, opt
-from dp_transforms.cli.shared_options import ReadingOptions
-from dp_transforms.cli.spooled_logs import DUCKDB, STANDARD_INPUT
+from dp_transforms.cli.shared_options import STANDARD_INPUT, ReadingOptions, log_format_option
+from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError
 from dp_transforms.logs.samples import sample_log
@@ -37,6 +38,7 @@ class DoctorOptions:
     """The command line of ``shh doctor``."""
 
     logs: tuple[str, ...] = argument("LOG...")
+    log_format: str | None = log_format_option("")
     user_field: str | None = opt("", "Look at this field as the user. Default: one is proposed.", metavar="NAME")
     item_field: str | None = opt("", "Look at this field as the item. Default: one is proposed.", metavar="NAME")
     time_field: str | None = opt("", "Look at this field as the time. Default: one is proposed.", metavar="NAME")
@@ -47,20 +49,21 @@ class DoctorOptions:
 def command(options: DoctorOptions) -> None:
     """Look at a log without a run: which fields and times it has, what is damaged, and how to replay it.
 
-    LOG is what `shh replay` takes: files, folders, globs or URLs. Some rows at the beginning and the end of some
+    LOG is what `shh replay` takes. Some rows at the beginning and the end of some
     files are read, however large they are. What is printed is for the operator alone: no privacy covers it.
 
     \b
     shh doctor clicks.csv
     """
     roles = {"user_field": options.user_field, "item_field": options.item_field, "time_field": options.time_field}
-    glance = show_glance(options.logs, roles, options.reading, click.echo, Console())
+    glance = show_glance(options.logs, options.log_format, roles, options.reading, click.echo, Console())
     if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
 
 def show_glance(
     logs: Sequence[str],
+    log_format: str | None,
     roles: Mapping[str, str | None],
     reading: ReadingOptions,
     say: Callable[[str], None],
@@ -69,14 +72,15 @@ def show_glance(
     """Says what a log is like, and the command that replays it. roles: the fields of an event that the operator named,
     by their options. console: where it is said. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
-    for log in logs:
-        if log == STANDARD_INPUT or log.startswith(DUCKDB):
-            raise UserError("only files can be looked at, not - or a query of DuckDB. Copy some rows to a file first.")
+    times = reading.fields().time_reading
     try:
-        times = reading.fields().time_reading
-        sample = sample_log(
-            logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
-        )
+        with contextlib.ExitStack() as started:
+            files = spooled_logs(logs, log_format, None, started)
+            sample = sample_log(
+                files,
+                csv_line_ends_in_cells=reading.csv_line_ends_in_cells,
+                csv_separator=reading.separator,
+            )
     except (EventFileError, UrlError) as error:
         raise UserError(str(error)) from None
     except OSError as error:
@@ -93,6 +97,7 @@ def show_glance(
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
         fields = field_words(glance, reading.csv_line_ends_in_cells)
+        fields += [] if log_format is None else ["--format", log_format]
         blocks.append(
             [
                 "For a private report, with a range of your own:",
@@ -101,5 +106,8 @@ def show_glance(
             ]
         )
     width = console.width if console.is_terminal and not is_json() else None
+    shown = {file: "standard input" if log == STANDARD_INPUT else log for file, log in zip(files, logs, strict=True)}
+    for file, name in shown.items():
+        blocks = [[line.replace(file, name) for line in block] for block in blocks]
     say("\n\n".join("\n".join(wrapped(line, width) for line in block) for block in blocks))
     return glance

@@ -96,11 +96,11 @@ def _mark(finding: Finding) -> str:
 def _say_report(header: ReportHeader, reports: Sequence[WindowReport], state: str) -> None:
     items = {heavy_hitter.item for report in reports for heavy_hitter in report.heavy_hitters}
     lines = [
-        f"Stream {shown_text(header.stream)}, run {shown_text(header.run_id)}: which items many users had, window by"
-        " window.",
-        "No window has a heavy item."
+        f"Stream {shown_text(header.stream)}, run {shown_text(header.run_id)}: which items many users had,"
+        f" {header.unit} by {header.unit}.",
+        f"No {header.unit} has a heavy item."
         if not reports
-        else f"{named_in_words(len(items), len(reports))}, between"
+        else f"{named_in_words(len(items), len(reports), header.unit)}, between"
         f" {_utc(min(report.window_start for report in reports))} and"
         f" {_utc(max(report.window_end for report in reports))} (UTC).",
     ]

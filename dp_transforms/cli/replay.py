@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import click
@@ -14,6 +16,7 @@ from rich.console import Console
 from dp_transforms.checks import check_names
 from dp_transforms.cli.home_workers import (
     check_memory,
+    memory_words,
     pool_for,
     pool_for_request,
     read_ahead,
@@ -41,11 +44,13 @@ from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
 from dp_transforms.reports.trends import trends
+from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import in_a_sentence, rounds_in_words
-from dp_transforms.views.report_words import is_ascii_only, legend, windows_table
+from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
@@ -71,7 +76,8 @@ def command(options: ReplayOptions) -> None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     titles = _titles_of_page(options)
     with contextlib.ExitStack() as started:
-        options = spooled_logs(options, started)
+        logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
+        options = dataclasses.replace(options, logs=logs)
         if options.dry_run:
             _say_what_would_be_done(options)
             return
@@ -130,14 +136,52 @@ def _replay(
 
 def _say_what_would_be_done(options: ReplayOptions) -> None:
     """On stderr, since it depends on the log: what a replay prints on stdout may be published."""
-    from dp_transforms.cli.dry_run import dry_run_lines
-
-    with user_errors(ValueError):
-        account = RunAccount.of_options(options.account, create=False)
+    with user_errors(ValueError), tempfile.TemporaryDirectory() as folder:
+        account = RunAccount.of_options(options.account, trial=folder)
         request = _request(options, account)
         charged = account.check_fits(request.plan, options.stream, options.run_id)
-        for line in dry_run_lines(request, charged):
+        for line in _dry_run_lines(request, charged):
             tell(line)
+
+
+def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[str]:
+    """What a replay would read, find, need and charge. charged: by the ledger; None without one. Raises EventFileError,
+    as the replay would."""
+    from dp_transforms.cli.glance_words import FOR_THE_OPERATOR
+    from dp_transforms.logs import estimate_log
+
+    yield FOR_THE_OPERATOR
+    events = estimate_log(request.chunks, request.fields).events
+    yield f"Reads about {counted(events, 'row')} of {counted(len({chunk.path for chunk in request.chunks}), 'file')}."
+    if request.hint:
+        yield f"Look at this: {request.hint}"
+    yield _range_words(request)
+    yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
+    if choose_replay_engine(request.options.work, ()) is None:
+        yield memory_words(request)
+    if charged is not None:
+        yield f"The ledger is not charged by this. If it is run, {charged.line}"
+    yield f"Nothing was reserved or written. The report would be {request.output}."
+
+
+def _range_words(request: ReplayRequest) -> str:
+    """The declared range, beside the times that were looked at."""
+    from dp_transforms.cli.field_roles import ITEM, TIME, USER
+    from dp_transforms.cli.log_glance import glance_at
+    from dp_transforms.logs.samples import sample_log
+
+    schedule, fields, reading = request.plan.schedule, request.fields, request.options.fields.reading
+    start, end = (MICROS_PER_SECOND * at for at in (schedule.start_seconds, schedule.end_seconds))
+    sample = sample_log(
+        request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
+    )
+    glance = glance_at(sample, dict(zip((USER, ITEM, TIME), fields.names, strict=True)), fields.time_reading)
+    declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
+    if glance.low is None or glance.high is None:
+        return f"{declared} No time was found in the rows that were looked at."
+    seen = f"{declared} Times that were looked at: {format_utc(glance.low)} to {format_utc(glance.high)}"
+    is_outside = glance.high < start or glance.low >= end
+    return f"{seen}, all of them outside." if is_outside else f"{seen}."
 
 
 def _propose(options: ReplayOptions) -> NoReturn:
@@ -146,7 +190,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
     from dp_transforms.cli.doctor import show_glance
 
     given = {name: getattr(options.fields, name) for name in given_names() if name in _ROLES}
-    show_glance(options.logs, given, options.fields.reading, tell, Console(stderr=True))
+    show_glance(options.logs, options.log_format, given, options.fields.reading, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 
@@ -292,8 +336,10 @@ def _print_report(request: ReplayRequest) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = _published(request)
-    latest = list(trends(header.plan, reports))
-    shown = latest[-_LATEST_WINDOWS:]
+    total, latest = 0, deque[WindowReport](maxlen=_LATEST_WINDOWS + 1)  # with the one that the first is compared with
+    for total, report in enumerate(reports, start=1):  # noqa: B007
+        latest.append(report)
+    shown = list(trends(header.plan, latest))[-_LATEST_WINDOWS:]
     if not shown:
         console.print(
             f"No window had an item held by enough users. {in_a_sentence(request.plan)}", markup=False, soft_wrap=True
@@ -302,7 +348,7 @@ def _print_report(request: ReplayRequest) -> None:
         ascii_only = is_ascii_only(console)
         console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
-    windows = "1 window" if len(latest) == 1 else f"{len(latest):,} windows"
+    windows = "1 window" if total == 1 else f"{total:,} windows"
     console.print(
         f"{windows} with heavy items: {request.output}; see all with: {_show_command(request)}",
         markup=False,

@@ -33,7 +33,7 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, plan_file_option
+from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, log_format_option, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
 from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_place
 from dp_transforms.logs import EventFields, LogChunk
@@ -103,12 +103,7 @@ class ReplayOptions:
     """The command line of ``shh replay``."""
 
     logs: tuple[str, ...] = argument("LOG...")
-    log_format: str | None = opt(
-        INPUT,
-        "Format of a LOG on standard input, which is named -.",
-        "--format",
-        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
-    )
+    log_format: str | None = log_format_option(INPUT)
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
     plan: PlanOptions = nested(PlanOptions)

@@ -34,15 +34,16 @@ class RunAccount:
         self._verdict: Verdict | None = None
 
     @classmethod
-    def of_options(cls, options: AccountOptions, *, create: bool = True) -> RunAccount:
-        """Raises UserError for a ledger that cannot be opened. Without one no database library is loaded. create: make
-        one that is not there."""
+    def of_options(cls, options: AccountOptions, *, trial: str | None = None) -> RunAccount:
+        """Raises UserError for a ledger that cannot be opened. Without one no database library is loaded. trial: a
+        folder in which a ledger that is not there is made, in place of where the run would make it."""
         if options.ledger is None or options.population is None:
             return cls()
         from dp_transforms.runs.ledger import Ledger
 
         caps = caps_of(options.max_epsilon, options.max_delta)
-        return cls(Ledger.open(options.ledger, create=create), options.population, caps)
+        ledger = Ledger.open(options.ledger) if trial is None else Ledger.on_trial(options.ledger, trial)
+        return cls(ledger, options.population, caps)
 
     @property
     def is_kept(self) -> bool:

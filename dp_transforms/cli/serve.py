@@ -70,7 +70,7 @@ class ServeOptions:
     run_id: str | None = opt("", "The run of a topic that has several.", metavar="RUN")
     kafka_config: str | None = opt(
         "",
-        "Further settings of the Kafka client for a topic, one NAME=VALUE a line, such as security.protocol.",
+        "Like `shh stream --kafka-config`, for a topic.",
         metavar="FILE",
     )
     view: ViewOptions = nested(ViewOptions)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from dp_transforms.logs import EventFields
 
+STANDARD_INPUT = "-"  # a log on it
 _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
 _FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
@@ -116,6 +117,17 @@ class ViewOptions:
         default="UTC",
         metavar="ZONE",
     )
+
+
+def log_format_option(group: str) -> str | None:
+    """The field of a command that takes standard input for a log."""
+    made: str | None = opt(
+        group,
+        "Format of a LOG on standard input, which is named -.",
+        "--format",
+        type=click.Choice(["csv", "tsv", "jsonl", "avro", "parquet"]),
+    )
+    return made
 
 
 def force_option() -> bool:

@@ -7,7 +7,6 @@ folder for temporary files, which is removed when the command ends; after a kill
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import pathlib
@@ -19,42 +18,42 @@ from typing import BinaryIO
 
 from dp_transforms.checks import how_to_install, on_one_line
 from dp_transforms.cli.output_file import output_draft, write_errors
-from dp_transforms.cli.replay_request import ReplayOptions
+from dp_transforms.cli.shared_options import STANDARD_INPUT
 from dp_transforms.errors import MissingLibraryError, UserError
 
-STANDARD_INPUT, DUCKDB = "-", "duckdb:///"
+DUCKDB = "duckdb:///"
 _QUERY = "?query="
 _PIECE_BYTES, _SECONDS_TO_WAIT = 1 << 20, 0.5
 _COUNT = itertools.count()
 
 
-def spooled_logs(options: ReplayOptions, started: contextlib.ExitStack) -> ReplayOptions:
-    """The same options with files in the place of these logs; they are there as long as ``started``. Raises UserError
-    for one that cannot be read."""
-    is_spooled = [log == STANDARD_INPUT or log.startswith(DUCKDB) for log in options.logs]
-    if options.log_format is not None and STANDARD_INPUT not in options.logs:
+def spooled_logs(
+    logs: Sequence[str], log_format: str | None, names: Sequence[str] | None, started: contextlib.ExitStack
+) -> tuple[str, ...]:
+    """The logs with files in the place of these; they are there as long as ``started``. log_format: of standard input.
+    names: the fields of an event; None: all fields are kept. Raises UserError for a log that cannot be read."""
+    if log_format is not None and STANDARD_INPUT not in logs:
         raise UserError("--format is for standard input, as -: files say their format by their ending. Leave it out.")
-    if not any(is_spooled):
-        return options
-    if options.logs.count(STANDARD_INPUT) > 1:
+    if logs.count(STANDARD_INPUT) > 1:
         raise UserError("standard input can be read once. Name - once.")
-    logs = [
-        started.enter_context(_spooled(log, options)) if is_to_be else log
-        for log, is_to_be in zip(options.logs, is_spooled, strict=True)
-    ]
-    return dataclasses.replace(options, logs=tuple(logs))
+    return tuple(
+        started.enter_context(_spooled(log, log_format, names))
+        if log == STANDARD_INPUT or log.startswith(DUCKDB)
+        else log
+        for log in logs
+    )
 
 
 @contextlib.contextmanager
-def _spooled(log: str, options: ReplayOptions) -> Iterator[str]:
+def _spooled(log: str, log_format: str | None, names: Sequence[str] | None) -> Iterator[str]:
     place = pathlib.Path(tempfile.gettempdir()) / f"shh-{os.getuid()}-log-{next(_COUNT)}"
     with output_draft(place) as folder:
         if log != STANDARD_INPUT:
-            yield _answer_of_duckdb(log, options.fields.fields().names, folder)
+            yield _answer_of_duckdb(log, names, folder)
             return
-        if options.log_format is None:
+        if log_format is None:
             raise UserError("standard input does not say its format. Give --format, such as --format csv.")
-        path = folder / f"standard-input.{options.log_format}"
+        path = folder / f"standard-input.{log_format}"
         with write_errors(path), open(path, "xb", opener=_private) as file:
             _copy_standard_input(file)
         yield str(path)
@@ -76,8 +75,8 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _answer_of_duckdb(url: str, fields: Sequence[str], folder: pathlib.Path) -> str:
-    """The path of a file with the rows of a query, of which only the fields of an event are kept. The database is
+def _answer_of_duckdb(url: str, names: Sequence[str] | None, folder: pathlib.Path) -> str:
+    """The path of a file with the rows of a query, of which only fields of these names are kept. The database is
     opened to be read alone; what it must put on a disk goes into the folder too."""
     database, _, query = url.removeprefix(DUCKDB).partition(_QUERY)
     if not database or not query.strip():
@@ -94,7 +93,7 @@ def _answer_of_duckdb(url: str, fields: Sequence[str], folder: pathlib.Path) -> 
             found = connection.sql(query)
             if found is None:
                 raise UserError(f"{database}: the query gives no rows. It must be a SELECT.")
-            kept = fields if set(fields) <= set(found.columns) else found.columns
+            kept = names if names and set(names) <= set(found.columns) else found.columns
             found.project(", ".join(map(_quoted, kept))).write_parquet(path)
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException, duckdb.IOException) as error:
         raise UserError(f"{database}: {on_one_line(str(error).splitlines()[0])}") from None

@@ -24,6 +24,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream
 from dp_transforms.beam.write_state import WriteState
+from dp_transforms.cli.courier import sent_on
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
@@ -64,11 +65,13 @@ def command(options: StreamOptions) -> None:
     beam_words = click.get_current_context().obj or []
     request = stream_request(options)
     account, plan = RunAccount.of_options(options.account), json.loads(request.plan.to_json())
-    with Unwinding():  # engines are stopped in order
+    status = StreamStatus(plan=plan) if request.state is None else StreamStatus("this part", plan)
+    # Engines are stopped in order.
+    with Unwinding(), sent_on(options.news, request.sink, request.run_id, status.tell):
         if request.state is None:
-            run_stream(request, beam_words, StreamStatus(plan=plan), account)
+            run_stream(request, beam_words, status, account)
         else:
-            run_stream_part(request, beam_words, StreamStatus("this part", plan), account)
+            run_stream_part(request, beam_words, status, account)
 
 
 def run_stream_part(

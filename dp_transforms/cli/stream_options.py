@@ -72,7 +72,7 @@ class SourceOptions:
     )
     kafka_config: str | None = opt(
         INPUT,
-        "More settings of the Kafka client, one NAME=VALUE per line, such as security.protocol=SASL_SSL. Every "
+        "More settings of the Kafka client, one NAME=VALUE a line, such as security.protocol=SASL_SSL. Every "
         "worker reads the file at this path.",
         metavar="FILE",
     )
@@ -151,6 +151,32 @@ class SinkOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NewsOptions:
+    """Who is told of each new window."""
+
+    on_new: str | None = opt(
+        OUTPUT,
+        "Run this for each new window, with its JSON as standard input: what `shh show --json` prints, and the "
+        "run_id. Windows come in order, once they are in --output. Exit code 0 within 30 s takes one; else it is run "
+        "again, and later ones wait.",
+        brief="Run this for each new window.",
+        metavar="COMMAND",
+    )
+    webhook: str | None = opt(
+        OUTPUT,
+        "POST the same to this address. A status of 200 to 299 takes it. Others on this machine see command lines: a "
+        "secret address stands in the file of --config.",
+        metavar="URL",
+    )
+    sent_file: str | None = opt(
+        OUTPUT,
+        "Notes which windows were taken. A run that goes on sends the others. Default: beside the folder of --output; "
+        "else it is required.",
+        metavar="FILE",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """What runs the pipeline, and how it ends."""
 
@@ -200,6 +226,7 @@ class StreamOptions:
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)
     sink: SinkOptions = nested(SinkOptions)
+    news: NewsOptions = nested(NewsOptions)
     stream: str = opt(OUTPUT, "Name of the stream in reports.", metavar="NAME", default="events")
     noise_key_file: str | None = opt(
         BUDGET,
@@ -268,19 +295,13 @@ STREAM_RULES = (
     *TABLE_RULES,
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
+    Rule("--on-new", excludes="--webhook", remedy="The program can do both."),
+    Rule("--sent-file", needs="--on-new | --webhook"),
     *STATE_RULES,
-    Rule(
-        "--metrics-port",
-        excludes="--detach",
-        why="this command serves the numbers while it runs",
-        remedy="Leave it out; the cluster's own reporter has them (docs/deploy.md, what to watch).",
-    ),
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
-    Rule("--once", excludes="--detach", why="this command drains the run"),
     Rule(
-        "--state",
+        "--state, --once, --on-new, --webhook, --metrics-port",
         excludes="--detach",
-        why="this command puts the new state in its place when the stream ends",
-        remedy="Leave --detach out.",
+        why="this command does that while the stream runs, or at its end",
     ),
 )

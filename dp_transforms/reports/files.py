@@ -131,7 +131,7 @@ def read_report_files(paths: Sequence[Path]) -> tuple[ReportHeader, list[WindowR
             raise ReportFileError(f"{both} have one run id and different plans. One of them is not of this run.")
         if header.of_blocks != headers[0].of_blocks:
             raise ReportFileError(
-                f"{both} are of the {headers[0].reported} and of the {header.reported} of a run. Show them one by one."
+                f"{both} are of the {headers[0].unit}s and of the {header.unit}s of a run. Show them one by one."
             )
         for report in reports:
             first = owners.setdefault((report.stream, report.window_start, report.window_end), number)

@@ -34,9 +34,10 @@ def encode_report(report: WindowReport, *, ascii_only: bool = False) -> str:
     return _line_of(report_fields(report), ascii_only=ascii_only)
 
 
-def encode_trend(trend: Trend) -> str:
-    """The same for programs, in ASCII: with the rank and the change of each item, and the items that are gone."""
-    fields = report_fields(trend.report)
+def encode_trend(trend: Trend, run_id: str | None = None) -> str:
+    """The same for programs, in ASCII: with the rank and the change of each item, and the items that are gone. run_id:
+    of its run, where nothing else says it."""
+    fields = report_fields(trend.report) if run_id is None else {"run_id": run_id, **report_fields(trend.report)}
     entries = [{**hitter._asdict(), "rank": rank, "change": change} for hitter, rank, change in trend.entries]
     fields |= {"heavy_hitters": entries, "gone": [hitter.item for hitter in trend.gone]}
     return _line_of(fields, ascii_only=True)

@@ -14,7 +14,7 @@ from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.files import read_report_file, read_report_files, report_files_in, write_report_file
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
-from dp_transforms.reports.trends import Trend, trends
+from dp_transforms.reports.trends import Trend, latest_busy, trends
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,14 +81,15 @@ class Report:
         return f"<Report: {items:,} items in {len(self):,} windows. {self.header.guarantee}>"
 
     def _repr_html_(self) -> str:
-        """The largest items of the latest window, and the promise."""
+        """The largest items of the window that the page shows first, and the promise."""
         import html
 
         promise = f"<p>{html.escape(self.header.guarantee)}</p>"
-        latest = sorted(self.windows, key=lambda window: window.window_start)[-2:]
-        if not latest:
+        found = sorted((each for each in self.windows if each.heavy_hitters), key=lambda each: each.window_start)
+        if not found:
             return f"<p>No window reports any item.</p>{promise}"
-        *_, trend = trends(self.header.plan, latest)
+        busy = latest_busy(found)
+        *_, trend = trends(self.header.plan, found[max(busy - 1, 0) : busy + 1])
         shown = trend.entries[:_SHOWN_ITEMS]
         rows = [
             (str(rank), found.item, found.size_in_words or "not stated", change or "") for found, rank, change in shown
@@ -96,7 +97,8 @@ class Report:
         if more := len(trend.entries) - len(shown):
             rows.append(("", f"and {more:,} more", "", ""))
         times = f"{format_utc(trend.report.window_start)} to {format_utc(trend.report.window_end)}"
-        which = f"The latest of {len(self):,} windows with heavy items: {times}"
+        kind = "latest" if busy == len(found) - 1 else "latest busy one"
+        which = f"The {kind} of {len(found):,} {self.header.unit}s with heavy items: {times}"
         return html_table(which, ("rank", "item", "users", "change"), rows) + promise
 
 
@@ -115,14 +117,17 @@ def read_report(*paths: str | os.PathLike[str]) -> Report:
 
 
 def flat_table(header: ReportHeader, windows: Iterable[Trend]) -> pa.Table:
-    """See `Report.to_arrow`."""
+    """See `Report.to_arrow`. A size that is not stated is null, also where a report has 0."""
     import pyarrow as pa
 
     time, text, whole = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
     types = {"window_start": time, "window_end": time, "rank": whole, "item": text, "change": text, "zone": text}
     types |= dict.fromkeys(_SIZES, whole)
     rows = [
-        (*trend.report[1:3], rank, found.item, change, found.zone, *(getattr(found, name) for name in _SIZES))
+        (
+            *(*trend.report[1:3], rank, found.item, change, found.zone),
+            *(found.at_least_users or None, found.noisy_count, found.level),
+        )
         for trend in windows
         for found, rank, change in trend.entries
     ]

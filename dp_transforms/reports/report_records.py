@@ -76,9 +76,9 @@ class ReportHeader:
         return cls(run_id, stream, guarantee, json.loads(plan.to_json()), of_blocks)
 
     @property
-    def reported(self) -> str:
+    def unit(self) -> str:
         """What has items in this report, in a word."""
-        return "blocks" if self.of_blocks else "windows"
+        return "block" if self.of_blocks else "window"
 
     def to_json(self) -> str:
         """One line of JSON."""

@@ -311,8 +311,8 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
         )
     if found.of_blocks != header.of_blocks:
         raise StreamError(
-            f"{place} has the report of the {found.reported} of run {header.run_id!r}, and this is that of its"
-            f" {header.reported}. Name another place."
+            f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
+            f" {header.unit}s. Name another place."
         )
 
 

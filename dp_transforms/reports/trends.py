@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
@@ -106,6 +106,14 @@ def size_of(hitter: HeavyHitter) -> int:
     if hitter.noisy_count is not None:
         return hitter.noisy_count
     return hitter.level or 0
+
+
+def latest_busy(windows: Sequence[WindowReport]) -> int:
+    """Which to show first: the latest whose sizes add up to the median or more. windows: some, in the order of time,
+    each with heavy items. page.js has the same rule."""
+    sums = [sum(map(size_of, each.heavy_hitters)) for each in windows]
+    middle = sorted(sums)[len(sums) // 2]
+    return max(place for place, each in enumerate(sums) if each >= middle)
 
 
 def _trend(rule: TrendRule, report: WindowReport, before: WindowReport | None) -> Trend:

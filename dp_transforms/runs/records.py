@@ -60,6 +60,10 @@ class LedgerBusyError(LedgerError):
     """Another process has the ledger, or this part, at this moment."""
 
 
+class NoLedgerError(LedgerError):
+    """There is none."""
+
+
 class LedgerDamagedError(LedgerError):
     """The ledger is not the one that was last written: damaged, deleted, restored from a backup, or changed."""
 

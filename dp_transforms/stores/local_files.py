@@ -102,12 +102,23 @@ def new_on_disk(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         raise
 
 
+def open_private_end(path: Path) -> BinaryIO:
+    """A file of this user, open for writing at its end; a new one if there is none. Raises OSError, also for a link."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        descriptor = os.open(path, flags)
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink < 2:
+        return open(descriptor, "ab")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is a link" if stat.S_ISREG(found.st_mode) else NOT_REGULAR, os.fspath(path))
+
+
 def append_private(path: Path, content: bytes) -> None:
-    """Adds to the end of a file of this user, on to the disk; makes it if there is none. Raises OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "ab") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, NOT_REGULAR)
+    """Adds to the end of such a file, on to the disk. Raises OSError."""
+    with open_private_end(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -152,13 +152,18 @@ def mixed() -> Any:
         (lambda: table().slice(2), {}, "no event is in the range: the table has no rows"),
         (lambda: table(), {"plan": plan_of("looks")}, "start, end, window, epsilon, delta cannot be used with plan"),
         (lambda: table(), {"epsilon": None}, "epsilon must be given, or a plan"),
+        (
+            lambda: table(),
+            {"user_field": "uid"},
+            "has no argument 'user_field'. Columns are named by user=",
+        ),
         (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
         (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
         (lambda: table(), {"noise_key": "nowhere.key"}, "nowhere.key"),
     ],
 )
 def test_what_cannot_be_used_is_said_with_the_argument_and_no_cell(made: Any, more: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as raised:
+    with pytest.raises((TypeError, ValueError), match=said) as raised:
         replay(made(), **{**WORDS, **more})
     assert "secret" not in str(raised.value)
     assert "--" not in str(raised.value)

@@ -97,7 +97,10 @@ def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder: 
     assert shh("show", "blocks.jsonl", "--html", "blocks.html", cwd=folder).returncode == 0
     page = (folder / "blocks.html").read_text()
     assert "both cost this once" in page
-    assert "What many users had, in windows of 4h" in page
+    assert "What many users had, in blocks of 4h" in page
+    assert "2 items were named in 2 blocks" in page or "3 items were named in 2 blocks" in page
+    assert 'aria-label="The block before"' in page
+    assert '"unit": "block"' in page or '"unit":"block"' in page
     contents = {path.name: path.read_bytes() for path in folder.iterdir()}
     (folder / "windows.jsonl").rename(folder / "moved.jsonl")
     again = error_line(shh("replay", "log.parquet", *BLOCKS, *OUTPUTS, cwd=folder))

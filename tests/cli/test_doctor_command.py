@@ -16,6 +16,7 @@ import pytest
 from dp_transforms.logs import samples
 from dp_transforms.reports import read_report_file
 from tests.cli.printed_commands import command_of
+from tests.helpers import forked
 from tests.helpers.shh_here import shh
 
 BUDGET = ["--start", "2026-01-01", "--end", "2026-01-02", "--window", "1d", "--epsilon", "2", "--delta", "1e-9"]
@@ -274,9 +275,22 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
     assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
 
 
+def test_what_is_piped_in_is_looked_at_as_a_file(tmp_path: pathlib.Path) -> None:
+    rows = "".join(f"u{n},i{n % 7},2026-01-01T00:{n % 60:02}:00Z\n" for n in range(500))
+    (tmp_path / "log.csv").write_text(f"user,item,timestamp\n{rows}")
+    with open(tmp_path / "log.csv", "rb") as file:
+        words = ("-m", "dp_transforms.cli.main", "doctor", "-", "--format", "csv")
+        piped = forked.run_python(*words, cwd=tmp_path, stdin=file)
+    named = shh("doctor", "log.csv", cwd=tmp_path)
+    assert (piped.returncode, named.returncode) == (0, 0), piped.stderr
+    assert "shh replay - \\\n      --format csv" in piped.stdout
+    assert piped.stdout.replace("standard input", "log.csv").replace("replay - ", "replay log.csv ").replace(
+        "      --format csv \\\n", ""
+    ) == (named.stdout)
+
+
 def test_what_cannot_be_looked_at_is_named(tmp_path: pathlib.Path) -> None:
-    for log in ("-", "duckdb:///news.duckdb?query=FROM visits"):
-        assert "only files can be looked at" in shh("doctor", log, cwd=tmp_path).stderr
+    assert "Give --format, such as --format csv" in shh("doctor", "-", cwd=tmp_path).stderr
     looked = shh("doctor", "https://example.com/a.csv", cwd=tmp_path)
     assert looked.stderr.startswith("shh: URLs https://... are not known. Use s3://, gs://, azfs:// or a path:")
     assert looked.returncode == 1

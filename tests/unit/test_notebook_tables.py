@@ -85,7 +85,11 @@ def test_a_report_shows_the_largest_items_of_its_latest_window() -> None:
     assert rows[2] == ["2", "item-309", "at least 309", "new"]
     assert [row[0] for row in rows[1:11]] == [str(rank) for rank in range(1, 11)]
     assert rows[11:] == [["", "and 2 more", "", ""]]
-    assert "No window reports any item." in Report(header, ())._repr_html_()
+    assert "No window reports any item." in Report(header, (report_of(9, []),))._repr_html_()
+    quiet = (report_of(10, ["item-40"]), report_of(11, []))  # the page begins with the latest busy one too
+    later = Report(header, (before, report_of(9, [])._replace(heavy_hitters=found), *quiet))._repr_html_()
+    assert "The latest busy one of 3 windows with heavy items: 2026-01-01T09:00:00Z" in later
+    assert Table(later).cells == table.cells
 
 
 @pytest.mark.parametrize("mode", ["looks", "hits"])

@@ -24,7 +24,7 @@ def window(hour: int, **sizes: int | None) -> WindowReport:
 REPORT = Report(HEADER, (window(0, a=0, b=900), window(1, b=100, c=2000, d=100), window(7, a=50)))
 ROWS = [  # hour, rank, item, change, at_least_users, noisy_count
     (0, 1, "b", None, 900, 5),
-    (0, 2, "a", None, 0, None),
+    (0, 2, "a", None, None, None),  # a size that is not stated
     (1, 1, "c", "new", 2000, None),
     (1, 2, "b", "falling", 100, 5),
     (1, 2, "d", "new", 100, None),

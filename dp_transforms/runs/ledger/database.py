@@ -32,6 +32,7 @@ from dp_transforms.runs.records import (
     LedgerDamagedError,
     LedgerError,
     LedgerUncertainError,
+    NoLedgerError,
 )
 from dp_transforms.stores.databases import READS, NoDriverError, postgres_engine, reason_of, shown_url, sqlite_engine
 from dp_transforms.stores.local_files import create_new
@@ -263,7 +264,7 @@ class Database:
                 )
             return True
         if not create:
-            raise LedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
+            raise NoLedgerError(f"there is no ledger at {self.name}. Make one with: shh ledger reserve")
         return False
 
     def _check_file(self, create: bool, rebuild: bool) -> bool:

@@ -27,6 +27,7 @@ from dp_transforms.runs.records import (
     Balance,
     Caps,
     LedgerDamagedError,
+    NoLedgerError,
     Part,
     PartRequest,
     Run,
@@ -69,6 +70,15 @@ class Ledger:
         """
         actor = actor or Actor.here()
         return cls(Database.open(place, actor, create=create, wait_seconds=wait_seconds, rebuild=rebuild), actor)
+
+    @classmethod
+    def on_trial(cls, place: str, folder: str) -> Ledger:
+        """The ledger of ``place``, to be asked alone. One that is not there and may be made is made in a folder, and
+        goes with it."""
+        try:
+            return cls.open(place, create=False)
+        except NoLedgerError:
+            return cls.open(os.path.join(folder, "ledger.db"))
 
     @property
     def name(self) -> str:

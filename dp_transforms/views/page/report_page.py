@@ -71,10 +71,10 @@ def report_page(
         [content for _, content in page_scripts()],
         {
             **page_parts(header, reports, plan, columns),
-            "summary": escaped(summary(plan, extent_of(columns), zone, state)),
+            "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
             "live": "",
             "made": _MADE,
-            "data": data_block(page_data(columns, zone)),
+            "data": data_block(page_data(header, columns, zone)),
         },
     )
     check_size(page)
@@ -94,6 +94,7 @@ def page_parts(
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
         "title": escaped(_title(header, plan)),
+        "unit": header.unit,
         "guarantee": escaped(escape_text(header.guarantee)),
         "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
         "rule": escaped(f"{', '.join(signs)}, gone: {columns.rule.in_words} {_sizes(columns)}"),
@@ -113,15 +114,16 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
     if plan is not None:
         seconds = plan.paid_rounds.block_seconds if header.of_blocks else plan.schedule.window_seconds
         length = length_text(seconds * MICROS_PER_SECOND)
-        what += f", {_RHYTHMS.get(length, f'in windows of {length}')}"
+        what += f", {_RHYTHMS.get(length, f'in {header.unit}s of {length}')}"
     return sentence_case(what) if header.stream == _UNNAMED else f"{shown_text(header.stream)}: {what}"
 
 
-def page_data(columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
+def page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
     """What the scripts of a page read."""
     return {
         "columns": columns.as_json(),
         "zone": str(zone),
+        "unit": header.unit,
         "strength": strength_title(state.text for state in columns.states),
     }
 
@@ -163,19 +165,20 @@ def extent_of(columns: ReportColumns) -> Extent:
     return Extent(len(columns.labels), len(np.unique(columns.window)), int(windows.starts[0]), end)
 
 
-def summary(plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
+def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datetime.tzinfo, state: str) -> str:
     """The sentences below the title."""
     declared = "" if plan is None else f"The run has {counted(plan.schedule.horizon, 'window')}."
     if not extent.windows:
         return f"No item was named. {declared} {state}".strip()
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
-    return f"{named_in_words(extent.items, extent.windows)} from {start} to {end} ({zone}). {declared} {state}".strip()
+    named = named_in_words(extent.items, extent.windows, header.unit)
+    return f"{named} from {start} to {end} ({zone}). {declared} {state}".strip()
 
 
-def named_in_words(items: int, windows: int) -> str:
-    """windows: those with a heavy item."""
+def named_in_words(items: int, windows: int, unit: str) -> str:
+    """windows: those with a heavy item. unit: what they are."""
     named = "1 item was named" if items == 1 else f"{items:,} items were named"
-    return f"{named} in {counted(windows, 'window')}"
+    return f"{named} in {counted(windows, unit)}"
 
 
 def _sections(header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None) -> str:

@@ -216,20 +216,21 @@ class LiveReport(Followed):
         """
         columns = report_columns(reports, self._plan, self._titles)
         style, *scripts = served_files()
-        text = summary(self._plan, extent_of(columns), self._zone, self._state())
+        text = summary(self._header, self._plan, extent_of(columns), self._zone, self._state())
+        live = {"after": after, "goes_on": self._goes_on and self._ended is None}
         parts = {
             **page_parts(self._header, reports, self._plan, columns),
             "summary": escaped(text),
             "live": f"{_LIVE}\n{_OPERATOR}\n" if self._for_operator else f"{_LIVE}\n",
             "made": _MADE,
-            "data": data_block({**page_data(columns, self._zone), "live": {"after": after}}),
+            "data": data_block({**page_data(self._header, columns, self._zone), "live": live}),
         }
         page = served_document("page.html", style, scripts, parts)
         check_size(page)
         return page, columns
 
     def _summary(self) -> str:
-        return summary(self._plan, self._extent, self._zone, self._state())
+        return summary(self._header, self._plan, self._extent, self._zone, self._state())
 
     def _state(self) -> str:
         return "" if self._ended is None else ended_words(self._ended)

@@ -1,0 +1,268 @@
+"""Sends each new window on while a stream runs: to a program (``--on-new``) or to an address (``--webhook``).
+
+A window is sent once its report can be read in the output, so from released values alone, in the order in which they
+are there, and again until it is taken. Each one that was taken is noted in a file, so that a command that goes on with
+the run sends what was not. It may send one twice, and loses none. Who takes none delays no report and ends no stream.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import http.client
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from dp_transforms.checks import on_one_line
+from dp_transforms.cli.stream_options import NewsOptions
+from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports import ReportSink, encode_trend
+from dp_transforms.reports.report_writer import key_of
+from dp_transforms.reports.trends import Trend, trends
+from dp_transforms.stores.local_files import open_private_end, read_regular
+
+PATIENCE_SECONDS = 120.0  # with who takes nothing, once the run is over
+_AFTER_AN_ERROR_SECONDS = 5.0
+_TO_ANSWER_SECONDS = 30.0
+_LONGEST_PAUSE_SECONDS = 60.0
+_AT_THE_END_SECONDS = 4.0
+_MOST_NOTED_BYTES = 1 << 30
+_MOST_SHOWN = 200
+Deliver = Callable[[bytes], None]
+
+
+class NotTakenError(Exception):
+    """A window was not taken. Says why, on one line, without an address."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A POST that is sent elsewhere becomes a GET there, which nobody would notice."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def to_address(url: str) -> Deliver:
+    """Posts JSON; an answer of 200 to 299 takes it."""
+    opener = urllib.request.build_opener(_NoRedirect)
+
+    def post(line: bytes) -> None:
+        request = urllib.request.Request(url, line, {"Content-Type": "application/json"})
+        try:
+            opener.open(request, timeout=_TO_ANSWER_SECONDS).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise NotTakenError(f"it answers with status {error.code}") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise NotTakenError(getattr(reason, "strerror", None) or type(reason).__name__) from None
+
+    return post
+
+
+def to_program(words: Sequence[str]) -> Deliver:
+    """Runs it with the JSON as its standard input; exit code 0 takes it."""
+
+    def run(line: bytes) -> None:
+        with tempfile.TemporaryFile() as said:
+            try:  # a session of its own: Ctrl-C is for the stream
+                process = subprocess.Popen(
+                    words, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+                )
+            except OSError as error:
+                raise NotTakenError(f"it cannot be run ({error.strerror})") from None
+            try:
+                process.communicate(line, timeout=_TO_ANSWER_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise NotTakenError(f"it did not end within {_TO_ANSWER_SECONDS:.0f} s") from None
+            if process.returncode:
+                said.seek(0)
+                words_said = on_one_line(said.read(_MOST_SHOWN).decode(errors="replace").strip(), most=_MOST_SHOWN)
+                raise NotTakenError(f"exit code {process.returncode}" + (f": {words_said}" if words_said else ""))
+
+    return run
+
+
+class SentWindows:
+    """Which windows of a run were taken, in a file that several runs can share.
+
+    Raises OSError unless that can be written, by this user alone and through no link.
+    """
+
+    def __init__(self, path: str, run_id: str) -> None:
+        self._run_id = run_id
+        self._file = open_private_end(path)
+        self._noted = set(read_regular(path, _MOST_NOTED_BYTES).decode(errors="replace").split("\n"))
+
+    def has(self, trend: Trend) -> bool:
+        return self._line(trend) in self._noted
+
+    def note(self, trend: Trend) -> None:
+        """On to the disk."""
+        line = self._line(trend)
+        self._noted.add(line)
+        self._file.write(f"\n{line}\n".encode())  # the first newline ends what a process left that died here
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _line(self, trend: Trend) -> str:
+        return f"{self._run_id}|{key_of(trend.report)}"
+
+
+class Courier:
+    """Follows a run in its output, in a thread of its own.
+
+    tell: says a line to the operator; from that thread. pause_seconds: between two looks, and after a first failure.
+    """
+
+    def __init__(
+        self,
+        sink: ReportSink,
+        run_id: str,
+        deliver: Deliver,
+        sent: SentWindows,
+        tell: Callable[[str], None],
+        *,
+        pause_seconds: float = 1.0,
+    ) -> None:
+        self._follower = sink.follow(run_id)
+        self._run_id, self._deliver, self._sent, self._tell = run_id, deliver, sent, tell
+        self._waiting: collections.deque[Trend] = collections.deque()
+        self._latest: WindowReport | None = None
+        self._failures, self._why = 0, "the output was not read to its end"
+        self._pause_seconds = pause_seconds
+        self._is_over, self._is_done, self._is_given_up = threading.Event(), False, False
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        self._thread.start()
+
+    def finish(self, patience_seconds: float) -> bool:
+        """When the output does not grow any more: whether all that is there was taken. After that nothing is sent."""
+        self._is_over.set()
+        self._thread.join(patience_seconds)
+        self._is_given_up = True
+        return self._is_done
+
+    @property
+    def left_words(self) -> str:
+        many = len(self._waiting)
+        return f"{many:,} {'window was' if many == 1 else 'windows were'} not sent on: {self._why}."
+
+    def _run(self) -> None:
+        with contextlib.closing(self._follower), contextlib.closing(self._sent):
+            while not (self._is_done or self._is_given_up):
+                is_last = self._is_over.is_set()  # before it looks: what is published by then is seen
+                is_read = self._look()
+                while self._waiting and self._is_taken(self._waiting[0]):
+                    self._waiting.popleft()
+                self._is_done = is_last and is_read and not self._waiting
+                pause = min(self._pause_seconds * 2 ** min(self._failures, 16), _LONGEST_PAUSE_SECONDS)
+                if is_last and not self._is_done:
+                    time.sleep(min(pause, _AT_THE_END_SECONDS))
+                else:
+                    self._is_over.wait(pause)
+
+    def _look(self) -> bool:
+        """Takes what is new; whether the output could be read. Who watches the stream says if it cannot."""
+        try:
+            header, reports, _, is_new = self._follower.read_new()
+        except StreamError:
+            return False
+        if is_new:
+            self._waiting.clear()
+            self._latest = None
+        if header is not None and reports:
+            before = [] if self._latest is None else [self._latest]
+            found = [each for each in trends(header.plan, [*before, *reports]) if each.report is not self._latest]
+            self._latest = reports[-1]
+            self._waiting.extend(each for each in found if not self._sent.has(each))
+        return True
+
+    def _is_taken(self, trend: Trend) -> bool:
+        try:
+            self._deliver(encode_trend(trend, self._run_id).encode() + b"\n")
+        except NotTakenError as error:
+            self._failures += 1
+            self._why = str(error)
+            if self._failures & (self._failures - 1) == 0:  # more and more rarely
+                start = format_utc(trend.report.window_start)
+                self._tell(f"The window of {start} was not taken: {error}. It is sent again, and others behind it.")
+            return False
+        if self._failures:
+            self._tell("New windows are taken again.")
+        self._failures = 0
+        try:
+            self._sent.note(trend)
+        except OSError as error:
+            self._tell(f"A window was taken, and --sent-file cannot say so ({error.strerror}): it may be sent again.")
+        return True
+
+
+@contextlib.contextmanager
+def sent_on(options: NewsOptions, sink: ReportSink, run_id: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """While the block runs, and after it, windows are sent on, if anybody wants them.
+
+    Raises UserError if the block has ended well and who wants them takes some no more.
+    """
+    deliver = _deliver_of(options)
+    if deliver is None:
+        yield
+        return
+    path = options.sent_file or (f"{sink.folder}.sent" if sink.folder else None)
+    if path is None:
+        raise UserError(
+            "--on-new and --webhook need --sent-file FILE where --output is no folder: it says what was sent."
+        )
+    try:
+        sent = SentWindows(path, run_id)
+    except OSError as error:
+        raise UserError(f"--sent-file {path} cannot be written: {error.strerror}. Name another one.") from None
+    courier = Courier(sink, run_id, deliver, sent, tell)
+    try:
+        yield
+    except BaseException as error:
+        if not courier.finish(_AFTER_AN_ERROR_SECONDS if isinstance(error, Exception) else 0):
+            tell(courier.left_words)
+        raise
+    if not courier.finish(PATIENCE_SECONDS):
+        raise UserError(
+            f"{courier.left_words} The run is over, and all its reports are in the output. With --state the same"
+            " command sends what was not."
+        )
+
+
+def _deliver_of(options: NewsOptions) -> Deliver | None:
+    if options.on_new is not None:
+        try:
+            words = shlex.split(options.on_new)
+        except ValueError:
+            words = []
+        if not words:
+            raise UserError("--on-new must be a program and its words, such as 'sh tell.sh'. Check its quotes.")
+        return to_program(words)
+    if options.webhook is None:
+        return None
+    parts = urllib.parse.urlsplit(options.webhook)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        raise UserError(
+            "--webhook must be an address such as https://HOST/PATH, without a user's name in it. For other ways, give"
+            " a program with --on-new."
+        )
+    return to_address(options.webhook)

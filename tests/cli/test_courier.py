@@ -1,0 +1,185 @@
+"""New windows are sent on to a real server and to real programs: each at least once, in order, and no stream waits."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from dp_transforms.cli.courier import Courier, Deliver, SentWindows, to_address, to_program
+from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.plan.window_schedule import format_utc
+from dp_transforms.reports.report_folder import ReportFolder
+from tests.cli.stream_words import FOLDER, HISTORY, IN_PROCESS, PLAN, run, write_log_and_key
+from tests.helpers.live_parts import LiveParts
+from tests.helpers.live_streams import started
+from tests.helpers.shh_here import shh
+from tests.helpers.sinks import header, one_item, report
+
+TAKES = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
+
+
+@contextlib.contextmanager
+def receiver(*answers: int) -> Iterator[tuple[str, list[Any]]]:
+    """Its address, and what was posted to it. answers: a status for each post, 0 for none; then 204."""
+    statuses, posted = list(answers), []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            if status := statuses.pop(0) if statuses else 204:
+                self.send_response(status)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+
+        def do_GET(self) -> None:
+            posted.append("a redirect was followed")
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/news", posted
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def courier(folder: pathlib.Path, deliver: Deliver, said: list[str] | None = None) -> Courier:
+    tell = print if said is None else said.append
+    sent = SentWindows(str(folder / "sent"), "run-1")
+    return Courier(ReportFolder(str(folder / "reports")), "run-1", deliver, sent, tell, pause_seconds=0.01)
+
+
+def starts(posted: Sequence[dict[str, Any]]) -> list[str]:
+    return [each["window_start"][11:13] for each in posted]
+
+
+def test_a_server_gets_each_window_until_it_takes_it_and_later_ones_wait(tmp_path: pathlib.Path) -> None:
+    with receiver(200, 500, 302, 0, 404) as (url, posted):
+        said: list[str] = []
+        first = courier(tmp_path, to_address(url), said)  # before there is anything
+        writer = ReportFolder(str(tmp_path / "reports")).open(header())
+        for window in (1, 2):
+            writer.write(one_item(window))
+        writer.write(report(3, HeavyHitter("=other", None, None, 1, 12)))
+        assert first.finish(60)
+        hours = starts(posted)
+        assert (hours[0], hours[1:5], hours[5:]) == (hours[0], [hours[1]] * 4, [hours[1], hours[-1]])
+        assert sorted(set(hours)) == list(dict.fromkeys(hours))
+        last = posted[-1]
+        assert (last["run_id"], last["stream"]) == ("run-1", "news")
+        (entry,), (gone,) = last["heavy_hitters"], last["gone"]
+        assert (entry["item"], entry["rank"], entry["change"]) == ("=other", 1, "new")
+        assert gone == one_item(2).heavy_hitters[0].item
+        whys = ["status 500", "status 302", "status 404"]  # the first, second and fourth failure
+        assert [any(why in line for line in said[:-1]) for why in whys] == [True] * 3
+        assert said[-1] == "New windows are taken again."
+        assert not any(url in line for line in said)
+        with (tmp_path / "sent").open("ab") as file:  # of another run, and torn off
+            file.write(b"\nother|news|x\nrun-1|ne")
+        writer.write(one_item(4))
+        assert courier(tmp_path, to_address(url)).finish(60)
+        assert len(posted) == 8, "what was taken is not sent again, but for the new one"
+        lines = (tmp_path / "sent").read_text().split("\n")
+        (tmp_path / "sent").write_text("\n".join(line for line in lines if f"T{hours[-1]}" not in line))
+        assert courier(tmp_path, to_address(url)).finish(60)
+        assert starts(posted[8:]) == hours[-1:], "taken and not noted, as by a kill in between: once more"
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import sys; print('no such room', file=sys.stderr); sys.exit(3)", "exit code 3: no such room"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
+        (None, "cannot be run"),
+    ],
+)
+def test_a_program_that_takes_nothing_is_named_and_the_rest_waits(
+    tmp_path: pathlib.Path, program: str | None, why: str
+) -> None:
+    writer = ReportFolder(str(tmp_path / "reports")).open(header())
+    for window in (1, 2):
+        writer.write(one_item(window))
+    said: list[str] = []
+    words = ["/no/such/program"] if program is None else [sys.executable, "-c", program]
+    failing = courier(tmp_path, to_program(words), said)
+    while not said:
+        time.sleep(0.01)
+    assert not failing.finish(0)
+    assert why in said[0]
+    assert why in failing.left_words
+    assert failing.left_words.startswith("2 windows were not sent on")
+    taken = tmp_path / "taken"
+    assert courier(tmp_path, to_program([sys.executable, "-c", TAKES, str(taken)])).finish(60)
+    assert len(taken.read_text().splitlines()) == 2
+
+
+def test_a_stream_sends_what_shh_show_prints(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log_and_key(tmp_path)
+    words = [*FOLDER, *PLAN, *IN_PROCESS, *HISTORY, "--output", "reports", "--run-id", "run-1"]
+    code, _, err = run([*words, "--on-new", f"{sys.executable} -c {TAKES!r} 'new windows'"], capsys)
+    assert code == 0, err
+    sent = [json.loads(line) for line in (tmp_path / "new windows").read_text().splitlines()]
+    shown = [json.loads(line) for line in shh("show", "reports", "--json").stdout.splitlines()]
+    assert sent == [{"run_id": "run-1", **each} for each in shown] != []
+    assert (tmp_path / "reports.sent").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.waits
+def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path: pathlib.Path) -> None:
+    live, taken = LiveParts(tmp_path, clock="arrival"), tmp_path / "taken"
+    on_new = ("--on-new", f"{sys.executable} -c {TAKES!r} {taken}")
+    with started(live, "1", *live.until(6), *on_new, dies=True) as process:
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    (tmp_path / "1.stop").unlink(missing_ok=True)
+    for _ in range(2):  # the second time it is done already
+        again = live.run("stream", "1", *live.until(6), *on_new)
+        assert again.returncode == 0, again.stderr
+    sent = [json.loads(line)["window_start"] for line in taken.read_text().splitlines()]
+    assert list(dict.fromkeys(sent)) == [format_utc(start) for _, start, *_ in live.answers("1")]
+    assert len(sent) <= 7, "only the window at which it was killed may come twice"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--webhook", "ftp://host/news"], "--webhook must be an address such as https://"),
+        (["--webhook", "https://me:secret@host/news"], "without a user's name"),
+        (["--on-new", "'open"], "--on-new must be a program"),
+        (["--on-new", "true", "--webhook", "http://host"], "--on-new cannot be used with --webhook"),
+        (["--on-new", "true", "--output", "sqlite:///reports.db"], "need --sent-file FILE"),
+        (["--on-new", "true", "--sent-file", "logs"], "--sent-file logs cannot be written: Is a directory"),
+    ],
+)
+def test_who_cannot_be_told_is_named_before_anything_starts(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log_and_key(tmp_path)
+    code, _, err = run([*FOLDER, *PLAN, *IN_PROCESS, *HISTORY, "--output", "reports", *words], capsys)
+    assert (code, err.count("\n")) == (1, 1)
+    assert said in err
+    assert "secret" not in err
+    assert not (tmp_path / "reports").exists()
