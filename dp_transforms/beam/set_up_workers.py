@@ -112,10 +112,11 @@ def operator_counts(result: PipelineResult) -> dict[str, int]:
     return counts
 
 
-def operator_gauges(result: PipelineResult) -> dict[str, int]:
-    """The latest values of all gauges of a run, without those that were never used."""
+def operator_values(result: PipelineResult) -> dict[str, list[int]]:
+    """Counters and the latest values of gauges, for `counts_and_gauges`."""
     gauges = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]
-    return {gauge.key.metric.name: gauge.result.value for gauge in gauges}
+    values = {name: [count] for name, count in operator_counts(result).items()}
+    return values | {gauge.key.metric.name: [gauge.result.value] for gauge in gauges}
 
 
 class KeyFile(beam.Secret):

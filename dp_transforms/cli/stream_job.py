@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.set_up_workers import operator_counts, operator_gauges
+from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, check_ports
 from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
@@ -21,6 +21,7 @@ from dp_transforms.engines.local import LOCAL_RUNNER
 from dp_transforms.engines.on_loopback import listen_on_loopback
 from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
 from dp_transforms.errors import UserError
+from dp_transforms.monitor.operator_counts import counts_and_gauges
 
 _SECONDS_TO_CANCEL = 30.0
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
@@ -119,7 +120,7 @@ class StreamJob:
         if hasattr(self._result, "_metrics"):
             self._result._metrics = None  # else Beam would return its first answer again
         try:
-            return JobNumbers(operator_counts(self._result), operator_gauges(self._result))
+            return JobNumbers(*counts_and_gauges(operator_values(self._result)))
         except Exception:  # of any engine's client; numbers for the operator must not end a run
             return JobNumbers({}, {})
 

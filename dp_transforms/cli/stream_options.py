@@ -77,6 +77,13 @@ class SourceOptions:
         metavar="FILE",
     )
 
+    partitions: int | None = opt(
+        INPUT,
+        "Read the first N partitions of the topic alone: to resume a run after others were added. Default: all.",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
+
     @property
     def folder(self) -> str | None:
         return None if is_topic(self.input) else self.input
@@ -256,7 +263,7 @@ STREAM_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
     Rule(
-        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times",
+        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times, --partitions",
         needs="--input TOPIC",
     ),
     Rule("--format avro", needs="--input TOPIC", why="the ending of a file says its format"),
