@@ -277,9 +277,6 @@ def test_the_figures_of_the_limitations_are_computed_or_measured() -> None:
     text = (ROOT / "docs" / "known_limitations.md").read_text()
     (users,) = re.findall(r"from ([\d,]+) on at ε = 2, δ = 1e-9, hourly windows of 16\s+days", text)
     assert int(users.replace(",", "")) == plan_of("kms21").smallest_detectable(0.95)
-    heap, direct = re.findall(r"heap of (\d+) MB .* and (\d+) MB of direct memory", text)[0]
-    engines = (ROOT / "docs" / "engines.md").read_text()
-    assert f"100 M events: a heap of {heap} MB for two slots and {direct} MB of direct memory" in engines
 
 
 def test_no_document_promises_more_than_the_declared_range() -> None:

@@ -287,6 +287,21 @@ class KeyedDoFn(beam.DoFn):
             self._domain = self._domain_source.table(self._keys)
 
 
+def display_of(plan: Plan, stream: str) -> dict[str, str | float]:
+    """What the pages of an engine show of a run: declared values alone."""
+    schedule = plan.schedule
+    return {
+        "stream": stream,
+        "mode": plan.mode,
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "windows": schedule.horizon,
+        "window_seconds": schedule.window_seconds,
+        "slide_seconds": schedule.slide_seconds,
+        "start_seconds": schedule.start_seconds,
+    }
+
+
 def keep_bundles_whole(pipeline: beam.Pipeline) -> None:
     """Tells Prism to split no bundle: else two bundles may have one key at once, and charges in its state are lost
     (docs/engines.md). Other engines do not know the option."""

@@ -182,6 +182,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
         noise_key=request.noise_key if part is None else part.facts.noise_key,
         run_id=request.run_id,
         stream=request.stream,
+        shards=request.options.job.shards,
         domain=request.options.plan.domain_file,
         driver="loop" if request.engine.reads_once else "timers",
         confirm=request.engine.recovers,

@@ -73,6 +73,8 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
             streaming=not choice.is_batch,
             job_name=job_name,
         )
+        if not choice.is_batch:
+            words.append(f"--sdk_worker_parallelism={_worker_processes(choice, server.rest)}")
         return [*words, _STAGE_NOTHING], server.rest
     if choice.name == IN_PROCESS:
         return [f"--runner={LOCAL_RUNNER}"], None
@@ -80,6 +82,16 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
         engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
         return prism.options(engine.endpoint, job_name=job_name), None
     return portable_options(stack.enter_context(JobService()).endpoint, streaming=False, job_name=job_name), None
+
+
+def _worker_processes(choice: EngineChoice, cluster: FlinkRest) -> int:
+    """Beside each task manager: one for each of its slots that the job can have. Beam's default is one."""
+    if choice.is_local:
+        return choice.parallelism
+    try:
+        return max(1, min(choice.parallelism, cluster.slots_of_task_manager()))
+    except EngineError:
+        return 1  # who starts the job says that the cluster does not answer
 
 
 class StreamJob:

@@ -186,8 +186,18 @@ class JobOptions:
         type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
     )
     cluster: ClusterOptions = nested(ClusterOptions)
+    shards: int | None = opt(
+        ENGINE,
+        "Into how many shards users are spread. Default: 4. More are for more than some million users "
+        "(runners/flink/README.md). A run keeps its number, and answers do not depend on it.",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+    )
     checkpoint_dir: str | None = opt(
-        ENGINE, "Where Flink keeps checkpoints: a path or URI that its machines share.", metavar="PATH"
+        ENGINE,
+        "Where Flink keeps checkpoints: a path or URI that its machines share. State is then on the heap. Leave it out "
+        "where the cluster's configuration says where, and in what.",
+        metavar="PATH",
     )
     checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
     resume_from: str | None = opt(

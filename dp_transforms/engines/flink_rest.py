@@ -55,6 +55,11 @@ class FlinkRest:
         """How many task managers are alive, as far as the job manager knows."""
         return int(self.get("/overview")["taskmanagers"])
 
+    def slots_of_task_manager(self) -> int:
+        """Of one of them, if all have as many."""
+        overview = self.get("/overview")
+        return int(overview["slots-total"]) // max(1, int(overview["taskmanagers"]))
+
     def jobs(self) -> list[FlinkJob]:
         """All jobs that the cluster remembers, the newest first."""
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))

@@ -41,7 +41,7 @@ class FlinkAnswers:
         """None for what is not there."""
         url = urllib.parse.urlsplit(path)
         if url.path == "/overview":
-            return {"taskmanagers": self.task_managers}
+            return {"taskmanagers": self.task_managers, "slots-total": 4 * self.task_managers}
         if url.path == "/jobs/overview":
             jobs = enumerate(self.looks.pop(0) if len(self.looks) > 1 else self.looks[0])
             return {"jobs": [{"jid": i, "name": n, "state": s, "start-time": at} for at, (i, n, s) in jobs]}
