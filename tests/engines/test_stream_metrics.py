@@ -172,7 +172,7 @@ def alerts(before: dict[str, float], after: dict[str, float], grow: dict[str, fl
 @pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no Prometheus on this machine")
 def test_what_is_to_worry_about_happens_and_its_alert_fires(kafka: KafkaServer, cluster, tmp_path) -> None:
-    """And the command that watches dies meanwhile: given again, it watches on."""
+    """The command that watches dies meanwhile: given again, it watches on. What no restart changes ends the job."""
     clicks = "worry-clicks"
     kafka.create_topic(clicks, 2)
     many = [json.dumps({"user": "greedy", "item": f"{n}", "timestamp": START + 5}).encode() for n in range(2000)]
@@ -217,8 +217,15 @@ def test_what_is_to_worry_about_happens_and_its_alert_fires(kafka: KafkaServer, 
         after["shh_windows_closed_total"] = before["shh_windows_closed_total"] = 1  # the monitor waits from here on
         minute = {"shh_clock_lag_seconds": 60, "shh_pending_windows": 1, "shh_seconds_without_checkpoint": 60}
         fires = alerts(before, after, minute, tmp_path)
+        checkpoint = cluster.flink.rest.checkpoints(job)["latest"]["completed"]["external_path"]
     assert cluster.flink.rest.job_state(job) in ENDED
     assert fires == {
         *("ShhNoCheckpoint", "ShhRestarts", "ShhPartitionsUnread", "ShhClockBehind", "ShhWindowsWait"),
         *("ShhNoWindowCloses", "ShhManyRejected", "ShhManyLate", "ShhNearlyAllOutside", "ShhFutureEvents", "ShhUnpaid"),
     }
+    with stream(tmp_path, *words, "--resume-from", checkpoint) as streamed:
+        assert streamed.process.wait(300) == 1
+    assert "the run was started with 2 partitions, and the source has 3 now." in streamed.said[-1]
+    assert streamed.said[-1].endswith("resume it with --partitions 2.\n")
+    assert cluster.job_ids() - known > {job}
+    assert {one.state for one in cluster.flink.rest.jobs()} <= set(ENDED)
