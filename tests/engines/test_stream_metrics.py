@@ -148,6 +148,8 @@ def alerts(before: dict[str, float], after: dict[str, float], grow: dict[str, fl
     ``after``, and gauges stay, or grow by so much a minute."""
     series = []
     for name, value in after.items():
+        if name == "shh_heap_full":  # a moment between two collections of garbage says nothing of two hours
+            continue
         step = value - before.get(name, 0) if name.endswith("_total") else grow.get(name, 0)
         series.append(f"      - {{series: '{name}{{stream=\"s\"}}', values: '{value:.0f}+{step:.0f}x120'}}")
     rules = ROOT / "runners" / "monitoring" / "alerts.yml"
@@ -217,12 +219,12 @@ def test_what_is_to_worry_about_happens_and_its_alert_fires(kafka: KafkaServer, 
         after["shh_windows_closed_total"] = before["shh_windows_closed_total"] = 1  # the monitor waits from here on
         minute = {"shh_clock_lag_seconds": 60, "shh_pending_windows": 1, "shh_seconds_without_checkpoint": 60}
         fires = alerts(before, after, minute, tmp_path)
-        checkpoint = cluster.flink.rest.checkpoints(job)["latest"]["completed"]["external_path"]
     assert cluster.flink.rest.job_state(job) in ENDED
     assert fires == {
         *("ShhNoCheckpoint", "ShhRestarts", "ShhPartitionsUnread", "ShhClockBehind", "ShhWindowsWait"),
         *("ShhNoWindowCloses", "ShhManyRejected", "ShhManyLate", "ShhNearlyAllOutside", "ShhFutureEvents", "ShhUnpaid"),
     }
+    checkpoint = cluster.flink.rest.checkpoints(job)["latest"]["completed"]["external_path"]  # that which stays
     with stream(tmp_path, *words, "--resume-from", checkpoint) as streamed:
         assert streamed.process.wait(300) == 1
     assert "the run was started with 2 partitions, and the source has 3 now." in streamed.said[-1]
