@@ -22,6 +22,7 @@ _NAMES = (
     "scale",
     "replay_on_flink",
     "stream_load",
+    "stream_users",
 )  # in this order: a large process would count toward the peak of its children
 
 

@@ -27,6 +27,10 @@ class StreamError(RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
 
 
+class LastingError(StreamError):
+    """The same with an answer that no restart can change: the third one ends the job of a stream."""
+
+
 def reason_of_machine(traceback_text: str) -> str | None:
     """What the machine lacked, where that explains an error that nobody expected. Holds nothing of its message."""
     try:

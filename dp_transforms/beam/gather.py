@@ -109,12 +109,11 @@ def parts_of_shard(group: Group) -> Iterator[tuple[int, Part]]:
 
 class Turn(NamedTuple):
     """windows: those whose turn it is, without a gap, each with all its blobs. dropped: parts that were dropped, since
-    their window had its turn or they came twice. waiting: how many parts wait after this. ends: whether the part of the
-    run ends behind these windows, which may be none."""
+    their window had its turn or they came twice. ends: whether the part of the run ends behind these windows, which may
+    be none."""
 
     windows: list[tuple[int, list[bytes]]]
     dropped: int
-    waiting: int | None
     ends: bool = False
 
     def __bool__(self) -> bool:
@@ -130,7 +129,7 @@ def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -
     """
     window, parts, _ = part
     if window < next_window:
-        return Turn([], 1, None)
+        return Turn([], 1)
     queue = WaitingWindows(near, far, waiting.read())
     if (window, parts) == (next_window, 1):
         due = [[part], *queue.take_from(window + 1)]
@@ -140,7 +139,7 @@ def take_turn(part: Part, next_window: int, near: Any, far: Any, waiting: Any) -
     waiting.write(queue.to_bytes())
     windows = [(of_one[0][0], [blob for part in of_one for blob in part[2]]) for of_one in due]
     ends = bool(windows) and ENDS in windows[-1][1]  # one sender that closes no more is enough: the window stays open
-    return Turn(windows[: len(windows) - ends], queue.dropped, len(queue), ends)
+    return Turn(windows[: len(windows) - ends], queue.dropped, ends)
 
 
 class WaitingWindows:

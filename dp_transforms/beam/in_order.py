@@ -27,6 +27,7 @@ from dp_transforms.beam.gather import (
 )
 from dp_transforms.beam.set_up_workers import Counters, operator_counter, operator_gauge
 from dp_transforms.beam.write_state import STATE, state_messages
+from dp_transforms.errors import LastingError
 from dp_transforms.monitor.counted_messages import (
     ENDS,
     EncodedMessage,
@@ -36,7 +37,7 @@ from dp_transforms.monitor.counted_messages import (
     messages_of,
     without_told,
 )
-from dp_transforms.monitor.operator_counts import LATE_BATCHES, PENDING_WINDOWS, WINDOWS_CLOSED
+from dp_transforms.monitor.operator_counts import LATE_BATCHES, WINDOWS_ANSWERED, WINDOWS_CLOSED
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.runs.state_cells import Cell, Kind, pack_by_bucket, pack_cell, unpack_cell
@@ -195,7 +196,7 @@ class InOrderDoFn(beam.DoFn):
         if (stored := progress.read()) is not None:
             now = Progress(*Progress.FIELDS.unpack(stored))
             if now.shards != self._shards:  # users would be in other shards, where their purses are full again
-                raise ValueError(
+                raise LastingError(
                     f"the stored state is of shards={now.shards}, got shards={self._shards}. Give the same."
                 )
             return now
@@ -249,7 +250,7 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def __init__(self, stage: Stage, noise_key: beam.Secret, part: RunPart | None) -> None:
         super().__init__(stage, noise_key, 1, 1, part)
         self._closed = operator_counter(WINDOWS_CLOSED)
-        self._pending_windows = operator_gauge(PENDING_WINDOWS)
+        self._answered = operator_gauge(WINDOWS_ANSWERED)
 
     def process(  # type: ignore[override]
         self,
@@ -269,6 +270,7 @@ class ReleaseInOrderDoFn(InOrderDoFn):
             yield TimestampedValue(report, max_timestamp(self._stage.run.plan.schedule, window))
 
     def end(self, turn: Turn, span: Span, cells: Any, progress: Progress) -> Iterator[object]:
+        self._answered.set(span.end)
         if turn.ends:
             yield from self.handed_over(span.end, cells)
         if span.end == self._part.end if self._is_whole else turn.ends:
@@ -278,8 +280,6 @@ class ReleaseInOrderDoFn(InOrderDoFn):
     def note(self, turn: Turn) -> None:
         super().note(turn)
         self._closed.inc(len(turn.windows))
-        if turn.waiting is not None:
-            self._pending_windows.set(turn.waiting)
 
 
 class AsItComesDoFn(beam.DoFn):

@@ -10,7 +10,7 @@ import apache_beam as beam
 
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS, PollPartitions
 from dp_transforms.beam.run_stages import ReleaseStagesInOrder, state_senders
-from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
+from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.errors import StreamError
 from dp_transforms.logs.streams.partition_progress import StreamClock
@@ -135,6 +135,9 @@ class MonitorStream(beam.PTransform):
     def state_senders(self) -> int:
         """How many shards of steps hand over state."""
         return state_senders(self._stages, self._shards)
+
+    def display_data(self) -> dict[str, str | float]:
+        return display_of(self._plan, self._stream)
 
     def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput | StreamPartOutput:
         noise_key = resolve_noise_key(self._noise_key, begin.pipeline)

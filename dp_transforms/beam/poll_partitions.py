@@ -35,14 +35,14 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from dp_transforms.beam.read_events import REJECTED
 from dp_transforms.beam.set_up_workers import DomainSource, KeyedDoFn, operator_counter, operator_gauge
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, PartitionPoller, Step
 from dp_transforms.logs.streams.partition_progress import PartitionProgress, StreamClock, TakenWindows
 from dp_transforms.logs.streams.stream_source import PartitionReader, StreamPartition
+from dp_transforms.monitor import operator_counts as names
 from dp_transforms.monitor.counted_messages import EncodedMessage, Key
 from dp_transforms.monitor.item_domain import DomainTable
-from dp_transforms.monitor.operator_counts import CLOCK_LAG_SECONDS, INTENTS, PARTITION_STATE_BYTES
 from dp_transforms.monitor.pairs import IdKeys
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
@@ -142,7 +142,7 @@ class _OpenPartitions:
         self._polling = polling
         self._readers: dict[str, tuple[PartitionReader, int]] = {}
         self._stop_micros: int | None = None
-        self._lag = operator_gauge(CLOCK_LAG_SECONDS)
+        self._numbers = {name: number for number, name in enumerate(polling.partitions)}
         self.poller = PartitionPoller(
             polling.run,
             keys,
@@ -159,7 +159,7 @@ class _OpenPartitions:
         """One step. If the reader fails, it is closed and the error raised."""
         now = _now_micros()
         if name not in self._polling.partitions:
-            raise StreamError(
+            raise LastingError(
                 f"the source no longer has a partition {name!r}. Use the source that the run was started with."
             )
         if name not in self._readers:
@@ -184,7 +184,7 @@ class _OpenPartitions:
             raise
         if asked is not None and progress.intent is None:
             forget(asked.name)
-        self._count(step, progress, now)
+        self._count(step, self._numbers[name], progress, now)
         if progress.is_over:
             self.close_reader(name)
         return step
@@ -199,12 +199,16 @@ class _OpenPartitions:
         for name in list(self._readers):
             self.close_reader(name)
 
-    def _count(self, step: Step, progress: PartitionProgress, now_micros: int) -> None:
+    def _count(self, step: Step, number: int, progress: PartitionProgress, now_micros: int) -> None:
         for name, count in step.counts.items():
             if count:
                 operator_counter(name).inc(count)
-        if abs(progress.clock_micros) < 2**61:
-            self._lag.set((now_micros - progress.clock_micros) // MICROS_PER_SECOND)
+        if step.partitions_unread is not None:
+            operator_gauge(names.PARTITIONS_UNREAD).set(step.partitions_unread)
+        operator_gauge(names.of_partition(names.WINDOWS_SENT, number)).set(progress.next_window)
+        if progress.is_over or abs(progress.clock_micros) < 2**61:
+            lag_micros = 0 if progress.is_over else now_micros - progress.clock_micros
+            operator_gauge(names.of_partition(names.CLOCK_LAG_SECONDS, number)).set(lag_micros // MICROS_PER_SECOND)
 
     def _find_stop(self) -> int | None:
         """The last arrival that counts, if there is a stop file; else None. It follows from the change time of the
@@ -234,8 +238,8 @@ class PollInTimersDoFn(KeyedDoFn):
     def __init__(self, polling: _Polling, noise_key: beam.Secret, domain: DomainSource | None) -> None:
         super().__init__(polling.run, noise_key, domain)
         self._polling = polling
-        self._state_bytes = operator_gauge(PARTITION_STATE_BYTES)
-        self._intents = operator_counter(INTENTS)
+        self._state_bytes = operator_gauge(names.PARTITION_STATE_BYTES)
+        self._intents = operator_counter(names.INTENTS)
         self._open: _OpenPartitions
         self._stored: dict[str, bytes]
 
@@ -268,9 +272,9 @@ class PollInTimersDoFn(KeyedDoFn):
     ) -> Iterator[object]:
         started_with, has_now = partitions.read(), len(self._polling.partitions)
         if started_with != has_now:  # otherwise no window would ever be complete
-            raise StreamError(
-                f"the run was started with {started_with} partitions, and the source has {has_now} now."
-                " The partitions of a run cannot change: start a new run."
+            raise LastingError(
+                f"the run was started with {started_with} partitions, and the source has {has_now} now. To go on"
+                f" without the new ones, which do not count, resume it with --partitions {started_with}."
             )
         before = progress.read()
         now = self._open.poller.restore(before)

@@ -18,7 +18,7 @@ from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
 from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter, ReadProgress
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseStagesInOrder
-from dp_transforms.beam.set_up_workers import domain_of_plan, keep_bundles_whole, resolve_noise_key
+from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.log_chunk import TIME_UNITS
@@ -133,6 +133,9 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._shards = shards
         self._run_id = run_id
         self._stream = stream
+
+    def display_data(self) -> dict[str, str | float]:
+        return display_of(self._plan, self._stream)
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:
         windowing = events.windowing.windowfn

@@ -112,10 +112,11 @@ def operator_counts(result: PipelineResult) -> dict[str, int]:
     return counts
 
 
-def operator_gauges(result: PipelineResult) -> dict[str, int]:
-    """The latest values of all gauges of a run, without those that were never used."""
+def operator_values(result: PipelineResult) -> dict[str, list[int]]:
+    """Counters and the latest values of gauges, for `counts_and_gauges`."""
     gauges = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]
-    return {gauge.key.metric.name: gauge.result.value for gauge in gauges}
+    values = {name: [count] for name, count in operator_counts(result).items()}
+    return values | {gauge.key.metric.name: [gauge.result.value] for gauge in gauges}
 
 
 class KeyFile(beam.Secret):
@@ -284,6 +285,21 @@ class KeyedDoFn(beam.DoFn):
         self._keys = self._run.stream_keys(self._noise_key.get_secret_bytes())
         if self._domain_source is not None:
             self._domain = self._domain_source.table(self._keys)
+
+
+def display_of(plan: Plan, stream: str) -> dict[str, str | float]:
+    """What the pages of an engine show of a run: declared values alone."""
+    schedule = plan.schedule
+    return {
+        "stream": stream,
+        "mode": plan.mode,
+        "epsilon": plan.epsilon,
+        "delta": plan.delta,
+        "windows": schedule.horizon,
+        "window_seconds": schedule.window_seconds,
+        "slide_seconds": schedule.slide_seconds,
+        "start_seconds": schedule.start_seconds,
+    }
 
 
 def keep_bundles_whole(pipeline: beam.Pipeline) -> None:

@@ -102,7 +102,7 @@ class EngineChoice:
     """What runs the pipeline, and the options of ``--engine flink``. checkpoint_seconds: between two checkpoints.
 
     allow_open_ports: run even if other machines may reach a port that takes code. is_batch: the input ends, as that
-    of a replay: Flink takes no checkpoints.
+    of a replay: Flink takes no checkpoints. runs_already: the cluster has a job of the run, which is watched.
     """
 
     name: str
@@ -114,6 +114,7 @@ class EngineChoice:
     resume_from: str | None = None
     allow_open_ports: bool = False
     is_batch: bool = False
+    runs_already: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -129,6 +130,11 @@ class EngineChoice:
     def recovers(self) -> bool:
         """Whether a worker that died is replaced by one that continues its work."""
         return self.name == FLINK
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the run was begun before."""
+        return self.resume_from is not None or self.runs_already
 
     @property
     def can_go_on(self) -> bool:

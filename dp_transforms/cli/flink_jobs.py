@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
@@ -19,7 +20,7 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkJob, FlinkRest
 from dp_transforms.engines.portable import NamedRun, job_name
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.operator_counts import STREAM_GAUGES
+from dp_transforms.monitor.operator_counts import counts_and_gauges
 
 _SECONDS_TO_START = 300.0
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -35,7 +36,12 @@ _COMES_AGAIN = re.compile(
     r"|java\.lang\.OutOfMemoryError|exceeds the maximum size of a sort buffer",
     re.DOTALL,
 )
+# Of a stream also what another machine or another day can cure: a broker that is away, a disk. These do not count.
+_LASTS = re.compile(
+    r"Error received from SDK harness.*^\S*\.LastingError: |java\.lang\.OutOfMemoryError", re.DOTALL | re.MULTILINE
+)
 _MOST_FAILURES = 3
+_RECENT_SECONDS = 3600.0
 _MANY_FAILURES = 5  # of any kind, for a word to the operator
 _NO_ANSWER = (EngineError, LookupError, TypeError, ValueError)
 
@@ -75,6 +81,12 @@ class FlinkStart:
         return job.job_id if job is not None and is_taken else None
 
 
+def _comes_again(failures: Sequence[str], pattern: re.Pattern[str]) -> str:
+    """The newest of these failures of a job, once there are three; else nothing."""
+    again = [text for text in failures if pattern.search(text)]
+    return again[0] if len(again) >= _MOST_FAILURES else ""
+
+
 def _one_line(error: EngineError) -> str:
     return " ".join(str(error).split())
 
@@ -94,13 +106,18 @@ class _RunningJob:
 class JobNumbers(NamedTuple):
     """What an engine says of a stream, for the operator. counts, gauges: empty while it has none.
     seconds_without_checkpoint: since it has completed one, or the job has begun; None where it has none, or does not
-    say. warning: empty while all is well.
+    say. restarts, heap: how often it has restarted the job, and how full the fullest heap of a task manager is, from 0
+    to 1; None where it does not say. warning: empty while all is well. failure: of a job that cannot go on, Flink's
+    text; else empty.
     """
 
     counts: dict[str, int]
     gauges: dict[str, int]
     seconds_without_checkpoint: float | None = None
+    restarts: int | None = None
+    heap: float | None = None
     warning: str = ""
+    failure: str = ""
 
 
 class FlinkWatch(_RunningJob):
@@ -116,16 +133,21 @@ class FlinkWatch(_RunningJob):
     def numbers(self, now: float) -> JobNumbers:
         """From Flink itself, as Beam's job server has counters only at the end. now: seconds of a clock that never goes
         back."""
-        counts: dict[str, int] = {}
-        gauges: dict[str, int] = {}
-        warning = ""
+        numbers = JobNumbers({}, {})
         with contextlib.suppress(*_NO_ANSWER):
             job = self._job()
             completed = None if job is None else self._flink.completed_checkpoints(job.job_id)
-            warning = self._notice(job, completed, now)
+            numbers = numbers._replace(warning=self._notice(job, completed, now))
             if job is not None:
-                counts, gauges = self._flink.beam_metrics(job.job_id, NAMESPACE, STREAM_GAUGES)
-        return JobNumbers(counts, gauges, None if self._changed_at is None else now - self._changed_at, warning)
+                numbers = numbers._replace(
+                    restarts=self._flink.restarts(job.job_id),
+                    heap=self._flink.fullest_heap(),
+                    failure=_comes_again(self._flink.failures(job.job_id, _RECENT_SECONDS), _LASTS),
+                )
+                counts, gauges = counts_and_gauges(self._flink.beam_metrics(job.job_id, NAMESPACE))
+                numbers = numbers._replace(counts=counts, gauges=gauges)
+        without = None if self._changed_at is None else now - self._changed_at
+        return numbers._replace(seconds_without_checkpoint=without)
 
     def _notice(self, job: FlinkJob | None, completed: int | None, now: float) -> str:
         """A warning if no checkpoint has completed for a long time, once in so many seconds; else nothing.
@@ -144,6 +166,32 @@ class FlinkWatch(_RunningJob):
             f" See http://{self._flink.address}/#/job/{job.job_id}. If this goes on, cancel the job and resume the"
             " run from its newest checkpoint (docs/deploy.md, what happens when something dies)."
         )
+
+
+class StartedJob(_RunningJob):
+    """A job that an earlier command has started, in the place of the `StreamJob` of this one."""
+
+    @property
+    def is_over(self) -> bool:
+        """Not while the cluster does not answer."""
+        try:
+            return self._job() is None
+        except _NO_ANSWER:
+            return False
+
+    def raise_error(self) -> None:
+        """Raises Flink's text of what it failed with, if it did."""
+        with contextlib.suppress(*_NO_ANSWER):
+            job = self._flink.newest(self._name)
+            if job is not None and job.state == "FAILED":
+                raise RuntimeError("\n".join(self._flink.failures(job.job_id)[:1]))
+
+    def numbers(self, now: float) -> JobNumbers:
+        """`FlinkWatch` has them."""
+        return JobNumbers({}, {})
+
+    def cancel(self) -> None:
+        """Who watches it cancels it on its cluster."""
 
 
 class JobProgress(NamedTuple):
@@ -173,9 +221,8 @@ class ReplayWatch(_RunningJob):
             failures = self._flink.failures(job.job_id)
         except _NO_ANSWER:
             return None
-        again = [text for text in failures if _COMES_AGAIN.search(text)]
-        if len(again) >= _MOST_FAILURES:
-            raise RuntimeError(again[0])
+        if again := _comes_again(failures, _COMES_AGAIN):
+            raise RuntimeError(again)
         return JobProgress(job.job_id, self._flink.address, states.count("FINISHED"), len(states), len(failures))
 
     def cancel(self, seconds: float) -> None:

@@ -27,7 +27,7 @@ from dp_transforms.beam.write_state import WriteState
 from dp_transforms.cli.courier import sent_on
 from dp_transforms.cli.engine_choice import FLINK
 from dp_transforms.cli.exit_signals import Unwinding
-from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch
+from dp_transforms.cli.flink_jobs import FlinkStart, FlinkWatch, StartedJob
 from dp_transforms.cli.options import NothingFoundError, filled_by
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.run_account import RunAccount
@@ -36,8 +36,9 @@ from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.cli.stream_options import STREAM_RULES, StreamOptions
 from dp_transforms.cli.stream_request import StreamRequest, stream_request
 from dp_transforms.cli.stream_state import StreamPart, no_window_was_over, part_of_stream
-from dp_transforms.cli.stream_status import LOOPBACK, StreamStatus, served_metrics
+from dp_transforms.cli.stream_status import LOOPBACK, OperatorMetrics, StreamStatus, served_metrics
 from dp_transforms.cli.stream_watch import StreamWatch
+from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic, check_clock, check_topic
 from dp_transforms.logs.streams.partition_poller import MAX_RECORDS, MAX_SECONDS
@@ -121,13 +122,26 @@ def run_stream(
         if part is None:
             _check_that_something_counts(request)
         _announce(request, status)
-    with (
-        quiet_workers(),
-        served_metrics(request.options.metrics_port, _labels(request)) as served,
-        started_engine(request.engine, beam_words, job_name(request)) as (options, flink),
-    ):
+    with quiet_workers(), served_metrics(request.options.metrics_port, _labels(request)) as served:
         if served is not None:
             status.tell(f"Numbers for the operator, for Prometheus: http://{LOOPBACK}:{served[1]}/metrics")
+        metrics = served and served[0]
+        if request.engine.runs_already:
+            _watch_on(request, status, account, metrics)
+        else:
+            _start(request, beam_words, status, account, part, metrics)
+
+
+def _start(
+    request: StreamRequest,
+    beam_words: Sequence[str],
+    status: StreamStatus,
+    account: RunAccount,
+    part: StreamPart | None,
+    metrics: OperatorMetrics | None,
+) -> None:
+    """Starts the job, and watches it to its end unless it is left running."""
+    with started_engine(request.engine, beam_words, job_name(request)) as (options, flink):
         with errors_in_one_line(_NOTHING_STARTED):
             pipeline = beam.Pipeline(options=options)
             build_pipeline(pipeline, request, part)
@@ -146,10 +160,20 @@ def run_stream(
                 print(job_id)
                 return
             watch = None if flink is None else FlinkWatch(flink, job_name(request), request.engine.checkpoint_seconds)
-            metrics = served and served[0]
             ended = StreamWatch(StreamJob(pipeline), request, status, watch, part, metrics).to_the_end()
             if part is not None:
                 part.publish(ended)
+
+
+def _watch_on(
+    request: StreamRequest, status: StreamStatus, account: RunAccount, metrics: OperatorMetrics | None
+) -> None:
+    """Watches a job that an earlier command of this run has started, to its end."""
+    flink, name = FlinkRest(request.engine.flink_master), job_name(request)
+    status.tell(f"The job {name} runs already at http://{flink.address}: this command watches it.")
+    watch = FlinkWatch(flink, name, request.engine.checkpoint_seconds)
+    with _accounted(request, account):
+        StreamWatch(StartedJob(flink, name), request, status, watch, None, metrics).to_the_end()
 
 
 def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: StreamPart | None = None) -> None:
@@ -161,6 +185,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
         noise_key=request.noise_key if part is None else part.facts.noise_key,
         run_id=request.run_id,
         stream=request.stream,
+        shards=request.options.job.shards,
         domain=request.options.plan.domain_file,
         driver="loop" if request.engine.reads_once else "timers",
         confirm=request.engine.recovers,
@@ -186,7 +211,7 @@ def build_pipeline(pipeline: beam.Pipeline, request: StreamRequest, part: Stream
 def _check_that_something_counts(request: StreamRequest, *, is_part: bool = False) -> None:
     """With ``--once``, before anything is reserved or started: reads what is there now, as the stream does, until an
     event counts. Raises NothingFoundError if none does. is_part: a log without any event is one of a quiet night."""
-    if not request.options.job.once or request.options.allow_empty or request.engine.resume_from is not None:
+    if not request.options.job.once or request.options.allow_empty or request.engine.goes_on:
         return
     schedule, clock, now_micros = request.plan.schedule, request.clock, time.time_ns() // 1000
     events = outside = rejected = 0
@@ -224,7 +249,7 @@ def _announce(request: StreamRequest, status: StreamStatus) -> None:
         request.options.run_id is not None
         and request.state is None
         and request.noise_key is not None
-        and request.engine.resume_from is None
+        and not request.engine.goes_on
     ):
         status.tell(
             f"--run-id {request.run_id} begins a new run. Was this name used before with this noise key, on other data?"
@@ -257,7 +282,7 @@ def _accounted(request: StreamRequest, account: RunAccount) -> Iterator[None]:
         # What decides which events the records are. The records themselves are still to come.
         input_fingerprint=hashlib.sha256(request.source.fingerprint().encode()).hexdigest(),
         key_fingerprint=_fingerprint_of_key(request.noise_key),
-        draws_once=request.engine.resume_from is None,
+        draws_once=not request.engine.goes_on,
     )
     with account.whole(is_private=None, ends_here=not request.options.job.cluster.detach):
         yield

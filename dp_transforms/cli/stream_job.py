@@ -11,7 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.set_up_workers import operator_counts, operator_gauges
+from dp_transforms.beam.set_up_workers import operator_values
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, check_ports
 from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
@@ -21,6 +21,7 @@ from dp_transforms.engines.local import LOCAL_RUNNER, KnownOptions
 from dp_transforms.engines.on_loopback import listen_on_loopback
 from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
 from dp_transforms.errors import UserError
+from dp_transforms.monitor.operator_counts import counts_and_gauges
 
 _SECONDS_TO_CANCEL = 30.0
 # Beam would stage a list of the packages of this machine, and a worker that starts later would need the job server.
@@ -72,6 +73,8 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
             streaming=not choice.is_batch,
             job_name=job_name,
         )
+        if not choice.is_batch:
+            words.append(f"--sdk_worker_parallelism={_worker_processes(choice, server.rest)}")
         return [*words, _STAGE_NOTHING], server.rest
     if choice.name == IN_PROCESS:
         return [f"--runner={LOCAL_RUNNER}"], None
@@ -79,6 +82,16 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
         engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
         return prism.options(engine.endpoint, job_name=job_name), None
     return portable_options(stack.enter_context(JobService()).endpoint, streaming=False, job_name=job_name), None
+
+
+def _worker_processes(choice: EngineChoice, cluster: FlinkRest) -> int:
+    """Beside each task manager: one for each of its slots that the job can have. Beam's default is one."""
+    if choice.is_local:
+        return choice.parallelism
+    try:
+        return max(1, min(choice.parallelism, cluster.slots_of_task_manager()))
+    except EngineError:
+        return 1  # who starts the job says that the cluster does not answer
 
 
 class StreamJob:
@@ -119,7 +132,7 @@ class StreamJob:
         if hasattr(self._result, "_metrics"):
             self._result._metrics = None  # else Beam would return its first answer again
         try:
-            return JobNumbers(operator_counts(self._result), operator_gauges(self._result))
+            return JobNumbers(*counts_and_gauges(operator_values(self._result)))
         except Exception:  # of any engine's client; numbers for the operator must not end a run
             return JobNumbers({}, {})
 

@@ -77,6 +77,13 @@ class SourceOptions:
         metavar="FILE",
     )
 
+    partitions: int | None = opt(
+        INPUT,
+        "Read the first N partitions of the topic alone: to resume a run after others were added. Default: all.",
+        type=click.IntRange(min=1),
+        metavar="N",
+    )
+
     @property
     def folder(self) -> str | None:
         return None if is_topic(self.input) else self.input
@@ -205,8 +212,18 @@ class JobOptions:
         type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
     )
     cluster: ClusterOptions = nested(ClusterOptions)
+    shards: int | None = opt(
+        ENGINE,
+        "Into how many shards users are spread. Default: 4. More are for more than some million users "
+        "(runners/flink/README.md). A run keeps its number, and answers do not depend on it.",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+    )
     checkpoint_dir: str | None = opt(
-        ENGINE, "Where Flink keeps checkpoints: a path or URI that its machines share.", metavar="PATH"
+        ENGINE,
+        "Where Flink keeps checkpoints: a path or URI that its machines share. State is then on the heap. Leave it out "
+        "where the cluster's configuration says where, and in what.",
+        metavar="PATH",
     )
     checkpoint_interval: int | None = opt(ENGINE, "Time between checkpoints on Flink. Default: 10s.", type=DURATION)
     resume_from: str | None = opt(
@@ -283,7 +300,7 @@ STREAM_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
     Rule(
-        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times",
+        "--kafka-config, --avro-schema, --avro-framing, --avro-schema-id, --producer-times, --partitions",
         needs="--input TOPIC",
     ),
     Rule("--format avro", needs="--input TOPIC", why="the ending of a file says its format"),

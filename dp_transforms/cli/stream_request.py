@@ -17,6 +17,9 @@ from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
 from dp_transforms.cli.table_output import in_flags_of_table
+from dp_transforms.engines.engine_process import EngineError
+from dp_transforms.engines.flink_rest import ENDED, FlinkRest
+from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams.kafka_topic import KafkaTopic
@@ -91,10 +94,12 @@ def stream_request(options: StreamOptions) -> StreamRequest:
             sink=sink,
             noise_key=_noise_key(options, engine),
             run_id=run_id,
-            stop_file=_stop_file(options, sink, engine, run_id),
+            stop_file=stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_local=engine.is_local),
             engine=engine,
             state=_state(options, sink, run_id),
         )
+        request = _with_running_job(request)
+        _check_stop_file(request)
         _check_release(request)
         if options.job.once and request.stop_file is None:
             raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
@@ -103,6 +108,25 @@ def stream_request(options: StreamOptions) -> StreamRequest:
     except (ValueError, StreamError) as error:
         raise UserError(_in_flags(str(error))) from None
     return request
+
+
+def _with_running_job(request: StreamRequest) -> StreamRequest:
+    """Notes a job of this run that the cluster runs already. Raises UserError where it cannot be watched."""
+    engine = request.engine
+    if engine.is_local or engine.resume_from is not None:
+        return request
+    try:
+        job = FlinkRest(engine.flink_master).newest(job_name(request))
+    except EngineError:
+        return request  # who starts a job says it
+    if job is None or job.state in ENDED:
+        return request
+    if request.state is not None or request.options.job.cluster.detach:
+        raise UserError(
+            f"the job {job.job_id} of run {request.run_id} runs already at http://{engine.flink_master}. "
+            + ("Cancel it first." if request.state is not None else "Leave --detach out to watch it.")
+        )
+    return dataclasses.replace(request, engine=dataclasses.replace(engine, runs_already=True))
 
 
 def _clock(options: ClockOptions, source: StreamSource) -> StreamClock:
@@ -137,6 +161,7 @@ def _source(options: StreamOptions, fields: EventFields) -> StreamSource:
         avro_schema_id=of_source.avro_schema_id,
         client_config_file=of_source.kafka_config,
         append_times_only=options.clock.clock == "arrival" and not options.clock.producer_times,
+        first_partitions=of_source.partitions,
     )
 
 
@@ -196,12 +221,11 @@ def _state(options: StreamOptions, sink: ReportSink, run_id: str) -> StateOption
     )
 
 
-def _stop_file(options: StreamOptions, sink: ReportSink, engine: EngineChoice, run_id: str) -> str | None:
-    path = stop_file_of_run(options.job.stop_file, sink.folder, run_id, is_local=engine.is_local)
-    if path is not None and os.path.lexists(path) and engine.resume_from is None:
+def _check_stop_file(request: StreamRequest) -> None:
+    path = request.stop_file
+    if path is not None and os.path.lexists(path) and not request.engine.goes_on:
         # A run that is resumed goes on to drain where that was asked for.
         raise UserError(f"the stop file {path} exists, so the run would end at once. Remove it, or name --stop-file.")
-    return path
 
 
 def _check_places(options: StreamOptions, sink: ReportSink, engine: EngineChoice) -> None:
@@ -262,7 +286,7 @@ def _check_new_or_resumed(request: StreamRequest) -> None:
         raise UserError(f"--output holds run {header.run_id!r}, which has ended. Start a new run with another one.")
     if header.run_id != request.run_id:
         raise UserError(f"--output holds another run, {header.run_id!r}. Name another --output.")
-    if request.engine.resume_from is None:
+    if not request.engine.goes_on:
         go_on = "Resume it with --resume-from SAVEPOINT, or start" if request.engine.name == FLINK else "Start"
         raise UserError(
             f"--output holds run {header.run_id!r} already. {go_on} a new run: without --run-id, and with another"

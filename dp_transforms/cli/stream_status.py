@@ -51,8 +51,9 @@ _COUNTERS = {
     names.LATE_BATCHES: "Messages for a window that was complete: an error.",
 }
 _GAUGES = {
-    names.CLOCK_LAG_SECONDS: "Clock of a partition behind the wall clock.",
-    names.PENDING_WINDOWS: "Windows that wait in the monitor.",
+    names.CLOCK_LAG_SECONDS: "Clock of a partition behind the wall clock, the largest.",
+    names.PENDING_WINDOWS: "Windows that a partition has closed and that have no answer yet.",
+    names.PARTITIONS_UNREAD: "Partitions that were added to the input since the run was begun.",
     names.PARTITION_STATE_BYTES: "State of a partition.",
     names.BUDGET_STATE_BYTES: "Hits of all users ever charged.",
     names.PURSE_STATE_BYTES: "What the users of one shard have left.",
@@ -191,13 +192,14 @@ class OperatorMetrics:
         began anew, as after a restart of its job."""
         with self._lock:
             if not numbers.counts and not numbers.gauges:
-                numbers = self._numbers._replace(seconds_without_checkpoint=numbers.seconds_without_checkpoint)
+                numbers = numbers._replace(counts=self._numbers.counts, gauges=self._numbers.gauges)
             self._numbers = numbers
 
     def collect(self) -> Iterator[Any]:
         """As a registry of prometheus_client asks for them."""
         with self._lock:
-            counts, gauges, without, _ = self._numbers
+            numbers = self._numbers
+        counts, gauges = numbers.counts, numbers.gauges
         counter, gauge = self._families.CounterMetricFamily, self._families.GaugeMetricFamily
         yield self._family(gauge, "run_info", "1 while the command runs.", 1)
         for name, text in _COUNTERS.items():
@@ -207,9 +209,13 @@ class OperatorMetrics:
         for name, text in _GAUGES.items():
             if name in gauges:
                 yield self._family(gauge, name, text, gauges[name])
-        if without is not None:
+        if numbers.seconds_without_checkpoint is not None:
             text = "Seconds since Flink has completed a checkpoint of the job."
-            yield self._family(gauge, "seconds_without_checkpoint", text, without)
+            yield self._family(gauge, "seconds_without_checkpoint", text, numbers.seconds_without_checkpoint)
+        if numbers.restarts is not None:
+            yield self._family(counter, "restarts", "How often Flink has restarted the job.", numbers.restarts)
+        if numbers.heap is not None:
+            yield self._family(gauge, "heap_full", "The fullest heap of a task manager, from 0 to 1.", numbers.heap)
 
     def _family(self, kind: Any, name: str, text: str, value: float) -> Any:
         made = kind(f"shh_{name}", f"{text} {_WARNING}", labels=list(self._run))

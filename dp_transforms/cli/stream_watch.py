@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dp_transforms.cli.engine_choice import IN_PROCESS, check_ports
 from dp_transforms.cli.exit_signals import INTERRUPTED, TERMINATED
-from dp_transforms.cli.flink_jobs import FlinkWatch, cancel_job
+from dp_transforms.cli.flink_jobs import FlinkWatch, StartedJob, cancel_job
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.stream_job import StreamJob
 from dp_transforms.cli.stream_request import StreamRequest
@@ -25,6 +25,7 @@ from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
 from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import StreamError, UserError
+from dp_transforms.monitor.operator_counts import PARTITIONS_UNREAD
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports.report_writer import ReportSink
@@ -44,7 +45,7 @@ class StreamWatch:
 
     def __init__(
         self,
-        job: StreamJob,
+        job: StreamJob | StartedJob,
         request: StreamRequest,
         status: StreamStatus,
         flink: FlinkWatch | None,
@@ -56,12 +57,14 @@ class StreamWatch:
     ) -> None:
         self._job, self._request, self._status = job, request, status
         self._flink, self._part, self._served = flink, part, served
-        self._sink = SinkWatch(request.sink, request.run_id, status, patience_seconds=patience_seconds)
+        old = request.engine.goes_on
+        self._sink = SinkWatch(request.sink, request.run_id, status, goes_on=old, patience_seconds=patience_seconds)
         self._pause_seconds = pause_seconds
         self._ended: RunEnded | None = None
         # A run that is resumed goes on to drain where that was asked for.
-        self._made_stop_file = request.engine.resume_from is not None and os.path.lexists(request.stop_file or "")
+        self._made_stop_file = request.engine.goes_on and os.path.lexists(request.stop_file or "")
         self._next_numbers = 0.0
+        self._unread = 0
 
     def to_the_end(self) -> RunEnded | None:
         """Returns when the run is over or drained, with its end if it came so far.
@@ -126,6 +129,14 @@ class StreamWatch:
             self._served.update(numbers)
         if numbers.warning:
             self._status.tell(numbers.warning)
+        if (unread := numbers.gauges.get(PARTITIONS_UNREAD, 0)) > self._unread:
+            self._unread = unread
+            self._status.tell(_unread_words(self._request, unread))
+        if numbers.failure:
+            self._cancel_on_cluster()
+            self._job.cancel()
+            with errors_in_one_line(_FAILED):
+                raise RuntimeError(numbers.failure)
 
     def _drain_or_end(self, times: int, code: int) -> None:
         """The first signal is a stop, and the run drains; the second ends it at once."""
@@ -180,7 +191,7 @@ class StreamWatch:
         if self._part is not None:
             pass  # the command says it, when the state is in its place
         elif ended is None:
-            status.tell("All that was there is read. Windows that were still open then are not answered.")
+            status.tell(_words_of_no_end(self._request))
         elif was_asked:
             status.tell(f"A stop was asked for: all {ended.windows:,} windows are closed; nothing more is answered.")
         else:
@@ -202,6 +213,16 @@ def _waiting_words(request: StreamRequest) -> str:
     )
 
 
+def _unread_words(request: StreamRequest, unread: int) -> str:
+    """Of partitions that were added to the input: what the run does, and the way on."""
+    go_on = (
+        "End this part (Ctrl-C): the next one reads all."
+        if request.state is not None
+        else "To resume this run later, give --partitions with the number that it was begun with."
+    )
+    return f"Warning: {unread:,} partitions were added to --input. This run does not read them. {go_on}"
+
+
 def _draining_words(request: StreamRequest, stop_file: str) -> str:
     """What counts, and how long it takes at least: a stop and the end behind it wait for two checkpoints each."""
     checkpoints = 2 * request.engine.checkpoint_seconds if request.engine.recovers else 0
@@ -221,15 +242,26 @@ def _draining_words(request: StreamRequest, stop_file: str) -> str:
     )
 
 
+def _words_of_no_end(request: StreamRequest) -> str:
+    """Of a job that has ended before its last window: engines that read once end so, Flink behind a savepoint."""
+    if not request.engine.recovers:
+        return "All that was there is read. Windows that were still open then are not answered."
+    return f"Flink has ended the job before its last window. {_words_of_resume(request)}"
+
+
+def _words_of_resume(request: StreamRequest) -> str:
+    return (
+        f"Resume it from the last checkpoint or savepoint with --resume-from PATH --run-id {request.run_id}, and the"
+        " rest of this command line."
+    )
+
+
 def _words_of_end_at_once(request: StreamRequest) -> str:
     words = "Ended at once. What was reported stays; open windows were not answered."
     if request.engine.can_go_on:
         left = request.stop_file
         drain = "" if left is None else f" It then drains by the same stop: leave {left} there."
-        return (
-            f"{words} Resume it from the last checkpoint with --resume-from PATH --run-id {request.run_id}, and the"
-            f" rest of this command line.{drain}"
-        )
+        return f"{words} {_words_of_resume(request)}{drain}"
     if request.state is not None and request.log_decides:
         return f"{words} To finish this part of the run, give the same command again: it begins the part anew."
     return f"{words} This run cannot be resumed; a new one has a new run id and a budget of its own."
@@ -238,7 +270,8 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
 class SinkWatch:
     """Shows what is new in a sink each time that it is read. Close it at the end.
 
-    patience_seconds: how long to try again after a first failure. clock: in seconds.
+    goes_on: a command before has shown what is there at the first read. patience_seconds: how long to try again after a
+        first failure. clock: in seconds.
     """
 
     def __init__(
@@ -247,12 +280,14 @@ class SinkWatch:
         run_id: str,
         status: StreamStatus,
         *,
+        goes_on: bool = False,
         patience_seconds: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._follower = sink.follow(run_id)
         self._shown: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
         self._reports = 0
+        self._is_shown_before = goes_on
         self._status = status
         self._patience_seconds = patience_seconds
         self._clock = clock
@@ -291,7 +326,11 @@ class SinkWatch:
     def _show(self, reports: Sequence[WindowReport]) -> None:
         new = [report for report in reports if (report.stream, report.window_start) not in self._shown]
         self._shown.update((report.stream, report.window_start) for report in new)
-        self._status.show_reports(new)
+        if self._is_shown_before:
+            self._is_shown_before = False
+            self._status.tell(f"{len(new):,} windows with heavy items were reported before.")
+        else:
+            self._status.show_reports(new)
 
     def _tolerate(self, error: StreamError, given_up: str) -> None:
         now = self._clock()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from dp_transforms.engines.engine_process import EngineError
@@ -54,6 +55,11 @@ class FlinkRest:
         """How many task managers are alive, as far as the job manager knows."""
         return int(self.get("/overview")["taskmanagers"])
 
+    def slots_of_task_manager(self) -> int:
+        """Of one of them, if all have as many."""
+        overview = self.get("/overview")
+        return int(overview["slots-total"]) // max(1, int(overview["taskmanagers"]))
+
     def jobs(self) -> list[FlinkJob]:
         """All jobs that the cluster remembers, the newest first."""
         found = sorted(self.get("/jobs/overview")["jobs"], key=lambda job: -int(job["start-time"]))
@@ -77,10 +83,18 @@ class FlinkRest:
             time.sleep(_POLL_SECONDS)
         return state
 
-    def failures(self, job_id: str) -> list[str]:
+    def failures(self, job_id: str, within_seconds: float = math.inf) -> list[str]:
         """All that Flink remembers of each failure of the job, the newest first. May contain cells of the data."""
+        since_millis = int(self.get(f"/jobs/{job_id}")["now"]) - within_seconds * 1000
         entries = self.get(f"/jobs/{job_id}/exceptions")["exceptionHistory"]["entries"]
-        return [str(entry["stacktrace"]) for entry in entries]
+        return [str(entry["stacktrace"]) for entry in entries if int(entry["timestamp"]) >= since_millis]
+
+    def fullest_heap(self) -> float | None:
+        """How full the fullest heap of a task manager is, from 0 to 1; None while Flink does not know."""
+        names = [f"Status.JVM.Memory.Heap.{each}" for each in ("Used", "Max")]
+        found = self.get(f"/taskmanagers/metrics?agg=max&get={','.join(names)}")
+        values = {each["id"]: float(each["max"]) for each in found}
+        return values[names[0]] / values[names[1]] if set(names) <= set(values) else None
 
     def cancel(self, job_id: str) -> None:
         """Cancels the job without a savepoint and returns at once; `wait_for_state` waits for its end."""
@@ -94,6 +108,10 @@ class FlinkRest:
         """How many checkpoints the job completed since it was submitted."""
         return int(self.checkpoints(job_id)["counts"]["completed"])
 
+    def restarts(self, job_id: str) -> int:
+        """How often Flink has restarted the job, by restored checkpoints: its metric numRestarts can stand still."""
+        return int(self.checkpoints(job_id)["counts"]["restored"])
+
     def vertex_metrics(self, job_id: str, vertex_id: str, names: Iterable[str] = ()) -> dict[str, str]:
         """Metric -> value for "<subtask>.<name>"; without `names`, the names that exist, each with value ""."""
         wanted = ",".join(names)
@@ -106,14 +124,9 @@ class FlinkRest:
         found = self.get(f"/jobs/{job_id}")["vertices"]
         return [FlinkStage(str(each["id"]), str(each["name"]), str(each["status"])) for each in found]
 
-    def beam_metrics(
-        self, job_id: str, namespace: str, gauges: Collection[str]
-    ) -> tuple[dict[str, int], dict[str, int]]:
-        """Beam's counters and gauges of a namespace, as they are now, without those that were never set.
-
-        gauges: which names are gauges; Flink does not say. A counter is the sum over all parts of the job, a gauge the
-        largest value. Both start again at 0 when Flink restarts the job.
-        """
+    def beam_metrics(self, job_id: str, namespace: str) -> dict[str, list[int]]:
+        """Beam's counters and gauges of a namespace, as they are now, without those that were never set: by name the
+        values of all parts of the job. They begin anew when Flink restarts the job."""
         values: dict[str, list[int]] = {}
         for vertex in [stage.stage_id for stage in self.stages(job_id)]:
             short = {
@@ -126,8 +139,7 @@ class FlinkRest:
                 found_now = self.vertex_metrics(job_id, vertex, wanted[start : start + _METRICS_AT_ONCE])
                 for name, value in found_now.items():
                     values.setdefault(short[name], []).append(int(float(value)))
-        counters = {name: sum(parts) for name, parts in values.items() if name not in gauges}
-        return counters, {name: max(parts) for name, parts in values.items() if name in gauges}
+        return values
 
     def get(self, path: str) -> Any:
         """The JSON answer to GET `path`."""

@@ -19,7 +19,9 @@ _START_SECONDS = 120.0
 _ANSWER_SECONDS = 30.0
 _CONNECTIONS_AT_WORK = 3
 CONFIG: dict[str, str | int] = {
-    "state.backend.type": "hashmap",
+    # On disk: on the heap there is room for a few million users (docs/deploy.md).
+    "state.backend.type": "rocksdb",
+    "state.backend.incremental": "true",
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": 1000,
     "restart-strategy.fixed-delay.delay": "1s",
@@ -34,7 +36,7 @@ _FRAMEWORK_HEAP_MEGABYTES = 64
 _TASK_MANAGER_MEMORY = {
     "taskmanager.memory.framework.heap.size": f"{_FRAMEWORK_HEAP_MEGABYTES}mb",
     "taskmanager.memory.framework.off-heap.size": "96mb",
-    "taskmanager.memory.managed.size": "64mb",
+    "taskmanager.memory.managed.size": "128mb",
     "taskmanager.memory.network.min": "64mb",
     "taskmanager.memory.network.max": "64mb",
     "taskmanager.memory.network.fraction": "0.1",
@@ -59,11 +61,17 @@ class FlinkCluster:
 
     `rest` asks the job manager; `address` is the master for `dp_transforms.engines.flink.JobServer`.
     task_heap_megabytes, task_direct_megabytes: memory of all tasks of the task manager; replays of large logs need more
-        (docs/engines.md).
+        (docs/engines.md). state_backend: hashmap keeps all state on the heap.
     """
 
     def __init__(
-        self, folder: pathlib.Path, slots: int = 4, *, task_heap_megabytes: int = 384, task_direct_megabytes: int = 64
+        self,
+        folder: pathlib.Path,
+        slots: int = 4,
+        *,
+        task_heap_megabytes: int = 384,
+        task_direct_megabytes: int = 64,
+        state_backend: str = "rocksdb",
     ) -> None:
         self._task_megabytes = (task_heap_megabytes, task_direct_megabytes)
         self.folder = folder
@@ -83,6 +91,7 @@ class FlinkCluster:
             {
                 **flink.ON_LOOPBACK,
                 **CONFIG,
+                "state.backend.type": state_backend,
                 "cluster.io-pool.size": 4,
                 "jobmanager.rpc.port": rpc_port,
                 "rest.port": rest_port,
@@ -108,6 +117,7 @@ class FlinkCluster:
         direct = self._task_megabytes[1] + _OTHER_DIRECT_MEGABYTES
         command = [self._java, f"-Xmx{heap_megabytes}m", f"-XX:MaxDirectMemorySize={direct}m"]
         command += [
+            "-XX:+ExitOnOutOfMemoryError",  # else it stays, half dead
             f"-Dlog4j.configurationFile={conf / 'log4j.properties'}",
             *flink.JAVA_FLAGS,
             "-cp",

@@ -42,6 +42,7 @@ from tests.cli.stream_words import (
     write_log_and_key,
 )
 from tests.helpers import forked, shh_process
+from tests.helpers.flink_answers import FlinkAnswers, serving
 from tests.helpers.shh_here import shh
 
 _PATIENCE_SECONDS = 300  # a run takes some seconds of a machine that has nothing else to do
@@ -68,6 +69,27 @@ def test_runs_whose_names_begin_alike_have_jobs_of_different_names():
     names = {name("s" * 60, "1"), name("s" * 60, "2"), name("a-b", "c"), name("a", "b-c"), name("a", "B.c")}
     assert len(names) == 5
     assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])", one) for one in names)
+
+
+def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(
+    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = job_name(types.SimpleNamespace(stream="events", run_id="r"))
+    runs, ended = [("job", name, "RUNNING")], [("job", name, "FINISHED")]
+    says = FlinkAnswers("job", [runs])
+    with serving(says) as flink:
+        words = [*FOLDER, *OUT, *KEY, *PLAN, "--run-id", "r", *FLINK, "--flink-master", flink.address]
+        words += ["--worker-pool", "localhost:50000", "--allow-open-ports"]
+        for more, remedy in ((["--detach"], "Leave --detach out"), (["--state", "run.state"], "Cancel it first")):
+            code, _, err = run([*words, *more], capsys)
+            assert (code, err.count("\n")) == (1, 1)
+            assert f"the job job of run r runs already at http://{flink.address}. {remedy}" in err
+        says.looks = [runs, ended]
+        code, _, err = run(words, capsys)
+        assert code == 0
+        assert f"The job {name} runs already at http://{flink.address}: this command watches it." in err
+        assert "Flink has ended the job before its last window. Resume it" in err
+        assert says.cancelled == []
 
 
 OUT = ["--output", "reports"]

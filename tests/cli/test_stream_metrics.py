@@ -135,7 +135,7 @@ def all_names() -> set[str]:
     """Of all that a run may serve."""
     metrics = OperatorMetrics(RUN)
     ones = dict.fromkeys(operator_numbers(), 1)
-    metrics.update(JobNumbers(ones, ones, 1))
+    metrics.update(JobNumbers(ones, ones, 1, restarts=1, heap=1))
     return {sample.name for family in metrics.collect() for sample in family.samples}
 
 
@@ -242,7 +242,7 @@ def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
     with served_metrics(0, RUN) as served:
         assert served is not None
         ones = dict.fromkeys(operator_numbers(), 1)
-        served[0].update(JobNumbers({**ones, **COUNTS}, {**ones, **GAUGES}, 1))
+        served[0].update(JobNumbers({**ones, **COUNTS}, {**ones, **GAUGES}, 1, 1, 1))
         shutil.copy(MONITORING / "alerts.yml", tmp_path)
         text = config.replace(":9464", f":{served[1]}").replace("15s", "1s")
         (tmp_path / "prometheus.yml").write_text(text)

@@ -168,12 +168,15 @@ def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read() -
 
 
 class Job:
-    """Runs until the sink was read so often. error: what it has failed with then."""
+    """Runs until the sink was read so often. error: what it has failed with then. numbers: what its engine tells."""
 
-    def __init__(self, sink: Sink, reads: float, error: Exception | None = None) -> None:
+    def __init__(
+        self, sink: Sink, reads: float, error: Exception | None = None, numbers: JobNumbers | None = None
+    ) -> None:
         self._sink = sink
         self._reads = reads
         self._error = error
+        self._numbers = numbers or JobNumbers({"events_read": 7}, {})
         self.is_cancelled = False
 
     @property
@@ -185,7 +188,7 @@ class Job:
             raise self._error
 
     def numbers(self, now: float) -> JobNumbers:
-        return JobNumbers({"events_read": 7}, {})
+        return self._numbers
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -279,6 +282,26 @@ def test_a_job_that_fails_is_told_at_once_even_if_the_output_cannot_be_read() ->
     with pytest.raises(UserError, match="a window was answered twice"):
         watch(sink, Job(sink, 2, StreamError("a window was answered twice")), status, EngineChoice("prism"))
     assert sink.reads == 2
+
+
+def test_a_job_that_fails_again_and_again_is_ended_with_its_words_and_what_is_unread_is_told() -> None:
+    words = "the run was started with 2 partitions, and the source has 3 now."
+    text = f"Error received from SDK harness\ndp_transforms.errors.LastingError: {words} [while running 'Poll']\n\tat x"
+    sink, status = Sink(([], None)), Status()
+    job = Job(sink, 99, numbers=JobNumbers({}, {"partitions_unread": 1}, failure=text))
+    with pytest.raises(UserError, match=re.escape(words) + "$"):
+        watch(sink, job, status, EngineChoice("prism"))
+    assert job.is_cancelled
+    assert "1 partitions were added to --input. This run does not read them." in status.lines[-1]
+
+
+def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on() -> None:
+    sink, status = Sink((REPORTS[:1], None), (REPORTS, None)), Status()
+    watch(sink, Job(sink, 2), status, EngineChoice("flink", resume_from="/savepoint"))
+    assert status.shown == REPORTS[1:]
+    assert status.lines[0] == "1 windows with heavy items were reported before."
+    assert "ended the job before its last window. Resume it from the last checkpoint" in status.lines[-1]
+    assert "--run-id run-1" in status.lines[-1]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

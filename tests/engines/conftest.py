@@ -13,7 +13,7 @@ import pytest
 
 from dp_transforms.beam.set_up_workers import NAMESPACE
 from dp_transforms.engines import flink
-from dp_transforms.monitor.operator_counts import STREAM_GAUGES
+from dp_transforms.monitor.operator_counts import counts_and_gauges
 from examples.demos import flink_cluster
 from tests.canaries.conftest import canaries, home, recorded, search, shell  # noqa: F401  (fixtures)
 from tests.engines import skip_reason
@@ -126,13 +126,9 @@ class Cluster:
         self.flink.kill_task_manager()
         self.flink.start_task_manager()
 
-    def restarts(self, job: str) -> int:
-        """How often Flink has restarted the job, by restored checkpoints: its metric numRestarts can stand still."""
-        return int(self.flink.rest.checkpoints(job)["counts"]["restored"])
-
     def operator_numbers(self, job: str) -> dict[str, int]:
         """Counters and gauges of the product as Flink's own metrics show them."""
-        counters, gauges = self.flink.rest.beam_metrics(job, NAMESPACE, STREAM_GAUGES)
+        counters, gauges = counts_and_gauges(self.flink.rest.beam_metrics(job, NAMESPACE))
         return {**counters, **gauges}
 
     def cancel(self, job: str) -> None:

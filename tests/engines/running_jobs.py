@@ -49,13 +49,16 @@ class Run:
         A worker that dies before it has told Flink that it is there is never missed (docs/engines.md): so none is
         killed before a checkpoint shows that all are.
         """
-        before = self.cluster.restarts(self.job)
+        before = self.cluster.flink.rest.restarts(self.job)
         if what == WORKER:
             self.cluster.kill_worker()
         else:
             self.cluster.kill_task_manager()
         deadline = time.monotonic() + 180
-        while self.cluster.restarts(self.job) <= before or self.cluster.flink.rest.job_state(self.job) != "RUNNING":
+        while (
+            self.cluster.flink.rest.restarts(self.job) <= before
+            or self.cluster.flink.rest.job_state(self.job) != "RUNNING"
+        ):
             if self.sink.read(RUN_ID)[2] is not None:
                 return
             if time.monotonic() > deadline:

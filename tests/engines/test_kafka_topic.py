@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import time
@@ -234,8 +235,13 @@ def test_a_part_that_begins_again_reads_from_where_it_began_or_not_at_all(server
     deadline = time.monotonic() + 60
     while len(topic.partitions()) < 3:
         assert time.monotonic() < deadline
-    with pytest.raises(StreamError, match="had 2 partitions when this part was begun, and has 3 now"):
-        again.partitions()
+    assert [each.number for each in again.partitions()] == [0, 1], "the next part reads the third one"
+    polled = topic.partitions()[0].open(0).poll(None, max_records=1, max_seconds=5)
+    assert polled.partitions_unread == 0
+    polled = again.partitions()[0].open(0).poll('{"next_offset": 11}', max_records=1, max_seconds=5)
+    assert polled.partitions_unread == 1
+    with pytest.raises(StreamError, match="has 3 partitions, and this run reads 4"):
+        dataclasses.replace(topic, first_partitions=4).partitions()
 
 
 def test_a_topic_that_was_made_again_is_another_one(server: KafkaServer) -> None:

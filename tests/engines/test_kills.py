@@ -44,11 +44,14 @@ def _feed_and_kill(run: Run, what: Sequence[str], seconds: float) -> None:
             print(f"  {kind} killed, a checkpoint is complete after {time.monotonic() - begin:.1f} s")
         feeder.join()
     wait_for_end(run.sink)
-    assert run.cluster.restarts(run.job) >= len(what)
-    print(f"  restarts: {run.cluster.restarts(run.job)}, written again: {run.assert_answers()}")
+    assert run.cluster.flink.rest.restarts(run.job) >= len(what)
+    print(f"  restarts: {run.cluster.flink.rest.restarts(run.job)}, written again: {run.assert_answers()}")
 
 
-@pytest.mark.parametrize("mode", [pytest.param("hits-with-counts", marks=pytest.mark.nightly), "looks"])
+@pytest.mark.parametrize(
+    "mode",
+    [*(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("hits-with-counts", "looks")), "looks-in-rounds"],
+)
 def test_kills_change_nothing(kafka, cluster, key_path, mode):
     with running(kafka, cluster, key_path, history_case(mode=mode), rows=[]) as run:
         _feed_and_kill(run, [WORKER, TASK_MANAGER, WORKER], 24)
@@ -60,7 +63,7 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
     restarts the job, as soon as nothing waits for the worker any more."""
     with running(kafka, cluster, key_path, history_case(), seconds=6) as run:
         wait_for_reports(run.sink, 3)
-        before = cluster.restarts(run.job)
+        before = cluster.flink.rest.restarts(run.job)
         workers = worker_pids(cluster.pool)
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
@@ -71,7 +74,7 @@ def test_a_worker_that_hangs_is_missed(kafka, cluster, key_path):
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         wait_for_end(run.sink)
-        assert cluster.restarts(run.job) > before
+        assert cluster.flink.rest.restarts(run.job) > before
         run.assert_answers()
 
 

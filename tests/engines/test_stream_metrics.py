@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -16,9 +17,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from dp_transforms.engines.flink_rest import ENDED
+from examples.demos.flink_cluster import worker_pids
 from tests.engines import needs
+from tests.engines.conftest import ROOT
 from tests.engines.kafka_server import KafkaServer
 from tests.helpers.pages import Page
 from tests.helpers.served import Listener, served
@@ -60,8 +64,9 @@ class Streamed:
 @contextlib.contextmanager
 def stream(folder: pathlib.Path, *words: object) -> Iterator[Streamed]:
     """At the end of the block it is stopped at once."""
-    (folder / "noise.key").write_bytes(os.urandom(32))
-    (folder / "noise.key").chmod(0o600)
+    if not (folder / "noise.key").exists():
+        (folder / "noise.key").write_bytes(os.urandom(32))
+        (folder / "noise.key").chmod(0o600)
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     command = ("-m", "dp_transforms.cli.main", "stream", *USUAL, "--noise-key-file", "noise.key", *words)
     with python(*command, "--metrics-port", "0", cwd=folder, **pipes) as process:
@@ -136,3 +141,93 @@ def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaSe
             assert rows["events rejected"] == "1"
             assert "1,201" not in page.get().text, "exact numbers are in no page"
     assert cluster.flink.rest.job_state(job) in ENDED
+
+
+def alerts(before: dict[str, float], after: dict[str, float], grow: dict[str, float], folder: pathlib.Path) -> set[str]:
+    """The alerts that fire if what was served goes on for two hours: counters grow in each minute as from ``before`` to
+    ``after``, and gauges stay, or grow by so much a minute."""
+    series = []
+    for name, value in after.items():
+        if name == "shh_heap_full":  # a moment between two collections of garbage says nothing of two hours
+            continue
+        step = value - before.get(name, 0) if name.endswith("_total") else grow.get(name, 0)
+        series.append(f"      - {{series: '{name}{{stream=\"s\"}}', values: '{value:.0f}+{step:.0f}x120'}}")
+    rules = ROOT / "runners" / "monitoring" / "alerts.yml"
+    names = sorted(re.findall(r"alert: (\w+)", rules.read_text()))
+    fires = set()
+    for name in names:  # promtool says only whether what it is told to expect is there
+        expected = "exp_samples: [{labels: '{}', value: 1}]"
+        test = [
+            *(f"rule_files: [{rules}]", "evaluation_interval: 1m", "tests:", "  - interval: 1m", "    input_series:"),
+            *series,
+            "    promql_expr_test:",
+            f'      - expr: \'max(ALERTS{{alertname="{name}",alertstate="firing"}})\'',
+            *("        eval_time: 119m", f"        {expected}"),
+        ]
+        (folder / "test.yml").write_text("\n".join(test) + "\n")
+        done = subprocess.run(["promtool", "test", "rules", "test.yml"], cwd=folder, capture_output=True, check=False)
+        if done.returncode == 0:
+            fires.add(name)
+    return fires
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no Prometheus on this machine")
+def test_what_is_to_worry_about_happens_and_its_alert_fires(kafka: KafkaServer, cluster, tmp_path) -> None:
+    """The command that watches dies meanwhile: given again, it watches on. What no restart changes ends the job."""
+    clicks = "worry-clicks"
+    kafka.create_topic(clicks, 2)
+    many = [json.dumps({"user": "greedy", "item": f"{n}", "timestamp": START + 5}).encode() for n in range(2000)]
+    for window in range(7):
+        kafka.produce(clicks, visits(window, 100), 0)
+    kafka.produce(clicks, [*visits(0, 100), *many], 1)
+    words = [
+        *("--input", f"kafka://{kafka.bootstrap}/{clicks}", "--output", tmp_path / "reports", "--run-id", "worry"),
+        *("--allowed-lateness", "0s", "--out-of-order", "0s", "--end", "2020-01-02", "--window", "1h"),
+        *("--most-looks", "20", "--engine", "flink", "--flink-master", cluster.flink.address),
+        *("--worker-pool", cluster.pool.address, "--parallelism", "2", "--checkpoint-interval", "1s"),
+        *("--idle-timeout", "1h"),
+    ]
+    known = cluster.job_ids()
+    with stream(tmp_path, *words) as streamed:
+        streamed.until(lambda: streamed.numbers().get("shh_records_read_total") == 2800)
+        before = streamed.until(lambda: streamed.numbers() if streamed.numbers()["shh_pending_windows"] == 6 else None)
+        assert before["shh_clock_lag_seconds"] >= time.time() - (START + HOUR) - 60, "that of the last partition"
+        assert (before["shh_windows_closed_total"], before["shh_restarts_total"]) == (0, 0)
+        assert 0 < before["shh_heap_full"] < 1
+        assert len(worker_pids(cluster.pool)) == 2, "one for each slot of the job"
+        assert alerts(before, before, {}, tmp_path) == {"ShhNothingRead", "ShhNoWindowCloses"}
+        (job,) = cluster.job_ids() - known
+        streamed.process.kill()
+        streamed.process.wait()
+    assert cluster.flink.rest.job_state(job) == "RUNNING"
+    with stream(tmp_path, *words) as streamed:
+        streamed.until(lambda: f"runs already at http://{cluster.flink.address}" in "".join(streamed.said))
+        outside = [json.dumps({"user": "u", "item": "i", "timestamp": START - 5}).encode()] * 9000
+        future = [json.dumps({"user": "u", "item": "i", "timestamp": 4_102_444_800}).encode()] * 300
+        kafka.produce(clicks, [*visits(0, 300), *outside, *future, *[b'{"user": 7.5}'] * 300], 0)
+        kafka.produce(clicks, visits(1, 1), 1)
+        admin = kafka.admin()
+        admin.create_partitions([NewPartitions(clicks, 3)])[clicks].result(10)
+        streamed.until(lambda: streamed.numbers().get("shh_pairs_unpaid_total"))
+        after = streamed.until(lambda: streamed.numbers() if streamed.numbers().get("shh_partitions_unread") else None)
+        assert "1 partitions were added to --input. This run does not read them." in "".join(streamed.said)
+        assert after["shh_pending_windows"] == 5
+        cluster.kill_worker()
+        streamed.until(lambda: streamed.numbers()["shh_restarts_total"] > 0)
+        after["shh_restarts_total"] = streamed.numbers()["shh_restarts_total"]
+        after["shh_windows_closed_total"] = before["shh_windows_closed_total"] = 1  # the monitor waits from here on
+        minute = {"shh_clock_lag_seconds": 60, "shh_pending_windows": 1, "shh_seconds_without_checkpoint": 60}
+        fires = alerts(before, after, minute, tmp_path)
+    assert cluster.flink.rest.job_state(job) in ENDED
+    assert fires == {
+        *("ShhNoCheckpoint", "ShhRestarts", "ShhPartitionsUnread", "ShhClockBehind", "ShhWindowsWait"),
+        *("ShhNoWindowCloses", "ShhManyRejected", "ShhManyLate", "ShhNearlyAllOutside", "ShhFutureEvents", "ShhUnpaid"),
+    }
+    checkpoint = cluster.flink.rest.checkpoints(job)["latest"]["completed"]["external_path"]  # that which stays
+    with stream(tmp_path, *words, "--resume-from", checkpoint) as streamed:
+        assert streamed.process.wait(300) == 1
+    assert "the run was started with 2 partitions, and the source has 3 now." in streamed.said[-1]
+    assert streamed.said[-1].endswith("resume it with --partitions 2.\n")
+    assert cluster.job_ids() - known > {job}
+    assert {one.state for one in cluster.flink.rest.jobs()} <= set(ENDED)

@@ -12,21 +12,27 @@ from collections.abc import Iterator
 
 from dp_transforms.engines.flink_rest import FlinkRest
 
+_NOW_MILLIS = 1_790_000_000_000
+
 
 @dataclasses.dataclass
 class FlinkAnswers:
     """What this Flink says, which a test may change at any time.
 
     looks: id, name and state of each job, the oldest first; each look shows the next of these, and the last one stays.
-    The other answers are about the one job `job`: stages and their states, the texts of its failures, how many
-    checkpoints it has completed, and by stage its metrics. cancelled: the paths of requests to end a job.
+    The other answers are about the one job `job`: stages and their states, the texts of its failures, which were
+    `failed_seconds_ago`, how many checkpoints it has completed, how often it was restarted, and by stage its metrics.
+    heap: how full the fullest heap is. cancelled: the paths of requests to end a job.
     """
 
     job: str
     looks: list[list[tuple[str, str, str]]]
     stages: dict[str, str] = dataclasses.field(default_factory=dict)
     failures: tuple[str, ...] = ()
+    failed_seconds_ago: int = 0
     completed: int = 0
+    restarts: int = 0
+    heap: float = 0.5
     metrics: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     task_managers: int = 1
     cancelled: list[str] = dataclasses.field(default_factory=list)
@@ -35,18 +41,25 @@ class FlinkAnswers:
         """None for what is not there."""
         url = urllib.parse.urlsplit(path)
         if url.path == "/overview":
-            return {"taskmanagers": self.task_managers}
+            return {"taskmanagers": self.task_managers, "slots-total": 4 * self.task_managers}
         if url.path == "/jobs/overview":
             jobs = enumerate(self.looks.pop(0) if len(self.looks) > 1 else self.looks[0])
             return {"jobs": [{"jid": i, "name": n, "state": s, "start-time": at} for at, (i, n, s) in jobs]}
+        if url.path == "/taskmanagers/metrics":
+            values = {"Used": self.heap * 1e9, "Max": 1e9}
+            return [{"id": f"Status.JVM.Memory.Heap.{name}", "max": value} for name, value in values.items()]
+        at = _NOW_MILLIS - 1000 * self.failed_seconds_ago
         states = {job_id: state for job_id, _, state in self.looks[-1]}
         of_job = {
             "": {
                 "state": states.get(self.job),
+                "now": _NOW_MILLIS,
                 "vertices": [{"id": stage, "name": stage, "status": state} for stage, state in self.stages.items()],
             },
-            "/exceptions": {"exceptionHistory": {"entries": [{"stacktrace": text} for text in self.failures]}},
-            "/checkpoints": {"counts": {"completed": self.completed}},
+            "/exceptions": {
+                "exceptionHistory": {"entries": [{"stacktrace": text, "timestamp": at} for text in self.failures]}
+            },
+            "/checkpoints": {"counts": {"completed": self.completed, "restored": self.restarts}},
         }
         wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0].split(",")
         for stage, metrics in self.metrics.items():

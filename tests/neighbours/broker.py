@@ -106,4 +106,4 @@ class Brokers:
         monkeypatch.setattr(KafkaTopic, "open_consumer", lambda topic, **_: Consumer(self.partitions[topic.topic]))
 
     def reader(self, topic: KafkaTopic, since_micros: int = 0) -> KafkaReader:
-        return KafkaPartition(topic, 0).open(since_micros)
+        return KafkaPartition(topic, 0, 1).open(since_micros)

@@ -19,11 +19,12 @@ from dp_transforms.cli.flink_jobs import (
     JobProgress,
     OperatorNumbers,
     ReplayWatch,
+    StartedJob,
 )
 from dp_transforms.engines.flink_rest import FlinkRest, beam_metric_name
 from dp_transforms.engines.portable import job_name
 from dp_transforms.errors import UserError
-from dp_transforms.monitor.operator_counts import STREAM_GAUGES
+from dp_transforms.monitor.operator_counts import counts_and_gauges
 from dp_transforms.reports import write_report_file
 from dp_transforms.views.page.report_page import report_page
 from tests.helpers.flink_answers import FlinkAnswers, serving
@@ -49,21 +50,25 @@ METRICS = {
         f"1.{POLL}.shh_operator_intents": "4",
         f"0.{POLL}.shh_operator_events_read": "722",
         f"1.{POLL}.shh_operator_events_read": "679",
-        f"0.{POLL}.shh_operator_clock_lag_seconds": "1",
-        f"1.{POLL}.shh_operator_clock_lag_seconds": "4",
+        f"0.{POLL}.shh_operator_clock_lag_seconds_0": "1",
+        f"0.{POLL}.shh_operator_clock_lag_seconds_1": "4",
+        f"1.{POLL}.shh_operator_clock_lag_seconds_2": "2",
+        f"0.{POLL}.shh_operator_windows_sent_0": "9",
+        f"0.{POLL}.shh_operator_windows_sent_1": "6",
+        f"1.{POLL}.shh_operator_windows_sent_2": "8",
         f"1.{POLL}.shh_operator_partition_state_bytes": "261",
         f"0.{POLL}.shh_operator_partition_state_bytes": "272",
         f"0.{POLL}.numRecordsOutPerSecond": "NaN",
     },
     "b2": {
-        f"0.{WRITE}.shh_operator_pending_windows": "0",
+        f"0.{WRITE}.shh_operator_windows_answered": "6",
         f"0.{WRITE}.shh_operator_windows_closed": "6",
         f"0.{WRITE}.other_operator_windows_closed": "999",
     },
     "c3": {},
 }
 COUNTERS = {"intents": 6, "events_read": 1401, "windows_closed": 6}
-GAUGES = {"clock_lag_seconds": 4, "partition_state_bytes": 272, "pending_windows": 0}
+GAUGES = {"clock_lag_seconds": 4, "partition_state_bytes": 272, "pending_windows": 3}
 HEADER = header_of(hourly_plan())
 NOBODY = FlinkRest("localhost:9")
 EARLIER = ("old", "mine", "FINISHED")
@@ -84,12 +89,26 @@ def flink(says: FlinkAnswers) -> Iterator[FlinkRest]:
 
 def test_all_is_about_the_newest_job_of_the_name_while_it_runs(flink: FlinkRest) -> None:
     assert ReplayWatch(flink, "mine").look() == JobProgress("new", flink.address, done=1, stages=3)
-    assert FlinkWatch(flink, "mine", 10).numbers(0.0) == JobNumbers(COUNTERS, GAUGES, 0.0)
+    assert FlinkWatch(flink, "mine", 10).numbers(0.0) == JobNumbers(COUNTERS, GAUGES, 0.0, restarts=0, heap=0.5)
     for rest, name in ((flink, "nobody's"), (flink, "ended"), (NOBODY, "mine")):
         assert ReplayWatch(rest, name).look() is None
         watch = FlinkWatch(rest, name, 10)
         assert [watch.numbers(now) for now in (0.0, 1e6, 2e6)] == [JobNumbers({}, {})] * 3
         ReplayWatch(rest, name).cancel(5)
+
+
+def test_a_job_that_another_command_has_started_is_over_when_flink_says_so(
+    flink: FlinkRest, says: FlinkAnswers
+) -> None:
+    job = StartedJob(flink, "mine")
+    assert not job.is_over
+    assert not StartedJob(NOBODY, "mine").is_over, "it does not answer"
+    says.looks = [[("new", "mine", "FINISHED")]]
+    assert job.is_over
+    job.raise_error()
+    says.looks, says.failures = [[("new", "mine", "FAILED")]], (OF_PIPELINE, OF_MACHINE)
+    with pytest.raises(RuntimeError, match=r"a\.parquet cannot be read"):
+        job.raise_error()
 
 
 def test_a_job_is_cancelled_unless_it_is_over(flink: FlinkRest, says: FlinkAnswers) -> None:
@@ -189,7 +208,47 @@ def test_names_as_flink_gives_them(name: str, short: str | None) -> None:
 
 def test_more_metrics_than_one_address_can_name_are_asked_for_in_parts(flink: FlinkRest, says: FlinkAnswers) -> None:
     says.metrics = {"a1": {f"{part}.{POLL}.shh_operator_intents": "1" for part in range(50)}, "b2": {}, "c3": {}}
-    assert flink.beam_metrics("new", NAMESPACE, STREAM_GAUGES) == ({"intents": 50}, {})
+    assert counts_and_gauges(flink.beam_metrics("new", NAMESPACE)) == ({"intents": 50}, {})
+
+
+@pytest.mark.parametrize(
+    ("sent", "answered", "pending"),
+    [
+        ([5, 5], [5], 0),
+        ([9, 6], [6], 3),  # one partition holds the others up, before the monitor
+        ([9, 9], [6], 3),  # the monitor does
+        ([3, 0], [], 3),  # nothing was ever answered
+        ([9, 6], [], 3),  # nothing since a restart: no more than the partitions say
+    ],
+)
+def test_windows_wait_from_the_first_partition_that_closes_them_to_their_answer(
+    sent: list[int], answered: list[int], pending: int
+) -> None:
+    values = {f"windows_sent_{number}": [windows] for number, windows in enumerate(sent)}
+    found = counts_and_gauges(values | ({"windows_answered": answered} if answered else {}))
+    assert found == ({}, {"pending_windows": pending})
+
+
+OF_LOG = OF_PIPELINE.replace("logs.log_chunk.EventFileError", "errors.LastingError")
+OF_BROKER = OF_PIPELINE.replace("logs.log_chunk.EventFileError", "errors.StreamError")
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds_ago", "is_told"),
+    [
+        ((OF_LOG, OF_BROKER, OF_LOG, OF_LOG), 60, True),
+        (("Caused by: java.lang.OutOfMemoryError: Java heap space",) * 3, 60, True),
+        ((OF_LOG, OF_LOG, *[OF_BROKER] * 9, *[OF_MACHINE] * 9), 60, False),
+        ((OF_LOG,) * 3, 3601, False),
+    ],
+)
+def test_only_a_failure_that_no_restart_changes_ends_a_stream_and_not_one_of_long_ago(
+    flink: FlinkRest, says: FlinkAnswers, failures: tuple[str, ...], seconds_ago: int, is_told: bool
+) -> None:
+    says.failures, says.failed_seconds_ago, says.restarts = failures, seconds_ago, 7
+    numbers = FlinkWatch(flink, "mine", 10).numbers(0.0)
+    assert numbers.failure == (failures[0] if is_told else "")
+    assert numbers.restarts == 7
 
 
 def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: FlinkAnswers) -> None:
@@ -232,6 +291,7 @@ def test_numbers_beside_a_live_page_are_those_of_the_job_of_its_run(of_header: t
     assert found["rows"] == [
         *[("Flink", flink.address), ("task managers", "2"), ("job", "new: RUNNING"), ("completed checkpoints", "17")],
         *[("clock lag seconds", "4"), ("events read", "1,401"), ("intents", "6"), ("partition state bytes", "272")],
+        ("pending windows", "3"),
     ]
     assert found["warning"] == ""
     assert "completed no checkpoint" in numbers.ask(HEADER, 1000.0)["warning"]

@@ -142,7 +142,7 @@ def broker(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> Broker:
 
 
 def reader_of(since_micros: int = 0, **more: Any) -> KafkaReader:
-    return KafkaPartition(KafkaTopic("b:1", "t", EventFields(time_unit="ms"), **more), 3).open(since_micros)
+    return KafkaPartition(KafkaTopic("b:1", "t", EventFields(time_unit="ms"), **more), 3, 4).open(since_micros)
 
 
 def poll_once(one: KafkaReader, position: str | None = None, seconds: float = 0.25, records: int = 10) -> Polled:

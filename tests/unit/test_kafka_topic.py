@@ -177,7 +177,7 @@ def test_partitions_are_those_of_the_broker_and_read_from_where_they_are_told() 
     cluster = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(cluster.list_topics("clicks", timeout=60).brokers.values()))
     topic = KafkaTopic(f"{broker.host}:{broker.port}", "clicks", FIELDS)
-    assert topic.partitions() == [KafkaPartition(topic, number) for number in range(4)]
+    assert topic.partitions() == [KafkaPartition(topic, number, 4) for number in range(4)]
     assert [partition.name for partition in topic.partitions()] == [f"clicks:{number}" for number in range(4)]
     with pytest.raises(StreamError, match="there is no Kafka topic 'not one' that can be read"):
         KafkaTopic(topic.bootstrap_servers, "not one", FIELDS).partitions()
@@ -280,7 +280,7 @@ def test_partitions_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     described = Described(t=types.SimpleNamespace(error=None, partitions={2: None, 0: None, 1: None}))
     monkeypatch.setattr(KafkaTopic, "open_consumer", lambda self: described)
     topic = KafkaTopic("b:1", "t", FIELDS)
-    assert topic.partitions() == [KafkaPartition(topic, number) for number in (0, 1, 2)]
+    assert topic.partitions() == [KafkaPartition(topic, number, 3) for number in (0, 1, 2)]
 
 
 class Administrator:

@@ -52,9 +52,10 @@ def test_flink_is_the_release_that_the_tests_run_with_its_settings() -> None:
         FLINK["flinkConfiguration"].items()
         >= {
             "taskmanager.memory.task.off-heap.size": "64mb",
-            "taskmanager.memory.managed.size": "64mb",
+            "taskmanager.memory.managed.size": "512mb",
+            "env.java.opts.taskmanager": "-XX:+ExitOnOutOfMemoryError",
         }.items()
-    ), "as replays of 100 M events were measured (docs/engines.md)"
+    ), "as streams of ten million users were measured (docs/deploy.md), and replays of 100 M events (docs/engines.md)"
 
 
 def test_the_command_takes_its_options(tmp_path: pathlib.Path) -> None:

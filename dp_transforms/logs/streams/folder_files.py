@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs.discovery import is_log_name
 from dp_transforms.stores.local_files import append_private, read_regular
 
@@ -70,7 +70,7 @@ class FolderPosition(NamedTuple):
                 raise ValueError
             return cls(file, mtime_ns, size, blocks, events, bool(is_done))
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise StreamError(
+            raise LastingError(
                 "a stored position is not a position in a folder. Start a new run, without the stored state."
             ) from None
 

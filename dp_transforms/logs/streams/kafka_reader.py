@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+import math
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.checks import on_one_line
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs import id_columns
 from dp_transforms.logs.rejected_events import Reasons
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
@@ -26,6 +28,7 @@ PRODUCERS_TIME = "its time was set by its producer, not by the broker"
 
 _ASK_SECONDS = 1.0
 _CONFIRM_SECONDS = 5.0  # how often a partition without new records is asked whether it still answers
+_LOOK_SECONDS = 60.0  # how often one reader looks for partitions that were added
 _MAX_MILLIS = 253_402_300_800_000  # 10000-01-01
 _NO_TIME, _CREATE_TIME = 0, 1  # kinds of a record's timestamp, as the client numbers them
 # Errors that waiting does not cure. All others have `unreachable_seconds` to pass.
@@ -57,7 +60,7 @@ def _parse_position(position: str | None) -> int | None:
     except (ValueError, KeyError, TypeError):
         offset = -1
     if offset is not None and (not isinstance(offset, int) or offset < 0):
-        raise StreamError(
+        raise LastingError(
             "a stored position is not a position in a Kafka topic. Start a new run, without the stored state."
         )
     return offset
@@ -79,6 +82,7 @@ class KafkaReader:
         self._failing_since: float | None = None
         self._last_error: object = None
         self._is_withheld = False  # the broker shows records but does not send them
+        self._asked_at = -math.inf  # when new partitions were last looked for, in monotonic seconds
 
     def poll(self, position: str | None, *, max_records: int, max_seconds: float) -> Polled:
         """See `PartitionReader`. Returns no records while brokers restart, or while one shows records but sends none.
@@ -102,7 +106,14 @@ class KafkaReader:
             self._ask_watermarks(min(_ASK_SECONDS, max(0.1, max_seconds)))
         if not messages:
             self._check_patience()
-        return self._polled(messages, self._next)
+        return dataclasses.replace(self._polled(messages, self._next), partitions_unread=self._look_for_partitions())
+
+    def _look_for_partitions(self) -> int | None:
+        """`Polled.partitions_unread`, now and then, by the reader of the first one."""
+        if self._partition.number or time.monotonic() - self._asked_at < _LOOK_SECONDS:
+            return None
+        self._asked_at = time.monotonic()
+        return self._topic.partitions_unread(self._consumer, self._partition.of)
 
     def confirm_end(self) -> bool:
         """See `PartitionReader`. To have reached the end before is not enough: newer records may be on their way."""
@@ -230,11 +241,11 @@ class KafkaReader:
     def _gone(self, offset: int, low: int | None) -> StreamError:
         name = on_one_line(self._partition.name)
         if low is None or offset < low:
-            return StreamError(
+            return LastingError(
                 f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
                 " read. Give the topic a longer retention, and start a new run."
             )
-        return StreamError(
+        return LastingError(
             f"the Kafka partition {name} ends before the offset {offset}: it has lost records or was created again."
             " Start a new run."
         )

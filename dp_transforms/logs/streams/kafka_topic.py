@@ -58,7 +58,8 @@ class TopicSettings(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class KafkaTopic:
-    """All partitions of a topic, as they are when the pipeline is built.
+    """All partitions of a topic, as they are when the pipeline is built. What is added later is not read: a reader
+    tells it to the operator.
 
     bootstrap_servers: ``host:port``, several with commas between.
     record_format, avro_framing: see `record_formats`.
@@ -73,6 +74,7 @@ class KafkaTopic:
         one producer with a wrong time makes events of others late. `check_topic` asks the broker.
     begin_offsets: where reading begins, by the number of the partition (`begun_at`); None: at the first record that can
         count.
+    first_partitions: read so many alone: those that the run was begun with. None: all.
     """
 
     bootstrap_servers: str
@@ -86,6 +88,7 @@ class KafkaTopic:
     unreachable_seconds: float = 120.0
     append_times_only: bool = False
     begin_offsets: tuple[int, ...] | None = None
+    first_partitions: int | None = None
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers or not self.topic:
@@ -128,7 +131,7 @@ class KafkaTopic:
                 f"the Kafka topic {on_one_line(self.topic)} was created again since this part was begun: its records"
                 " are others. Bring the old one back; if that cannot be, this run ends here."
             )
-        return dataclasses.replace(self, begin_offsets=offsets)
+        return dataclasses.replace(self, begin_offsets=offsets, first_partitions=len(offsets))
 
     def topic_id(self) -> str:
         """By which the cluster tells this topic from a later one of the same name. Raises StreamError."""
@@ -170,13 +173,22 @@ class KafkaTopic:
                 " Create it, or allow this client to read it."
             )
         numbers = sorted(described.partitions)
-        if self.begin_offsets is not None and numbers != list(range(len(self.begin_offsets))):
+        wanted = self.first_partitions or len(numbers)
+        if numbers[:wanted] != list(range(wanted)):
             raise StreamError(
-                f"the Kafka topic {on_one_line(self.topic)} had {len(self.begin_offsets)} partitions when this part was"
-                f" begun, and has {len(numbers)} now. A part is read from those that it was begun with: this run"
-                " ends here."
+                f"the Kafka topic {on_one_line(self.topic)} has {len(numbers)} partitions, and this run reads {wanted}."
+                " Bring the others back; if that cannot be, this run ends here."
             )
-        return [KafkaPartition(self, number) for number in numbers]
+        return [KafkaPartition(self, number, wanted) for number in range(wanted)]
+
+    def partitions_unread(self, client: Any, of_run: int) -> int | None:
+        """How many partitions were added since; None if no broker answers. client: a consumer. of_run: those that are
+        read."""
+        try:
+            described = client.list_topics(self.topic, timeout=1.0).topics.get(self.topic)
+        except kafka_client.import_confluent_kafka().KafkaException:
+            return None
+        return None if described is None or described.error else len(described.partitions) - of_run
 
     def settings(self) -> TopicSettings:
         """Asks the broker. Raises StreamError if none answers."""
@@ -225,10 +237,11 @@ def _read_schema_file(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class KafkaPartition:
-    """One partition of a topic."""
+    """One partition of a topic. of: how many the run reads."""
 
     topic: KafkaTopic
     number: int
+    of: int
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.streams.partition_progress import (
     CLOCK_BEGIN,
@@ -44,13 +44,14 @@ class Step:
     """The result of a step.
 
     messages: ``((window, shard), message)``. marker: name of an intent that waits for its confirmation. is_busy:
-    whether to make the next step at once. counts: numbers for the operator, by name.
+    whether to make the next step at once. partitions_unread: as in `Polled`. counts: numbers for the operator, by name.
     """
 
     messages: list[tuple[Key, Message]] = dataclasses.field(default_factory=list)
     rejected: list[RejectedEvents] = dataclasses.field(default_factory=list)
     marker: str | None = None
     is_busy: bool = False
+    partitions_unread: int | None = None
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
 
 
@@ -96,9 +97,9 @@ class PartitionPoller:
         try:
             progress = PartitionProgress.from_bytes(data, self._schedule, self._clock, self._shards, self._taken)
         except ValueError as error:
-            raise StreamError(str(error)) from None
+            raise LastingError(str(error)) from None
         if progress.run != self._run_digest:
-            raise StreamError(
+            raise LastingError(
                 "the stored state belongs to a run with another plan, clock, stream, run id, part or noise key, or with"
                 " other fields, formats or schemas of its records. Use the same ones, or start a new run."
             )
@@ -150,7 +151,7 @@ class PartitionPoller:
             step.is_busy = True  # the same records are read again, with the stop
             return
         taken = progress.take(polled, now_micros)
-        step.is_busy = not polled.is_at_end
+        step.is_busy, step.partitions_unread = not polled.is_at_end, polled.partitions_unread
         too_far_ahead = RejectedEvents(
             name, taken.from_the_future.tolist(), _BY_TIME if polled.places is None else _TOO_FAR_AHEAD
         )
