@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import resource
@@ -11,6 +12,8 @@ _NO_MEMORY = re.compile(
     r"^(?:\w+\.)*(?:(?:Arrow)?MemoryError\b|OSError: \[Errno 12\]|RuntimeError: can't start new thread)", re.MULTILINE
 )
 _NO_MEMORY_UNDER_A_LIMIT = re.compile(r"^(?:ImportError|SystemError)\b", re.MULTILINE)
+
+_ROOM_OF_LIBRARIES = 300_000_000  # of addresses
 
 
 class UserError(Exception):
@@ -25,6 +28,16 @@ class MissingLibraryError(UserError, ImportError):
 
 class StreamError(RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
+
+
+def check_room() -> None:
+    """Raises MemoryError where `ulimit -v` allows hardly more than there is: then OpenBLAS, which comes with scipy, asks
+    again and again, and no signal ends it."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        try:
+            mmap.mmap(-1, _ROOM_OF_LIBRARIES).close()
+        except OSError:
+            raise MemoryError from None
 
 
 def reason_of_machine(traceback_text: str) -> str | None:

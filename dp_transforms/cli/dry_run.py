@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dp_transforms.cli.field_roles import ITEM, TIME, USER
 from dp_transforms.cli.glance_words import FOR_THE_OPERATOR
-from dp_transforms.cli.home_workers import memory_words
+from dp_transforms.cli.home_workers import memory_words, sliding_words
 from dp_transforms.cli.log_glance import glance_at
 from dp_transforms.cli.replay_request import ReplayRequest, choose_replay_engine
 from dp_transforms.logs import estimate_log
@@ -28,6 +28,8 @@ def dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[s
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
     if choose_replay_engine(request.options.work, ()) is None:
         yield memory_words(request)
+    if sliding := sliding_words(request):
+        yield sliding
     if charged is not None:
         yield f"The ledger is not charged by this. If it is run, {charged.line}"
     yield f"Nothing was reserved or written. The report would be {request.output}."

@@ -19,6 +19,7 @@ from dp_transforms.cli.home_workers import (
     read_ahead,
     read_early,
     shards_of_log,
+    sliding_words,
 )
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
@@ -109,6 +110,8 @@ def _replay(
                 )
         account = RunAccount.of_options(options.account)
         request = _request(options, account)
+        if sliding := sliding_words(request):
+            tell(sliding)
         if pool is None and cluster is None and not beam_words and request.state is None:
             pool = pool_for_request(request)
             if pool is not None:

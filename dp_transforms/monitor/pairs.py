@@ -26,6 +26,8 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 
+_ORDERED_AT_ONCE = 1 << 18
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pairs(Columns):
@@ -259,9 +261,11 @@ def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) ->
     kept = ~has_more[pairs.codes]
     rows = np.flatnonzero(~kept)
     codes = pairs.codes[rows]
-    order = keys.look_order()(
-        pairs.users[codes], pairs.windows[rows], pairs.table.hashes.take(pairs.items[rows], axis=0)
-    )
+    look_order, order = keys.look_order(), np.empty((len(rows), 2), dtype=np.uint64)
+    for low in range(0, len(rows), _ORDERED_AT_ONCE):  # one user may have millions
+        some = slice(low, low + _ORDERED_AT_ONCE)
+        hashes = pairs.table.hashes.take(pairs.items[rows[some]], axis=0)
+        order[some] = look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
     ranked = np.lexsort((order[:, 1], order[:, 0], codes))
     codes = codes[ranked]
     kept[rows[ranked[ranks_in_groups(codes) < most[codes]]]] = True
