@@ -31,7 +31,7 @@ class StreamError(RuntimeError):
 
 
 def check_room() -> None:
-    """Raises MemoryError where `ulimit -v` allows hardly more than there is: then OpenBLAS, which comes with scipy, asks
+    """Raises MemoryError where `ulimit -v` allows hardly more than there is: then OpenBLAS, which is in scipy, tries
     again and again, and no signal ends it."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         try:
