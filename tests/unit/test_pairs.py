@@ -153,6 +153,7 @@ def test_an_event_counts_in_every_sliding_window_that_holds_it() -> None:
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 9), st.integers(0, 9))
+@example([(user, "i", 130 * MICROS) for user in "uvw"], SLIDING, 2, 0)
 @settings(max_examples=40, deadline=None)
 def test_rows_come_in_parts_of_windows(
     events: list[Event], schedule: WindowSchedule, rows_at_once: int, first_open: int
