@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import resource
@@ -11,6 +12,8 @@ _NO_MEMORY = re.compile(
     r"^(?:\w+\.)*(?:(?:Arrow)?MemoryError\b|OSError: \[Errno 12\]|RuntimeError: can't start new thread)", re.MULTILINE
 )
 _NO_MEMORY_UNDER_A_LIMIT = re.compile(r"^(?:ImportError|SystemError)\b", re.MULTILINE)
+
+_ROOM_OF_LIBRARIES = 300_000_000  # of addresses
 
 
 class UserError(Exception):
@@ -29,6 +32,16 @@ class StreamError(RuntimeError):
 
 class LastingError(StreamError):
     """The same with an answer that no restart can change: the third one ends the job of a stream."""
+
+
+def check_room() -> None:
+    """Raises MemoryError where `ulimit -v` allows hardly more than there is: then OpenBLAS, which is in scipy, tries
+    again and again, and no signal ends it."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        try:
+            mmap.mmap(-1, _ROOM_OF_LIBRARIES).close()
+        except OSError:
+            raise MemoryError from None
 
 
 def reason_of_machine(traceback_text: str) -> str | None:

@@ -53,7 +53,7 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace, draft: str) -> None
     """Reading, the transform, a draft of the report, and its name. Raises ValueError for what cannot be used."""
     fields = fields_of(ours)
     plan = read_plan(ours.plan)
-    read = ReadEvents(find_log_chunks(ours.log, fields), fields, windows_per_event=plan.schedule.windows_per_event)
+    read = ReadEvents(find_log_chunks(ours.log, fields), fields)
     batches, unread = pipeline | "ReadEvents" >> read
     heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(
         plan,

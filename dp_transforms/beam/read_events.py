@@ -61,7 +61,6 @@ class ReadEvents(beam.PTransform):
     chunks: from `logs.find_log_chunks`, which has checked that the files exist and have the fields.
     progress: counts rows and bytes, as far as the pipeline runs in this process.
     workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
-    windows_per_event: in so many windows an event counts; the more, the smaller the batches.
     """
 
     def __init__(
@@ -71,7 +70,6 @@ class ReadEvents(beam.PTransform):
         progress: ReadProgress | None = None,
         *,
         workers: int | None = None,
-        windows_per_event: int = 1,
     ) -> None:
         super().__init__()
         if workers is None:
@@ -79,7 +77,7 @@ class ReadEvents(beam.PTransform):
         else:
             self._joined = spread_chunks(chunks, fields, workers)
         token = progress.token if progress is not None else None
-        self._read = beam.FlatMap(_read_chunks, fields, windows_per_event, token)
+        self._read = beam.FlatMap(_read_chunks, fields, token)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
         joined = self._joined
@@ -90,10 +88,8 @@ class ReadEvents(beam.PTransform):
         return _batches_and_rejected(chunks, "ReadChunks", self._read)
 
 
-def _read_chunks(
-    joined: JoinedChunks, fields: EventFields, windows_per_event: int, progress_token: str | None
-) -> Iterator[object]:
-    for block in read_joined(joined, fields, windows_per_event):
+def _read_chunks(joined: JoinedChunks, fields: EventFields, progress_token: str | None) -> Iterator[object]:
+    for block in read_joined(joined, fields):
         for rejected in block.rejected:
             operator_counter(EVENTS_REJECTED).inc(len(rejected.positions))
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)

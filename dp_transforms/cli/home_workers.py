@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from dp_transforms.cli.engine_choice import IN_PROCESS
+from dp_transforms.cli.operator_log import WARNING, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.plan_options import schedule_from_options
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest, WorkOptions
@@ -23,6 +24,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.fingerprints import read_key_file
 from dp_transforms.stages.read_pairs import ReadPairsStep, reading_step
 from dp_transforms.stores.remote_files import is_remote, look_at
+from dp_transforms.views.report_words import counted
 from dp_transforms.workers import PoolError, ProcessPool
 
 LIBRARIES = ("pyarrow.parquet", "dp_transforms.stages.read_pairs", "dp_transforms.stages.release_stages")
@@ -33,6 +35,7 @@ _BYTES_OF_A_WORKER = 350_000_000  # its libraries, and the columns of one task
 _EVENTS_PER_SHARD = 1_250_000
 _BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
 _MOST_SHARDS = 256
+_MANY_IN_WINDOWS = 10_000_000
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
 _MEMORY_PER_EVENT = 120
@@ -60,7 +63,7 @@ def pool_for_request(request: ReplayRequest) -> ProcessPool | None:
     """The same when all is known, and one worker process for a log that does not fit into the memory of this one; None
     for a replay by this process."""
     work = request.options.work
-    number = _number(sum(chunk.bytes for chunk in request.chunks), work)
+    number = _number_for(request)
     if number > 1:
         return _start(number, work)
     memory = work.memory or free_memory_bytes()
@@ -119,8 +122,31 @@ def shards_of_log(chunks: Sequence[LogChunk], schedule: WindowSchedule, mode: st
     """Into how many parts users and items are cut, so that each fits into a worker; None where windows are cut too."""
     if mode != "looks":
         return None
+    return min(_MOST_SHARDS, max(8, -(-_events_in_windows(chunks, schedule) // _EVENTS_PER_SHARD)))
+
+
+def _events_in_windows(chunks: Sequence[LogChunk], schedule: WindowSchedule) -> int:
+    """About how many, each as often as it counts."""
     rows = sum(chunk.bytes // _BYTES_PER_EVENT if chunk.events is None else chunk.events for chunk in chunks)
-    return min(_MOST_SHARDS, max(8, -(-rows * schedule.windows_per_event // _EVENTS_PER_SHARD)))
+    return rows * schedule.windows_per_event
+
+
+def sliding_words(request: ReplayRequest) -> str | None:
+    """What windows that overlap cost, in a sentence; None where they cost little."""
+    schedule = request.plan.schedule
+    in_windows, repeats = _events_in_windows(request.chunks, schedule), schedule.windows_per_event
+    if repeats == 1 or in_windows < _MANY_IN_WINDOWS:
+        return None
+    return (
+        f"Each event counts in {repeats:,} windows: this takes the time of about {in_windows:,} events, and space for"
+        " them in --memory or in TMPDIR. A longer --slide takes less."
+    )
+
+
+def _number_for(request: ReplayRequest) -> int:
+    """What an event costs is the same in each of its windows."""
+    log_bytes = sum(chunk.bytes for chunk in request.chunks) * request.plan.schedule.windows_per_event
+    return _number(log_bytes, request.options.work)
 
 
 def _number(log_bytes: int, work: WorkOptions) -> int:
@@ -132,8 +158,14 @@ def _number(log_bytes: int, work: WorkOptions) -> int:
 
 
 def _start(number: int, work: WorkOptions) -> ProcessPool:
-    memory = work.memory or free_memory_bytes()
-    stored = max(0, memory - _BYTES_OF_THIS_PROCESS - number * _BYTES_OF_A_WORKER)
+    taken = _BYTES_OF_THIS_PROCESS + number * _BYTES_OF_A_WORKER
+    if work.memory is not None and work.memory < taken:
+        tell(
+            f"--memory is less than this command with {counted(number, 'worker')} may take, {taken / 1e9:.2f} GB, even"
+            " with all that lies between two steps on disk.",
+            WARNING,
+        )
+    stored = max(0, (work.memory or free_memory_bytes()) - taken)
     with user_errors(PoolError):
         return ProcessPool(number, stored, shows_faults=work.verbose, libraries=LIBRARIES)
 
@@ -168,7 +200,7 @@ def check_memory(request: ReplayRequest) -> None:
 def memory_words(request: ReplayRequest) -> str:
     """What a replay on this machine takes, in a sentence."""
     needed, free = _needed(request)[1] / 1e9, free_memory_bytes() / 1e9
-    number = _number(sum(chunk.bytes for chunk in request.chunks), request.options.work)
+    number = _number_for(request)
     who = "One process does" if number == 1 else f"{number} processes do"
     return f"{who} the work. All at once it needs about {needed:.1f} GB, and {free:.1f} GB are free."
 
@@ -177,7 +209,7 @@ def fits(memory_bytes: int, request: ReplayRequest) -> bool:
     """Whether one process can do it in so much memory, also if all labels are as long as they can be."""
     repeats = request.plan.schedule.windows_per_event
     labels = most_label_bytes(request.chunks) * repeats * _BYTES_PER_LONG_LABEL_BYTE
-    return max(_BASE_BYTES + labels, _needed(request)[1]) <= memory_bytes
+    return _BASE_BYTES + labels <= memory_bytes and _needed(request)[1] <= memory_bytes  # the second reads some rows
 
 
 def _needed(request: ReplayRequest) -> tuple[int, float]:

@@ -28,7 +28,7 @@ from dp_transforms.cli.options import (
     switch,
     user_errors,
 )
-from dp_transforms.errors import UserError
+from dp_transforms.errors import UserError, check_room
 from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.plan.plan import (
@@ -234,6 +234,7 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
     """
+    check_room()
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
     choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}

@@ -22,6 +22,7 @@ from dp_transforms.cli.home_workers import (
     read_ahead,
     read_early,
     shards_of_log,
+    sliding_words,
 )
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
@@ -115,6 +116,8 @@ def _replay(
                 )
         account = RunAccount.of_options(options.account)
         request = _request(options, account)
+        if sliding := sliding_words(request):
+            tell(sliding)
         if pool is None and cluster is None and not beam_words and request.state is None:
             pool = pool_for_request(request)
             if pool is not None:
@@ -159,6 +162,8 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
     yield f"{request.plan.guarantee} {in_a_sentence(request.plan)}"
     if choose_replay_engine(request.options.work, ()) is None:
         yield memory_words(request)
+    if sliding := sliding_words(request):
+        yield sliding
     if charged is not None:
         yield f"The ledger is not charged by this. If it is run, {charged.line}"
     yield f"Nothing was reserved or written. The report would be {request.output}."

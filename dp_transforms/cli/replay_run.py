@@ -189,13 +189,7 @@ def read_log(
     pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None = None
 ) -> tuple[beam.PCollection, beam.PCollection]:
     """The events, and the rows that cannot be read."""
-    read = ReadEvents(
-        request.chunks,
-        request.fields,
-        progress,
-        workers=request.workers,
-        windows_per_event=request.plan.schedule.windows_per_event,
-    )
+    read = ReadEvents(request.chunks, request.fields, progress, workers=request.workers)
     batches, bad_rows = pipeline | "ReadEvents" >> read
     return batches, bad_rows
 

@@ -276,13 +276,10 @@ def spread_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int)
     return [*joined, JoinedChunks(tuple(some))] if some else joined
 
 
-def read_joined(joined: JoinedChunks, fields: EventFields, windows_per_event: int = 1) -> Iterator[ReadBlock]:
-    """The blocks of all chunks. Raises EventFileError.
-
-    windows_per_event: in so many windows an event counts; the more, the fewer events are together.
-    """
+def read_joined(joined: JoinedChunks, fields: EventFields) -> Iterator[ReadBlock]:
+    """The blocks of all chunks. Raises EventFileError."""
     blocks = itertools.chain.from_iterable(read_log_chunk(chunk, fields) for chunk in joined.chunks)
-    return join_blocks(blocks, max(1, JOINED_ROWS // windows_per_event))
+    return join_blocks(blocks, JOINED_ROWS)
 
 
 def join_blocks(blocks: Iterable[ReadBlock], most_rows: int) -> Iterator[ReadBlock]:

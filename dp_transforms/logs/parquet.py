@@ -48,7 +48,7 @@ from dp_transforms.stores.remote_files import StoredFile
 
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
-_BLOCK_BYTES = 64 << 20
+_BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
 _SHRINKING = 6 / 7  # each part skips what the ones before it read, and is smaller for it
@@ -102,7 +102,7 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows and about 64 MB."""
+    """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows and about 16 MB."""
     assert chunk.part is not None
     rows_read = 0
     try:

@@ -13,11 +13,20 @@ from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
 from dp_transforms.monitor.columns import Columns
-from dp_transforms.monitor.equal_rows import distinct_hashes, group_slices, group_starts, ranks_in_groups, sort_distinct
+from dp_transforms.monitor.equal_rows import (
+    concatenated_ranges,
+    distinct_hashes,
+    group_slices,
+    group_starts,
+    ranks_in_groups,
+    sort_distinct,
+)
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
+
+_ORDERED_AT_ONCE = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,12 +139,12 @@ def pairs_of_events(
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
 ) -> Iterator[tuple[int, int, UserPairs]]:
-    """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``.
+    """The distinct pairs of a batch, by slab of consecutive windows and shard of users: ``(slab, shard, pairs)``. What
+    has many pairs comes in several parts, of different windows.
 
     first_open, end: as `rows_of_events` has them.
     """
-    rows = rows_of_events(batch, schedule, keys, first_open, end)
-    if len(rows):
+    for rows in rows_of_events(batch, schedule, keys, first_open, end):
         groups = (rows.windows // windows_per_slab) * shards + _shards_of(rows, shards)
         for group, pairs in UserPairs.by_group(rows, groups):
             yield (*divmod(group, shards), pairs)
@@ -149,9 +158,8 @@ def item_pairs_of_events(
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
 ) -> Iterator[tuple[int, ItemPairs]]:
-    """The distinct pairs of a batch in all these windows, by shard of users: ``(shard, pairs)``."""
-    rows = rows_of_events(batch, schedule, keys, first_open, end)
-    if len(rows):
+    """The same in all these windows, by shard of users: ``(shard, pairs)``."""
+    for rows in rows_of_events(batch, schedule, keys, first_open, end):
         yield from ItemPairs.by_group(rows, _shards_of(rows, shards))
 
 
@@ -161,35 +169,47 @@ def rows_of_events(
     keys: IdKeys,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
-) -> Pairs:
-    """An event counts in every window that holds it; events outside the declared range are left out.
+    rows_at_once: int = 1 << 20,
+) -> Iterator[Pairs]:
+    """An event counts in every window that holds it; events outside the declared range are left out. Rows come in parts
+    of consecutive windows: an event in a thousand windows is not a thousand rows at once.
 
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
-    end: windows from this one on are left out; None: none of them.
+    end: windows from this one on are left out; None: none of them. rows_at_once: a part has fewer rows before its last
+    window.
     """
-    first_window = schedule.first_window(batch.time_micros)
-    inside = first_window >= 0
-    if end is not None:
-        inside &= first_window < end
+    firsts = schedule.first_window(batch.time_micros)
+    inside = firsts >= 0
+    ends = np.minimum(firsts + schedule.windows_per_event, schedule.horizon if end is None else end)
     if first_open is not None:
-        inside &= first_window + schedule.windows_per_event > first_open
-    windows = first_window[inside]
+        firsts = np.maximum(firsts, first_open)
+    inside &= firsts < ends
+    if not inside.any():
+        return
+    firsts, ends = firsts[inside], ends[inside]
     users, user_of_code = distinct_hashes(keys.hash_users(batch.user.dictionary)[:, 0])
     codes = user_of_code[batch.user.indices.to_numpy()[inside]]
     table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
     items = item_of_code[batch.item.indices.to_numpy()[inside]]
-    if schedule.windows_per_event > 1:
-        windows = (windows[:, None] + np.arange(schedule.windows_per_event)).reshape(-1)
-        codes = np.repeat(codes, schedule.windows_per_event)
-        items = np.repeat(items, schedule.windows_per_event)
-        kept = np.ones(len(windows), dtype=np.bool_)
-        if first_open is not None:
-            kept &= windows >= np.repeat(first_open[inside], schedule.windows_per_event)
-        if end is not None:
-            kept &= windows < end
-        if not kept.all():
-            windows, codes, items = windows[kept], codes[kept], items[kept]
-    return Pairs(users, codes, windows, items, table)
+    if schedule.windows_per_event == 1:
+        yield Pairs(users, codes, firsts, items, table)
+        return
+    for low, high in _parts_of_windows(firsts, ends, rows_at_once):
+        begins = np.maximum(firsts, low)
+        counts = np.maximum(0, np.minimum(ends, high) - begins)
+        windows, _ = concatenated_ranges(begins, counts)
+        yield Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
+
+
+def _parts_of_windows(
+    firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], rows_at_once: int
+) -> Iterator[tuple[np.int64, np.int64]]:
+    """Ranges of windows, each with at least one row. firsts, ends: of each event."""
+    first = firsts.min()
+    opened, closed = (np.bincount(windows - first, minlength=ends.max() - first + 1) for windows in (firsts, ends))
+    rows = np.cumsum(np.cumsum(opened - closed))
+    begins = first + group_starts(rows // rows_at_once)
+    return zip(begins, [*begins[1:], ends.max()], strict=True)
 
 
 def _shards_of(rows: Pairs, shards: int) -> npt.NDArray[np.int64]:
@@ -246,9 +266,11 @@ def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) ->
     kept = ~has_more[pairs.codes]
     rows = np.flatnonzero(~kept)
     codes = pairs.codes[rows]
-    order = keys.look_order()(
-        pairs.users[codes], pairs.windows[rows], pairs.table.hashes.take(pairs.items[rows], axis=0)
-    )
+    look_order, order = keys.look_order(), np.empty((len(rows), 2), dtype=np.uint64)
+    for low in range(0, len(rows), _ORDERED_AT_ONCE):  # one user may have millions
+        some = slice(low, low + _ORDERED_AT_ONCE)
+        hashes = pairs.table.hashes.take(pairs.items[rows[some]], axis=0)
+        order[some] = look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
     ranked = np.lexsort((order[:, 1], order[:, 0], codes))
     codes = codes[ranked]
     kept[rows[ranked[ranks_in_groups(codes) < most[codes]]]] = True

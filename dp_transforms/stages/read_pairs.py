@@ -91,10 +91,9 @@ class ReadPairsStep:
     def start(self, secret: bytes) -> Callable[[JoinedChunks, Counter[str]], Iterator[Packed | RejectedEvents]]:
         keys = IdKeys(secret)
         domain = None if self.domain is None else self.domain.table(keys)
-        windows = self.packing.schedule.windows_per_event
 
         def read(joined: JoinedChunks, counts: Counter[str]) -> Iterator[Packed | RejectedEvents]:
-            for block in read_joined(joined, self.fields, windows):
+            for block in read_joined(joined, self.fields):
                 for rejected in block.rejected:
                     counts[EVENTS_REJECTED] += len(rejected.positions)
                     yield rejected

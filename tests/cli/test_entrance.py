@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -159,6 +161,22 @@ def test_a_folder_that_was_removed_is_no_fault_of_ours(folder: pathlib.Path) -> 
         ended = forked.run_python("-c", program, *words, cwd=folder)
         said = "shh: the current folder was removed. Change to one that is there.\n"
         assert (ended.returncode, ended.stderr) == (1, said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep to a limit on addresses")
+def test_too_few_addresses_are_said_before_a_library_waits_for_more(folder: pathlib.Path) -> None:
+    """OpenBLAS asked without end, and no signal ended it."""
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (400_000_000,) * 2);"
+        " from dp_transforms.cli.main import main; main()"
+    )
+    with shh_process.python("-c", program, "plan", *BUDGET, cwd=folder, stderr=subprocess.PIPE) as process:
+        try:
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    allowed = "there was not enough memory, of which ulimit -v allows 400 MB. Allow more, or give less to do at once."
+    assert (process.returncode, said) == (1, f"shh: {allowed}\n")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import pathlib
 import subprocess
@@ -60,6 +61,18 @@ def test_long_labels_at_the_end_of_a_packed_log_count_for_one_process(tmp_path: 
     assert not home_workers.fits(1_000_000_000, request_for(packed))
     assert home_workers.fits(100_000_000_000, request_for(packed))
     assert home_workers.fits(1_000_000_000, request_for(plain))
+
+
+def test_what_sliding_costs_is_said_where_it_is_much(tmp_path: pathlib.Path) -> None:
+    write_parquet(tmp_path / "log.parquet", [("u", "i", 0)])
+    request = request_for(tmp_path / "log.parquet", SLIDING)
+    (chunk,) = request.chunks
+    large = dataclasses.replace(request, chunks=[dataclasses.replace(chunk, events=5_000_000)])
+    assert home_workers.sliding_words(request) is None
+    assert home_workers.sliding_words(dataclasses.replace(large, plan=PLAN)) is None
+    said = home_workers.sliding_words(large)
+    assert said is not None
+    assert said.startswith("Each event counts in 2 windows: this takes the time of about 10,000,000 events")
 
 
 def _own_memory(command: int) -> int:

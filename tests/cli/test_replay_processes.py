@@ -323,7 +323,7 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
 
     assert "3,001 rows" in run("small")
     assert not made, "a small log"
-    run("declared", "--memory", "300MB")
+    assert "--memory is less than this command with 1 worker may take, 0.70 GB" in run("declared", "--memory", "300MB")
     assert made == [(1, 0)], "it may not fit"
     monkeypatch.setattr(home_workers, "_SMALL_LOG_BYTES", 1000)
     said = run("large", "--memory", "2GB", "--dead-letter", "bad.txt")

@@ -211,16 +211,6 @@ def test_what_is_read_together_has_the_events_and_positions_of_its_chunks(
     assert sorted(at for _, positions in found for at in positions) == sorted(itertools.chain(*rejected.values()))
 
 
-def test_an_event_in_many_windows_counts_as_many_rows(tmp_path: pathlib.Path, small_limits: None) -> None:
-    (chunk,) = write_files(tmp_path, {"a.jsonl": 400})
-    most = {
-        windows: max(lengths(list(read_joined(JoinedChunks((chunk,)), FIELDS, windows)))) for windows in (1, 4, 1000)
-    }
-    assert 100 <= most[1] < 110
-    assert 25 <= most[4] < 35
-    assert most[1000] < 10, "a block each"
-
-
 def pack(chunks: list[JoinedChunks], *, by_item: bool) -> dict[Any, list[bytes]]:
     """What goes to each shard."""
     sharding = Sharding(SCHEDULE.horizon, 4) if by_item else Sharding(3, 4)

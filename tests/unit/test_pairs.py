@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ from dp_transforms.monitor.pairs import (
     item_pairs_of_events,
     keep_by_hash,
     pairs_of_events,
+    rows_of_events,
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
 
@@ -148,6 +150,26 @@ def test_an_event_counts_in_every_sliding_window_that_holds_it() -> None:
     labels = pairs.table.labels.to_pylist()
     held = sorted((labels[item], window) for window, item in zip(pairs.windows.tolist(), pairs.items, strict=True))
     assert held == [("i", 0), ("i", 1), ("i", 2), ("j", 5), ("j", 6), ("j", 7)]
+
+
+@given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 9), st.integers(0, 9))
+@example([(user, "i", 130 * MICROS) for user in "uvw"], SLIDING, 2, 0)
+@settings(max_examples=40, deadline=None)
+def test_rows_come_in_parts_of_windows(
+    events: list[Event], schedule: WindowSchedule, rows_at_once: int, first_open: int
+) -> None:
+    """An event in a thousand windows is never a thousand rows at once: a part ends with the window that fills it."""
+    batch, oracle = batch_of(events), oracle_rows(events, schedule)
+    parts = list(rows_of_events(batch, schedule, KEYS, np.full(len(batch), first_open), 7, rows_at_once))
+    windows = [part.windows for part in parts]
+    assert all(len(each) for each in windows)
+    if schedule is SLIDING:
+        assert all(int((each < each.max()).sum()) < rows_at_once for each in windows)
+        assert all(one.max() < two.min() for one, two in itertools.pairwise(windows))
+    found = {
+        row for part in parts for _, pairs in UserPairs.by_group(part, part.windows * 0) for row in checked_rows(pairs)
+    }
+    assert found == {row for row in oracle if first_open <= row[1] < 7}
 
 
 def test_events_with_the_same_ids_of_other_dictionaries_are_one() -> None:
