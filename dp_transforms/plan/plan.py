@@ -38,13 +38,7 @@ from dp_transforms.plan.records import (
     Shares,
     WindowRounds,
 )
-from dp_transforms.plan.rounds import (
-    RoundTerms,
-    found_in_rounds,
-    terms_in_windows,
-    terms_of_round,
-    terms_of_second_looks,
-)
+from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_in_windows, terms_of_round
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -163,10 +157,6 @@ class Plan(Record):
         except ValueError:
             return None
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Its records
-    # -----------------------------------------------------------------------------------------------------------------
-
     @property
     def mode(self) -> str:
         """One of `MODES`."""
@@ -230,10 +220,6 @@ class Plan(Record):
         if self.known is not None:
             return self.known.forget_after
         return self.schedule.horizon if self.looks is not None and self.domain is not None else 0
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What follows from them
-    # -----------------------------------------------------------------------------------------------------------------
 
     @property
     def guarantee(self) -> str:
@@ -311,7 +297,7 @@ class Plan(Record):
     def terms_of_second_looks(self, drawn: int, windows: int) -> RoundTerms:
         """Of the looks of the last round at so many pairs that are named already, in so many windows."""
         rounds = self.window_rounds or self.paid_rounds
-        return terms_of_second_looks(self.paid_looks, rounds, drawn, Fraction(self.schedule.horizon, windows))
+        return second_terms(self.paid_looks, rounds, drawn, Fraction(self.schedule.horizon, windows))
 
     @functools.cached_property
     def largest_in_rounds(self) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
 MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
 # Second looks, at what is named already in the last round.
-SECOND_LOOKS = 80  # so many cost as much as another look
+SECOND_LOOKS = 100  # so many cost as much as another look
 FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 4, 40  # that the purse of the round pays for: so nobody adds far more
 
 

@@ -96,7 +96,7 @@ def terms_of_round(
     return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, _largest_weight(looks, paid))
 
 
-def terms_of_second_looks(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:
+def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:
     """Of the last round, for so many pairs that are named already. threshold: from where on a size is stated. parts: as
     of `terms_of_round`."""
     largest = _largest_weight(looks, max(looks.units[0], most_of_second_look(rounds)))

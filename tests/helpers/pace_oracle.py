@@ -41,15 +41,15 @@ class Wallet:
     def choose_with_second(
         self, looks: int, second: int, window: int, settings: TrialPlan
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """In the last round: 80 looks at what is named already cost about as much as another look, and each at most a
+        """In the last round: 100 looks at what is named already cost about as much as another look, and each at most a
         quarter of what the round has in a full purse, a 40th in rounds in windows. What is not named comes first.
-        ``paid_looks`` counts 80ths."""
+        ``paid_looks`` counts 100ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
-        spread = self.spread(80 * looks + second, window, settings)
+        spread = self.spread(100 * looks + second, window, settings)
         most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 4)
-        amounts = self.left * 80 // spread, min(self.left // spread, most)
+        amounts = self.left * 100 // spread, min(self.left // spread, most)
         found = []
-        for asked, amount, parts in zip((looks, second), amounts, (80, 1), strict=True):
+        for asked, amount, parts in zip((looks, second), amounts, (100, 1), strict=True):
             weight, units = next(((w, u) for w, u in reversed(listed) if u <= amount), listed[0])
             paid = min(asked, self.left // units)
             self.left -= paid * units
