@@ -310,7 +310,7 @@ def _found(
     if not in_order:
         span = Span(0, horizon)
         of_users, of_items = users.read([], 0), items.read([], 0)
-        sums = users.advance(of_users, pairs, span, counts)
+        sums = users.advance(of_users, users.told(pairs), span, counts)
         yield span, items.advance(of_items, items.told([sums]), span, counts)
         return
     purses, known = Carried(users), Carried(items)
@@ -318,7 +318,7 @@ def _found(
         span = Span(window, window + 1)
         purses.over_to(window)
         known.over_to(window)
-        sent = users.advance(purses.state, pairs.select(pairs.windows == window), span, counts)
+        sent = users.advance(purses.state, users.told(pairs.select(pairs.windows == window)), span, counts)
         yield span, items.advance(known.state, items.told([sent]), span, counts)
         purses.keep(span)
         known.keep(span)
