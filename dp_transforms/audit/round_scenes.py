@@ -211,7 +211,7 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         if number == len(levels) - 1:
             windows = scene.windows if mechanism.in_windows else 1
             largest, error = mechanism.last_weight(0, 1, is_second=True), mechanism.size_error
-            margin = law.smallest_margin(min(LARGEST_ERROR, error / max(1, int(named.sum()) * windows)))
+            margin = law.smallest_margin(error / max(1, int(named.sum()) * windows))
             again = margin + (FEWEST_STATED - 1) * largest
             seen = np.where(named, of_largest(largest, again), 0)
             yield of_round(number, again, named, seen, looks, others, by_user, True)

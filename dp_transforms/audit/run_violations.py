@@ -6,6 +6,7 @@ The sampled runs have thresholds and windows of their own, and would not see oth
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -36,30 +37,30 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
     """How many sizes of a run are wrong on average, at most: docs/guarantee.md, "Sizes", by another law of the
     noise."""
     law, mechanism = NoiseLaw.whole(looks.shape, looks.scale), LooksMechanism.of_plan(plan)
-    unheld = plan.domain_size * plan.schedule.horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
+    horizon = plan.schedule.horizon
+    unheld = plan.domain_size * horizon or 2 * plan.known_for * plan.max_users * looks.most_looks
     if plan.window_rounds is not None:
         each_round = zip(of_run.terms_in_windows, mechanism.rounds, strict=True)
         wrong = sum(_wrong_of_terms(law, plan, listed, terms.likely_noise, unheld) for terms, listed in each_round)
-        return wrong + _wrong_of_all(
-            law, functools.partial(of_run.terms_of_second_looks, windows=1), plan.schedule.horizon
-        )
+        return wrong + _wrong_of_all(law, of_run.terms_of_second_looks, horizon, parts=[1])
     if plan.rounds is None:
         numbers = [(weight, each.purse / units) for each in mechanism.lists for weight, units in each.prices]
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
-    horizon = plan.schedule.horizon
-    first = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
-    wrong = first + _wrong_of_all(law, functools.partial(of_run.terms_of_second_looks, windows=horizon), 1)
-    for number in range(1, len(mechanism.rounds)):
-        wrong += _wrong_of_all(law, functools.partial(of_run.terms_of_round, number, windows=horizon), 1)
-    return wrong
+    wrong = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
+    of_all: list[Callable[..., RoundTerms]] = [of_run.terms_of_second_looks]
+    of_all += [functools.partial(of_run.terms_of_round, number) for number in range(1, len(mechanism.rounds))]
+    return wrong + sum(_wrong_of_all(law, terms_of, horizon, parts=[1, horizon]) for terms_of in of_all)
 
 
-def _wrong_of_all(law: NoiseLaw, terms_of: Callable[..., RoundTerms], times: int) -> float:
-    """Where all that is drawn for is counted: a size is wrong only if its noise is larger than the likely one. times:
-    in a run."""
-    return max(
-        times * drawn * float(law.tail(terms_of(drawn=drawn).likely_noise + 1)) for drawn in (1, _MANY, _MANY**2)
-    )
+def _wrong_of_all(law: NoiseLaw, terms_of: Callable[..., RoundTerms], horizon: int, parts: Iterable[int]) -> float:
+    """Where all that is drawn for is counted, a size is wrong only if its noise is larger than the likely one. parts:
+    windows of a part of the run."""
+
+    def wrong(windows: int, drawn: int) -> float:
+        likely_noise = terms_of(drawn=drawn, windows=windows).likely_noise
+        return horizon / windows * drawn * float(law.tail(likely_noise + 1))
+
+    return max(itertools.starmap(wrong, itertools.product(parts, (1, _MANY, _MANY**2))))
 
 
 def _wrong_of_terms(law: NoiseLaw, plan: Plan, listed: PricesOfUser, likely_noise: int, unheld: int) -> float:

@@ -175,8 +175,8 @@ def rows_of_events(
     of consecutive windows: an event in a thousand windows is not a thousand rows at once.
 
     first_open: int64[len(batch)], the first window for which each event is in time; None: all of them.
-    end: windows from this one on are left out; None: none of them. rows_at_once: a part has fewer rows before its last
-    window.
+    end: windows from this one on are left out; None: none of them. rows_at_once: a part has at most so many
+    behind its first window.
     """
     firsts = schedule.first_window(batch.time_micros)
     inside = firsts >= 0

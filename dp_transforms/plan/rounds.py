@@ -117,7 +117,7 @@ def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:
 def _likely_noise(looks: Looks, rounds: Rounds | WindowRounds, drawn: int) -> int:
     """Where the number of pairs that are drawn for is known: the noise of any of them is larger with the share of
     `size_error` at most."""
-    return looks.noise.smallest_margin(min(_LARGEST_ERROR, _size_error(looks, rounds) / max(1, drawn))) - 1
+    return looks.noise.smallest_margin(_size_error(looks, rounds) / max(1, drawn)) - 1
 
 
 def _largest_weight(looks: Looks, units: int) -> int:

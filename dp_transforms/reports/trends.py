@@ -141,7 +141,7 @@ def _least_change(plan: Mapping[str, Any]) -> int | None:
             # the largest weight that this pays for.
             fewest = FEWEST_SECOND_IN_WINDOWS if plan.get("window_rounds") else FEWEST_SECOND
             second = cut["units"][-1] // (fewest if len(cut["units"]) > 1 else 1)
-            paid = bisect.bisect_right(looks["units"], min(*cut["units"], second))
+            paid = bisect.bisect_right(looks["units"], min(*cut["units"], max(looks["units"][0], second)))
             least = _STEPS * looks["spacing"] / looks["weights"][:paid][-1]
         elif plan["hits"]["mode"] == "hits-with-counts":
             least = _NOISES * 2 / plan["hits"]["epsilon_per_query"]  # Laplace: 2 scales are that deviation

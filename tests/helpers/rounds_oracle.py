@@ -129,7 +129,7 @@ class RoundsOracle:
     def _likely_noise_of(self, drawn: int, windows: int) -> int:
         """Of pairs that are all drawn for, in so many windows: as if in all windows of the run."""
         in_run = math.ceil(Fraction(drawn * self._settings.schedule.horizon, windows))
-        error = min(Fraction(1, 100), self._size_error() / max(1, in_run))
+        error = self._size_error() / max(1, in_run)
         return _smallest(lambda z: self._law.tail(z) <= error * _ONE) - 1
 
     def _named(
