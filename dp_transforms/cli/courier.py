@@ -1,16 +1,17 @@
 """Sends each new window on while a stream runs: to a program (``--on-new``) or to an address (``--webhook``).
 
 A window is sent once its report can be read in the output, so from released values alone, in the order in which they
-are there, and again until it is taken. Each one that was taken is noted in a file, so that a command that goes on with
-the run sends what was not. It may send one twice, and loses none. Who takes none delays no report and ends no stream.
+are there, and again until it is taken. Each one that was taken is noted in a file, so that the same command again sends
+what was not, and perhaps one twice. The next part of a run has an output of its own, and sends nothing of this one. Who
+takes none delays no report and ends no stream.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import http.client
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports import ReportSink, encode_trend
 from dp_transforms.reports.report_writer import key_of
 from dp_transforms.reports.trends import Trend, trends
-from dp_transforms.stores.local_files import open_private_end, read_regular
+from dp_transforms.stores.local_files import open_private_end
 
 PATIENCE_SECONDS = 120.0  # with who takes nothing, once the run is over
 _AFTER_AN_ERROR_SECONDS = 5.0
@@ -40,11 +41,22 @@ _LONGEST_PAUSE_SECONDS = 60.0
 _AT_THE_END_SECONDS = 4.0
 _MOST_NOTED_BYTES = 1 << 30
 _MOST_SHOWN = 200
+_UNREAD = "the output was not read to its end"
 Deliver = Callable[[bytes], None]
 
 
 class NotTakenError(Exception):
     """A window was not taken. Says why, on one line, without an address."""
+
+    @classmethod
+    def of(cls, error: Exception) -> NotTakenError:
+        """Whatever went wrong."""
+        if isinstance(error, cls):
+            return error
+        cause = getattr(error, "reason", None)  # of a URLError
+        cause = cause if isinstance(cause, Exception) else error
+        words = getattr(cause, "strerror", None)
+        return cls(type(cause).__name__ + (f" ({words})" if words else ""))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -65,9 +77,6 @@ def to_address(url: str) -> Deliver:
         except urllib.error.HTTPError as error:
             error.close()
             raise NotTakenError(f"it answers with status {error.code}") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise NotTakenError(getattr(reason, "strerror", None) or type(reason).__name__) from None
 
     return post
 
@@ -86,8 +95,9 @@ def to_program(words: Sequence[str]) -> Deliver:
             try:
                 process.communicate(line, timeout=_TO_ANSWER_SECONDS)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # it may run as another user
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(1)
                 raise NotTakenError(f"it did not end within {_TO_ANSWER_SECONDS:.0f} s") from None
             if process.returncode:
                 said.seek(0)
@@ -106,7 +116,8 @@ class SentWindows:
     def __init__(self, path: str, run_id: str) -> None:
         self._run_id = run_id
         self._file = open_private_end(path)
-        self._noted = set(read_regular(path, _MOST_NOTED_BYTES).decode(errors="replace").split("\n"))
+        self._file.seek(0)
+        self._noted = set(self._file.read(_MOST_NOTED_BYTES).decode(errors="replace").split("\n"))
 
     def has(self, trend: Trend) -> bool:
         return self._line(trend) in self._noted
@@ -128,7 +139,7 @@ class SentWindows:
 
 
 class Courier:
-    """Follows a run in its output, in a thread of its own.
+    """Follows a run in its output, in a thread of its own, which no error ends.
 
     tell: says a line to the operator; from that thread. pause_seconds: between two looks, and after a first failure.
     """
@@ -146,15 +157,17 @@ class Courier:
         self._follower = sink.follow(run_id)
         self._run_id, self._deliver, self._sent, self._tell = run_id, deliver, sent, tell
         self._waiting: collections.deque[Trend] = collections.deque()
+        self._unseen: list[WindowReport] = []  # read, and not yet compared with the window before
         self._latest: WindowReport | None = None
-        self._failures, self._why = 0, "the output was not read to its end"
+        self._failures, self._why = 0, _UNREAD
         self._pause_seconds = pause_seconds
         self._is_over, self._is_done, self._is_given_up = threading.Event(), False, False
         self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
         self._thread.start()
 
     def finish(self, patience_seconds: float) -> bool:
-        """When the output does not grow any more: whether all that is there was taken. After that nothing is sent."""
+        """When the output does not grow any more: whether all that is there was taken. After that none is sent but the
+        one that is on its way."""
         self._is_over.set()
         self._thread.join(patience_seconds)
         self._is_given_up = True
@@ -170,7 +183,7 @@ class Courier:
             while not (self._is_done or self._is_given_up):
                 is_last = self._is_over.is_set()  # before it looks: what is published by then is seen
                 is_read = self._look()
-                while self._waiting and self._is_taken(self._waiting[0]):
+                while self._waiting and not self._is_given_up and self._is_taken(self._waiting[0]):
                     self._waiting.popleft()
                 self._is_done = is_last and is_read and not self._waiting
                 pause = min(self._pause_seconds * 2 ** min(self._failures, 16), _LONGEST_PAUSE_SECONDS)
@@ -183,36 +196,49 @@ class Courier:
         """Takes what is new; whether the output could be read. Who watches the stream says if it cannot."""
         try:
             header, reports, _, is_new = self._follower.read_new()
+            if is_new:
+                self._waiting.clear()
+                self._unseen, self._latest = [], None
+            self._unseen.extend(reports)
+            if header is not None and self._unseen:
+                before = [] if self._latest is None else [self._latest]
+                found = [each for each in trends(header.plan, before + self._unseen) if each.report is not self._latest]
+                self._waiting.extend([each for each in found if not self._sent.has(each)])
+                self._unseen, self._latest = [], self._unseen[-1]
         except StreamError:
+            self._why = _UNREAD
             return False
-        if is_new:
-            self._waiting.clear()
-            self._latest = None
-        if header is not None and reports:
-            before = [] if self._latest is None else [self._latest]
-            found = [each for each in trends(header.plan, [*before, *reports]) if each.report is not self._latest]
-            self._latest = reports[-1]
-            self._waiting.extend(each for each in found if not self._sent.has(each))
+        except Exception as error:
+            self._failed(f"{_UNREAD}: {NotTakenError.of(error)}", "It is read again.")
+            return False
         return True
 
     def _is_taken(self, trend: Trend) -> bool:
         try:
             self._deliver(encode_trend(trend, self._run_id).encode() + b"\n")
-        except NotTakenError as error:
-            self._failures += 1
-            self._why = str(error)
-            if self._failures & (self._failures - 1) == 0:  # more and more rarely
-                start = format_utc(trend.report.window_start)
-                self._tell(f"The window of {start} was not taken: {error}. It is sent again, and others behind it.")
+        except Exception as error:
+            start = format_utc(trend.report.window_start)
+            self._failed(str(NotTakenError.of(error)), f"The window of {start} is sent again, and others behind it.")
             return False
         if self._failures:
-            self._tell("New windows are taken again.")
+            self._say("New windows are taken again.")
         self._failures = 0
         try:
             self._sent.note(trend)
-        except OSError as error:
-            self._tell(f"A window was taken, and --sent-file cannot say so ({error.strerror}): it may be sent again.")
+        except Exception as error:
+            why = NotTakenError.of(error)
+            self._say(f"A window was taken, and --sent-file cannot say so: {why}. It may be sent again.")
         return True
+
+    def _failed(self, why: str, then: str) -> None:
+        self._failures += 1
+        self._why = why
+        if self._failures & (self._failures - 1) == 0:  # more and more rarely
+            self._say(f"New windows are not sent on: {why}. {then}")
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(Exception):  # a terminal can go away
+            self._tell(text)
 
 
 @contextlib.contextmanager
@@ -259,10 +285,18 @@ def _deliver_of(options: NewsOptions) -> Deliver | None:
         return to_program(words)
     if options.webhook is None:
         return None
-    parts = urllib.parse.urlsplit(options.webhook)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    if not _is_address(options.webhook):
         raise UserError(
-            "--webhook must be an address such as https://HOST/PATH, without a user's name in it. For other ways, give"
-            " a program with --on-new."
+            "--webhook must be an address such as https://HOST/PATH, in ASCII and without a user's name in it. For"
+            " other ways, give a program with --on-new."
         )
     return to_address(options.webhook)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # whose words can contain a password
+        return False
+    return is_whole and parts.username is None and re.fullmatch(r"[!-~]+", url) is not None

@@ -177,8 +177,8 @@ class NewsOptions:
     )
     sent_file: str | None = opt(
         OUTPUT,
-        "Notes which windows were taken. A run that goes on sends the others. Default: beside the folder of --output; "
-        "else it is required.",
+        "Notes which windows were taken. The same command again sends the others. Default: beside the folder of "
+        "--output; else it is required.",
         metavar="FILE",
     )
 

@@ -296,7 +296,7 @@ def _second(record: Answer) -> str:
 
 
 def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> None:
-    """Raises StreamError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
+    """Raises LastingError unless both are the same report of the same run: run id, stream, plan and kind of windows."""
     for name in ("run_id", "stream"):
         here, given = getattr(found, name), getattr(header, name)
         if here != given:
@@ -310,7 +310,7 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
             " run, with a new run id and another place."
         )
     if found.of_blocks != header.of_blocks:
-        raise StreamError(
+        raise LastingError(
             f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
             f" {header.unit}s. Name another place."
         )

@@ -8,6 +8,7 @@ import json
 import pathlib
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from dp_transforms.cli.courier import Courier, Deliver, SentWindows, to_address,
 from dp_transforms.monitor.window_report import HeavyHitter
 from dp_transforms.plan.window_schedule import format_utc
 from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.trends import Trend
 from tests.cli.stream_words import FOLDER, HISTORY, IN_PROCESS, PLAN, run, write_log_and_key
 from tests.helpers.live_parts import LiveParts
 from tests.helpers.live_streams import started
@@ -128,6 +130,64 @@ def test_a_program_that_takes_nothing_is_named_and_the_rest_waits(
     assert len(taken.read_text().splitlines()) == 2
 
 
+class StumblesOnce(SentWindows):
+    """As where there is no memory."""
+
+    stumbles = True
+
+    def has(self, trend: Trend) -> bool:
+        if self.stumbles:
+            self.stumbles = False
+            raise MemoryError
+        return super().has(trend)
+
+
+def test_no_error_ends_the_courier(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read cannot be looked up, the folder for temporary files is away, and nobody can be told of it."""
+    room, taken, said = tmp_path / "room", tmp_path / "taken", []
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    writer = ReportFolder(str(tmp_path / "reports")).open(header())
+    for window in (1, 2):
+        writer.write(one_item(window))
+
+    def tell(text: str) -> None:
+        said.append(text)
+        raise BrokenPipeError
+
+    deliver = to_program([sys.executable, "-c", TAKES, str(taken)])
+    sent = StumblesOnce(str(tmp_path / "sent"), "run-1")
+    late = Courier(ReportFolder(str(tmp_path / "reports")), "run-1", deliver, sent, tell, pause_seconds=0.01)
+    while len(said) < 2:
+        time.sleep(0.01)
+    room.mkdir()
+    assert late.finish(60)
+    assert "was not read to its end: MemoryError." in said[0]
+    assert "not sent on: FileNotFoundError (No such file or directory)." in said[1]
+    sent_starts = [json.loads(line)["window_start"] for line in taken.read_text().splitlines()]
+    assert sent_starts == [format_utc(one_item(window).window_start) for window in (1, 2)]
+
+
+def test_once_it_is_given_up_none_is_sent_but_the_one_on_its_way(tmp_path: pathlib.Path) -> None:
+    writer = ReportFolder(str(tmp_path / "reports")).open(header())
+    for window in (1, 2):
+        writer.write(one_item(window))
+    is_on_its_way, may_arrive, arrived = threading.Event(), threading.Event(), []
+
+    def deliver(line: bytes) -> None:
+        is_on_its_way.set()
+        assert may_arrive.wait(60)
+        arrived.append(line)
+
+    held = courier(tmp_path, deliver)
+    assert is_on_its_way.wait(60)
+    assert not held.finish(0)
+    may_arrive.set()
+    for thread in threading.enumerate():
+        if thread.name == "courier":
+            thread.join(60)
+    assert len(arrived) == 1
+
+
 def test_a_stream_sends_what_shh_show_prints(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +223,11 @@ def test_a_stream_that_is_killed_and_begun_again_loses_no_window(tmp_path: pathl
     [
         (["--webhook", "ftp://host/news"], "--webhook must be an address such as https://"),
         (["--webhook", "https://me:secret@host/news"], "without a user's name"),
+        (["--verbose", "--webhook", "https://me:secret\u2100@host/news"], "--webhook must be an address"),
+        (["--webhook", "http://[::1/secret"], "--webhook must be an address"),
+        (["--webhook", "https://host:secret/"], "--webhook must be an address"),
+        (["--webhook", "https://h\u00f6st/secret"], "--webhook must be an address"),
+        (["--webhook", "https://host/a secret"], "--webhook must be an address"),
         (["--on-new", "'open"], "--on-new must be a program"),
         (["--on-new", "true", "--webhook", "http://host"], "--on-new cannot be used with --webhook"),
         (["--on-new", "true", "--output", "sqlite:///reports.db"], "need --sent-file FILE"),
