@@ -137,6 +137,7 @@ class MonitorStream(beam.PTransform):
         return state_senders(self._stages, self._shards)
 
     def display_data(self) -> dict[str, str | float]:
+        """What was declared."""
         return display_of(self._plan, self._stream)
 
     def expand(self, begin: beam.pvalue.PBegin) -> StreamOutput | StreamPartOutput:

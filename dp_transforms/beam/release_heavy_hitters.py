@@ -135,6 +135,7 @@ class ShiftingHeavyHitters(beam.PTransform):
         self._stream = stream
 
     def display_data(self) -> dict[str, str | float]:
+        """What was declared."""
         return display_of(self._plan, self._stream)
 
     def expand(self, events: beam.PCollection) -> ReleaseOutput:

@@ -10,7 +10,6 @@ import uuid
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from inspect import signature
 from typing import Any
 
 import apache_beam as beam
@@ -25,7 +24,7 @@ from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
-from dp_transforms.plan.plan import Plan
+from dp_transforms.plan.plan import Choices, Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
 
@@ -122,7 +121,8 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         if budget:
             raise ValueError(f"{', '.join(budget)} cannot be used with plan, which sets it. Leave one of them out.")
         return plan
-    if unknown := [name for name in budget if name not in (*_BUDGET, "slide", *signature(Plan.calibrate).parameters)]:
+    known = {*_BUDGET, "slide", *(Plan.calibrate.__kwdefaults__ or ()), *Choices.__annotations__}
+    if unknown := [name for name in budget if name not in known]:
         remedy = "Columns are named by user=, item= and time=, all else as in Plan.calibrate."
         raise TypeError(f"replay() has no argument {unknown[0]!r}. {remedy}")
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
