@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -41,9 +41,9 @@ _LASTS = re.compile(
     r"Error received from SDK harness.*^\S*\.LastingError: |java\.lang\.OutOfMemoryError", re.DOTALL | re.MULTILINE
 )
 _MOST_FAILURES = 3
-_RECENT_SECONDS = 3600.0
 _MANY_FAILURES = 5  # of any kind, for a word to the operator
 _NO_ANSWER = (EngineError, LookupError, TypeError, ValueError)
+_T = TypeVar("_T")
 
 
 class FlinkStart:
@@ -85,6 +85,14 @@ def _comes_again(failures: Sequence[str], pattern: re.Pattern[str]) -> str:
     """The newest of these failures of a job, once there are three; else nothing."""
     again = [text for text in failures if pattern.search(text)]
     return again[0] if len(again) >= _MOST_FAILURES else ""
+
+
+def _answer(question: Callable[[], _T]) -> _T | None:
+    """None where there is none."""
+    try:
+        return question()
+    except _NO_ANSWER:
+        return None
 
 
 def _one_line(error: EngineError) -> str:
@@ -129,6 +137,7 @@ class FlinkWatch(_RunningJob):
         self._completed: tuple[str, int] | None = None  # by the job of this id
         self._completed_at = 0.0  # or when the warning came last
         self._changed_at: float | None = None
+        self._begun_millis: int | None = None  # the first look, by Flink's clock
 
     def numbers(self, now: float) -> JobNumbers:
         """From Flink itself, as Beam's job server has counters only at the end. now: seconds of a clock that never goes
@@ -139,15 +148,29 @@ class FlinkWatch(_RunningJob):
             completed = None if job is None else self._flink.completed_checkpoints(job.job_id)
             numbers = numbers._replace(warning=self._notice(job, completed, now))
             if job is not None:
-                numbers = numbers._replace(
-                    restarts=self._flink.restarts(job.job_id),
-                    heap=self._flink.fullest_heap(),
-                    failure=_comes_again(self._flink.failures(job.job_id, _RECENT_SECONDS), _LASTS),
-                )
-                counts, gauges = counts_and_gauges(self._flink.beam_metrics(job.job_id, NAMESPACE))
-                numbers = numbers._replace(counts=counts, gauges=gauges)
+                numbers = self._with_answers(numbers, job.job_id)
         without = None if self._changed_at is None else now - self._changed_at
         return numbers._replace(seconds_without_checkpoint=without)
+
+    def _with_answers(self, numbers: JobNumbers, job_id: str) -> JobNumbers:
+        """Each answer that is missing leaves the others."""
+        failure = _answer(lambda: self._failure(job_id)) or ""
+        counts, gauges = _answer(lambda: counts_and_gauges(self._flink.beam_metrics(job_id, NAMESPACE))) or ({}, {})
+        return numbers._replace(
+            counts=counts,
+            gauges=gauges,
+            restarts=_answer(lambda: self._flink.restarts(job_id)),
+            heap=_answer(self._flink.fullest_heap),
+            failure=failure,
+        )
+
+    def _failure(self, job_id: str) -> str:
+        """Of a job that cannot go on. A checkpoint behind a failure shows that the job could; and what failed before
+        anybody watched may be mended since."""
+        if self._begun_millis is None:
+            self._begun_millis = self._flink.now_millis(job_id)
+        after_millis = max(self._begun_millis, self._flink.checkpoint_millis(job_id))
+        return _comes_again(self._flink.failures(job_id, after_millis), _LASTS)
 
     def _notice(self, job: FlinkJob | None, completed: int | None, now: float) -> str:
         """A warning if no checkpoint has completed for a long time, once in so many seconds; else nothing.

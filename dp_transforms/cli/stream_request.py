@@ -98,11 +98,11 @@ def stream_request(options: StreamOptions) -> StreamRequest:
             engine=engine,
             state=_state(options, sink, run_id),
         )
-        request = _with_running_job(request)
-        _check_stop_file(request)
         _check_release(request)
         if options.job.once and request.stop_file is None:
             raise UserError("--once needs a stop file, which all workers see: name it with --stop-file FILE.")
+        request = _with_running_job(request)
+        _check_stop_file(request)
         if request.state is None:
             _check_new_or_resumed(request)
     except (ValueError, StreamError) as error:
@@ -111,22 +111,28 @@ def stream_request(options: StreamOptions) -> StreamRequest:
 
 
 def _with_running_job(request: StreamRequest) -> StreamRequest:
-    """Notes a job of this run that the cluster runs already. Raises UserError where it cannot be watched."""
+    """Notes a job of this run that the cluster runs already. Raises UserError where it cannot be watched, and where the
+    cluster does not say whether there is one: two would answer the same windows."""
     engine = request.engine
-    if engine.is_local or engine.resume_from is not None:
+    if engine.is_local:
         return request
     try:
         job = FlinkRest(engine.flink_master).newest(job_name(request))
-    except EngineError:
-        return request  # who starts a job says it
+    except EngineError as error:
+        raise UserError(f"{' '.join(str(error).split())} Nothing was started.") from None
     if job is None or job.state in ENDED:
         return request
-    if request.state is not None or request.options.job.cluster.detach:
-        raise UserError(
-            f"the job {job.job_id} of run {request.run_id} runs already at http://{engine.flink_master}. "
-            + ("Cancel it first." if request.state is not None else "Leave --detach out to watch it.")
-        )
-    return dataclasses.replace(request, engine=dataclasses.replace(engine, runs_already=True))
+    if request.state is not None:
+        remedy = "Cancel it first."
+    elif engine.resume_from is not None:
+        remedy = "Cancel it first, or leave --resume-from out to watch it."
+    elif request.options.job.cluster.detach:
+        remedy = "Leave --detach out to watch it."
+    else:
+        return dataclasses.replace(request, engine=dataclasses.replace(engine, runs_already=True))
+    raise UserError(
+        f"the job {job.job_id} of run {request.run_id} runs already at http://{engine.flink_master}. {remedy}"
+    )
 
 
 def _clock(options: ClockOptions, source: StreamSource) -> StreamClock:

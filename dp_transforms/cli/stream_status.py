@@ -84,10 +84,6 @@ class StreamStatus:
         self._last_line_at = float("-inf")
         self._last_events: tuple[float, int] | None = None
 
-    @property
-    def windows_shown(self) -> int:
-        return self._windows_shown
-
     def tell(self, text: str) -> None:
         """A line for the operator, on stderr."""
         self._clear()

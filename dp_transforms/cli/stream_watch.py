@@ -197,7 +197,7 @@ class StreamWatch:
         else:
             status.tell(f"The declared range is over ({ended.windows:,} windows); nothing more is answered.")
         if (show := sink.show_command(self._request.run_id)) is not None:
-            status.tell(f"{status.windows_shown:,} windows with heavy items; see all with: {show}")
+            status.tell(f"{self._sink.windows:,} windows with heavy items; see all with: {show}")
 
 
 def _waiting_words(request: StreamRequest) -> str:
@@ -270,8 +270,8 @@ def _words_of_end_at_once(request: StreamRequest) -> str:
 class SinkWatch:
     """Shows what is new in a sink each time that it is read. Close it at the end.
 
-    goes_on: a command before has shown what is there at the first read. patience_seconds: how long to try again after a
-        first failure. clock: in seconds.
+    goes_on: what is there at the first read is not shown: a command before has shown most of it, if not what came
+        while nobody watched. patience_seconds: how long to try again after a first failure. clock: in seconds.
     """
 
     def __init__(
@@ -285,13 +285,19 @@ class SinkWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._follower = sink.follow(run_id)
-        self._shown: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
+        self._show_command = sink.show_command(run_id)
+        self._seen: set[tuple[str, int]] = set()  # a window is shown once, also if the sink must be read anew
         self._reports = 0
-        self._is_shown_before = goes_on
+        self._skips_first = goes_on
         self._status = status
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._failing_since: float | None = None
+
+    @property
+    def windows(self) -> int:
+        """How many windows the sink has, also those that were shown by an earlier command or by none."""
+        return len(self._seen)
 
     def check(self, given_up: str = "") -> RunEnded | None:
         """The end of the run, once no report is missing; None before, and while the sink cannot be read.
@@ -324,11 +330,15 @@ class SinkWatch:
         self._follower.close()
 
     def _show(self, reports: Sequence[WindowReport]) -> None:
-        new = [report for report in reports if (report.stream, report.window_start) not in self._shown]
-        self._shown.update((report.stream, report.window_start) for report in new)
-        if self._is_shown_before:
-            self._is_shown_before = False
-            self._status.tell(f"{len(new):,} windows with heavy items were reported before.")
+        new = [report for report in reports if (report.stream, report.window_start) not in self._seen]
+        self._seen.update((report.stream, report.window_start) for report in new)
+        if self._skips_first:
+            self._skips_first = False
+            see = "" if self._show_command is None else f" See all with: {self._show_command}"
+            self._status.tell(
+                f"{len(new):,} windows with heavy items were reported before, some perhaps while no command watched:"
+                f" they are not shown here.{see}"
+            )
         else:
             self._status.show_reports(new)
 

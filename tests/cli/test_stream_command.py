@@ -80,7 +80,11 @@ def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(
     with serving(says) as flink:
         words = [*FOLDER, *OUT, *KEY, *PLAN, "--run-id", "r", *FLINK, "--flink-master", flink.address]
         words += ["--worker-pool", "localhost:50000", "--allow-open-ports"]
-        for more, remedy in ((["--detach"], "Leave --detach out"), (["--state", "run.state"], "Cancel it first")):
+        for more, remedy in (
+            (["--detach"], "Leave --detach out to watch it."),
+            (["--state", "run.state"], "Cancel it first."),
+            (["--resume-from", "/savepoint"], "Cancel it first, or leave --resume-from out to watch it."),
+        ):
             code, _, err = run([*words, *more], capsys)
             assert (code, err.count("\n")) == (1, 1)
             assert f"the job job of run r runs already at http://{flink.address}. {remedy}" in err
@@ -90,6 +94,9 @@ def test_a_job_that_runs_already_is_watched_and_none_is_started_beside_it(
         assert f"The job {name} runs already at http://{flink.address}: this command watches it." in err
         assert "Flink has ended the job before its last window. Resume it" in err
         assert says.cancelled == []
+        words[words.index(flink.address)] = "localhost:9"
+        code, _, err = run([*words, "--resume-from", "/savepoint"], capsys)
+        assert (code, "Flink at localhost:9 does not answer" in err, err.count("\n")) == (1, True, 1), err
 
 
 OUT = ["--output", "reports"]

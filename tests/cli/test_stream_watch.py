@@ -53,8 +53,8 @@ class Sink:
         assert run_id == "run-1"
         return self
 
-    def show_command(self, run_id: str) -> None:
-        return None
+    def show_command(self, run_id: str) -> str:
+        return f"shh show {run_id}"
 
     def read_new(self) -> tuple[None, list[WindowReport], RunEnded | None, bool]:
         answer = self.answers[min(self.reads, len(self.answers) - 1)]
@@ -215,7 +215,10 @@ def test_a_command_tolerates_an_outage_of_the_output() -> None:
     assert job.is_cancelled
     assert sink.is_closed
     assert status.shown == REPORTS
-    assert status.lines[-1] == "The declared range is over (4 windows); nothing more is answered."
+    assert status.lines[-2:] == [
+        "The declared range is over (4 windows); nothing more is answered.",
+        "2 windows with heavy items; see all with: shh show run-1",
+    ]
 
 
 def test_a_command_that_gives_up_says_where_a_remote_job_still_runs() -> None:
@@ -244,7 +247,8 @@ def test_a_signal_that_comes_as_soon_as_it_is_told_drains_the_run(tmp_path: path
 
     status = Impatient()
     watch(sink, Job(sink, 99), status, EngineChoice("prism"), str(stop_file))
-    assert [words.split(":")[0] for words in status.lines] == ["Ctrl-C drains it", "Draining", "A stop was asked for"]
+    begins = ["Ctrl-C drains it", "Draining", "A stop was asked for", "2 windows with heavy items; see all with"]
+    assert [words.split(":")[0] for words in status.lines] == begins
     assert re.match(
         r"Draining: what arrives by \d\d:\d\d:\d\d UTC counts; all windows .*in about 7[01] s", status.lines[1]
     )
@@ -299,9 +303,13 @@ def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on() 
     sink, status = Sink((REPORTS[:1], None), (REPORTS, None)), Status()
     watch(sink, Job(sink, 2), status, EngineChoice("flink", resume_from="/savepoint"))
     assert status.shown == REPORTS[1:]
-    assert status.lines[0] == "1 windows with heavy items were reported before."
-    assert "ended the job before its last window. Resume it from the last checkpoint" in status.lines[-1]
-    assert "--run-id run-1" in status.lines[-1]
+    assert status.lines[0] == (
+        "1 windows with heavy items were reported before, some perhaps while no command watched: they are not shown"
+        " here. See all with: shh show run-1"
+    )
+    assert "ended the job before its last window. Resume it from the last checkpoint" in status.lines[-2]
+    assert "--run-id run-1" in status.lines[-2]
+    assert status.lines[-1] == "2 windows with heavy items; see all with: shh show run-1", "not only what was shown"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import http.server
+import itertools
 import json
 import threading
 import urllib.parse
@@ -12,7 +13,11 @@ from collections.abc import Iterator
 
 from dp_transforms.engines.flink_rest import FlinkRest
 
-_NOW_MILLIS = 1_790_000_000_000
+_BEGIN_MILLIS = 1_790_000_000_000
+
+
+def _millis(seconds: int) -> int:
+    return _BEGIN_MILLIS + 1000 * seconds
 
 
 @dataclasses.dataclass
@@ -20,19 +25,22 @@ class FlinkAnswers:
     """What this Flink says, which a test may change at any time.
 
     looks: id, name and state of each job, the oldest first; each look shows the next of these, and the last one stays.
-    The other answers are about the one job `job`: stages and their states, the texts of its failures, which were
-    `failed_seconds_ago`, how many checkpoints it has completed, how often it was restarted, and by stage its metrics.
-    heap: how full the fullest heap is. cancelled: the paths of requests to end a job.
+    The other answers are about the one job `job`: stages and their states, the texts of its failures and when they
+    were (the last of these times is that of all others), how many checkpoints it has completed and when the newest,
+    how often it was restarted, and by stage its metrics. now: in seconds, as all times. heap: bytes of the fullest
+    heap, and how many it may have; None: no answer. cancelled: the paths of requests to end a job.
     """
 
     job: str
     looks: list[list[tuple[str, str, str]]]
     stages: dict[str, str] = dataclasses.field(default_factory=dict)
     failures: tuple[str, ...] = ()
-    failed_seconds_ago: int = 0
+    failed_at: tuple[int, ...] = (0,)
     completed: int = 0
+    completed_at: int | None = None
+    now: int = 0
     restarts: int = 0
-    heap: float = 0.5
+    heap: tuple[float, float] | None = (5e8, 1e9)
     metrics: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     task_managers: int = 1
     cancelled: list[str] = dataclasses.field(default_factory=list)
@@ -46,20 +54,25 @@ class FlinkAnswers:
             jobs = enumerate(self.looks.pop(0) if len(self.looks) > 1 else self.looks[0])
             return {"jobs": [{"jid": i, "name": n, "state": s, "start-time": at} for at, (i, n, s) in jobs]}
         if url.path == "/taskmanagers/metrics":
-            values = {"Used": self.heap * 1e9, "Max": 1e9}
-            return [{"id": f"Status.JVM.Memory.Heap.{name}", "max": value} for name, value in values.items()]
-        at = _NOW_MILLIS - 1000 * self.failed_seconds_ago
+            values = None if self.heap is None else zip(("Used", "Max"), self.heap, strict=True)
+            return values and [{"id": f"Status.JVM.Memory.Heap.{name}", "max": value} for name, value in values]
+        times = itertools.chain(self.failed_at, itertools.repeat(self.failed_at[-1]))
+        failures = [
+            {"stacktrace": text, "timestamp": _millis(at)} for text, at in zip(self.failures, times, strict=False)
+        ]
+        newest = None if self.completed_at is None else {"latest_ack_timestamp": _millis(self.completed_at)}
         states = {job_id: state for job_id, _, state in self.looks[-1]}
         of_job = {
             "": {
                 "state": states.get(self.job),
-                "now": _NOW_MILLIS,
+                "now": _millis(self.now),
                 "vertices": [{"id": stage, "name": stage, "status": state} for stage, state in self.stages.items()],
             },
-            "/exceptions": {
-                "exceptionHistory": {"entries": [{"stacktrace": text, "timestamp": at} for text in self.failures]}
+            "/exceptions": {"exceptionHistory": {"entries": failures}},
+            "/checkpoints": {
+                "counts": {"completed": self.completed, "restored": self.restarts},
+                "latest": {"completed": newest},
             },
-            "/checkpoints": {"counts": {"completed": self.completed, "restored": self.restarts}},
         }
         wanted = urllib.parse.parse_qs(url.query).get("get", [""])[0].split(",")
         for stage, metrics in self.metrics.items():

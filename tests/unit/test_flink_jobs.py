@@ -230,25 +230,49 @@ def test_windows_wait_from_the_first_partition_that_closes_them_to_their_answer(
 
 
 OF_LOG = OF_PIPELINE.replace("logs.log_chunk.EventFileError", "errors.LastingError")
+OF_MEMORY = "Caused by: java.lang.OutOfMemoryError: Java heap space"
 OF_BROKER = OF_PIPELINE.replace("logs.log_chunk.EventFileError", "errors.StreamError")
 
 
 @pytest.mark.parametrize(
-    ("failures", "seconds_ago", "is_told"),
+    ("failures", "failed_at", "completed_at", "is_told"),
     [
-        ((OF_LOG, OF_BROKER, OF_LOG, OF_LOG), 60, True),
-        (("Caused by: java.lang.OutOfMemoryError: Java heap space",) * 3, 60, True),
-        ((OF_LOG, OF_LOG, *[OF_BROKER] * 9, *[OF_MACHINE] * 9), 60, False),
-        ((OF_LOG,) * 3, 3601, False),
+        ((OF_LOG, OF_BROKER, OF_LOG, OF_LOG), (9000, 6000, 3000, 500), None, True),
+        ((OF_MEMORY,) * 3, (9000, 8000, 7000), 6999, True),
+        ((OF_LOG, OF_LOG, *[OF_BROKER] * 9, *[OF_MACHINE] * 9), (9000,), None, False),
+        ((OF_MEMORY,) * 3, (9000, 8000, 7000), 7001, False),  # it went on between them
+        ((OF_LOG,) * 16, (9000,), 9001, False),  # it has recovered
+        ((OF_LOG,) * 3, (9000, 8000, 100), None, False),  # one was before anybody watched
     ],
 )
-def test_only_a_failure_that_no_restart_changes_ends_a_stream_and_not_one_of_long_ago(
-    flink: FlinkRest, says: FlinkAnswers, failures: tuple[str, ...], seconds_ago: int, is_told: bool
+@pytest.mark.parametrize(("heap", "full"), [((5e8, 1e9), 0.5), (None, None), ((5e8, 0.0), None), ((5e8, -1.0), None)])
+def test_a_failure_that_no_restart_changes_ends_a_stream_if_no_checkpoint_comes_between(
+    flink: FlinkRest,
+    says: FlinkAnswers,
+    failures: tuple[str, ...],
+    failed_at: tuple[int, ...],
+    completed_at: int | None,
+    is_told: bool,
+    heap: tuple[float, float] | None,
+    full: float | None,
 ) -> None:
-    says.failures, says.failed_seconds_ago, says.restarts = failures, seconds_ago, 7
-    numbers = FlinkWatch(flink, "mine", 10).numbers(0.0)
+    """What the heap is changes nothing."""
+    watch = FlinkWatch(flink, "mine", 10)
+    says.now, says.heap = 200, heap
+    assert watch.numbers(0.0).failure == ""
+    says.now, says.failures, says.failed_at, says.completed_at = 9010, failures, failed_at, completed_at
+    says.restarts = 7
+    numbers = watch.numbers(1.0)
     assert numbers.failure == (failures[0] if is_told else "")
-    assert numbers.restarts == 7
+    assert (numbers.restarts, numbers.heap, numbers.counts) == (7, full, COUNTERS)
+
+
+def test_who_watches_a_job_again_does_not_end_it_for_what_failed_before(flink: FlinkRest, says: FlinkAnswers) -> None:
+    says.now, says.failures, says.failed_at = 4000, (OF_LOG,) * 3, (3999, 3900, 3800)
+    watch = FlinkWatch(flink, "mine", 10)
+    assert [watch.numbers(now).failure for now in (0.0, 5.0)] == ["", ""]
+    says.failed_at = (4010, 4005, 4001)
+    assert watch.numbers(10.0).failure == OF_LOG
 
 
 def test_who_waits_long_for_a_checkpoint_is_told_so(flink: FlinkRest, says: FlinkAnswers) -> None:

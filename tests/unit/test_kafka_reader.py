@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_reader
 from dp_transforms.logs.streams.kafka_reader import NO_ARRIVAL_TIME, PRODUCERS_TIME, KafkaReader
@@ -468,14 +468,24 @@ def test_an_error_that_no_waiting_mends_ends_at_once(broker: Broker, now: list[f
         poll_once(one, polled.position)
 
 
-@pytest.mark.parametrize("low", [0, 7])
-def test_an_offset_that_is_gone_is_told_by_where_the_log_begins(broker: Broker, now: list[float], low: int) -> None:
+@pytest.mark.parametrize(
+    ("watermarks", "raised", "said"),
+    [
+        ((7, 9), LastingError, "the Kafka partition t:3 no longer has the offset 0"),
+        ((0, 9), LastingError, "the Kafka partition t:3 ends before the offset 0"),
+        (confluent_kafka.KafkaException(error("_TRANSPORT")), StreamError, r"no Kafka broker answers .*_TRANSPORT"),
+        (None, StreamError, "no Kafka broker answers"),
+    ],
+)
+def test_an_offset_that_is_gone_is_told_by_where_the_log_begins_and_for_good_only_if_a_broker_says_so(
+    broker: Broker, now: list[float], watermarks: Any, raised: type[StreamError], said: str
+) -> None:
     broker.said = {"records": []}
     poll_once(one := reader_of(), None)
-    broker.said = {"watermarks": (low, 9), "records": [[Message(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
-    said = "no longer has the offset 0" if low else "ends before the offset 0"
-    with pytest.raises(StreamError, match=f"the Kafka partition t:3 {said}"):
+    broker.said = {"watermarks": watermarks, "records": [[Message(0, trouble=error("_AUTO_OFFSET_RESET"))]]}
+    with pytest.raises(StreamError, match=said) as failed:
         poll_once(one, '{"next_offset": 0}')
+    assert failed.type is raised
     assert broker.calls[-1] == ("watermarks", "t", 3, 1.0, False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import json
 import os
@@ -14,9 +15,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.logs import EventFields, LogChunk, ReadBlock, read_log_chunk, text_files
 from dp_transforms.logs.streams import log_folder
+from dp_transforms.logs.streams.folder_files import system_error
 from dp_transforms.logs.streams.log_folder import CAME_BEHIND, FolderReader, LogFolder
 from dp_transforms.logs.streams.stream_source import NEVER
 from tests.helpers.event_files_oracle import SECRET, avro_schema, write_avro, write_json, write_parquet
@@ -334,6 +336,37 @@ def test_a_file_that_changes_after_it_was_begun_stops_the_stream(
         reader = open_reader(tmp_path)
     with pytest.raises(StreamError, match="changed or disappeared"):
         poll_once(reader, polled.position)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_file_that_a_file_system_does_not_show_just_now_is_read_later(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is neither passed over nor taken for one that has changed, which would end the run for good."""
+    folder, moved = tmp_path / "folder", tmp_path / "moved"
+    folder.mkdir()
+    drop(folder, "log.jsonl", map(str, range(50)))
+    reader = open_reader(folder)
+
+    def fail(path: str) -> None:
+        raise system_error(path, OSError(errno.EIO, "of a disk"))
+
+    # Before its first event: no real folder fails just after it was listed.
+    with monkeypatch.context() as broken:
+        broken.setattr(log_folder, "status_of", fail)
+        with pytest.raises(StreamError, match=r"log\.jsonl: .*Input/output error"):
+            poll(reader, max_records=1)
+    begun = poll(reader, max_records=1)
+    folder.rename(moved)
+    folder.symlink_to(folder)
+    with pytest.raises(StreamError, match=r"log\.jsonl: .*\(Too many levels of symbolic links\)") as failed:
+        poll(reader, begun.position)
+    assert failed.type is StreamError
+    folder.unlink()
+    with pytest.raises(LastingError, match="changed or disappeared"):
+        poll(reader, begun.position)
+    moved.rename(folder)
+    assert users_of(begun) + users_of(poll(reader, begun.position)) == [str(user) for user in range(50)]
 
 
 @pytest.mark.usefixtures("small_blocks")

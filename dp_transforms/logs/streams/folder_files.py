@@ -87,6 +87,24 @@ def position_at(name: str, status: os.stat_result) -> FolderPosition:
     return FolderPosition(FolderFile(status.st_ctime_ns, name), status.st_mtime_ns, status.st_size, is_done=False)
 
 
+def status_of(path: str) -> os.stat_result | None:
+    """None where nothing is there. Raises StreamError if the file system does not say."""
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise system_error(path, error) from None
+
+
+def system_error(path: str, error: OSError) -> StreamError:
+    """Of a file that could be read at another time."""
+    return StreamError(
+        f"{on_one_line(path)}: it cannot be read ({os.strerror(error.errno or 0)}). Let every worker read it, or move"
+        " it out of the folder, and start the job again."
+    )
+
+
 def _checked_name(name: str) -> str:
     """Raises ValueError or TypeError unless the name is that of a log in the folder: no path may lead out of it."""
     if b"\0" in os.fsencode(name) or os.path.basename(name) != name or not is_log_name(name):

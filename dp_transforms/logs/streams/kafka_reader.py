@@ -233,14 +233,16 @@ class KafkaReader:
                 self._confirm()
             elif trouble.name() in _OFFSET_IS_GONE:
                 watermarks = self._ask_watermarks(_ASK_SECONDS)
-                raise self._gone(self._next or 0, watermarks[0] if watermarks else None)
+                if watermarks is None:  # so nobody knows whether it is gone for good
+                    raise self._topic.unreachable(self._last_error)
+                raise self._gone(self._next or 0, watermarks[0])
             else:
                 self._note_error(trouble)
         return good
 
-    def _gone(self, offset: int, low: int | None) -> StreamError:
+    def _gone(self, offset: int, low: int) -> LastingError:
         name = on_one_line(self._partition.name)
-        if low is None or offset < low:
+        if offset < low:
             return LastingError(
                 f"the Kafka partition {name} no longer has the offset {offset}: its retention deleted it before it was"
                 " read. Give the topic a longer retention, and start a new run."

@@ -50,7 +50,15 @@ from dp_transforms.logs import id_columns
 from dp_transforms.logs.discovery import find_file_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, ReadBlock
 from dp_transforms.logs.rejected_events import RejectedEvents
-from dp_transforms.logs.streams.folder_files import FolderFile, FolderPosition, TakenFiles, is_wanted, position_at
+from dp_transforms.logs.streams.folder_files import (
+    FolderFile,
+    FolderPosition,
+    TakenFiles,
+    is_wanted,
+    position_at,
+    status_of,
+    system_error,
+)
 from dp_transforms.logs.streams.stream_source import Polled, passed_arrivals
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
 
@@ -228,7 +236,7 @@ class FolderReader:
     def _note(self, entry: os.DirEntry[str], found: _Found) -> None:
         try:
             file = FolderFile(entry.stat(follow_symlinks=False).st_ctime_ns, entry.name)
-        except OSError:
+        except FileNotFoundError:
             return  # it disappeared meanwhile
         if file.ctime_ns < self._since_ns:
             return
@@ -249,16 +257,13 @@ class FolderReader:
         """Begins the next file whose time has come. Returns whether there is one."""
         settled_ns = self._settled_ns()
         while self._waiting and self._waiting[0].ctime_ns <= settled_ns:
-            file = heapq.heappop(self._waiting)
-            if file == self._position.file:
-                continue  # another file took its name before it was read, and was noted twice
-            try:
-                status = os.lstat(self._path(file.name))
-            except OSError:
+            file = self._waiting[0]
+            # A file is noted twice if another one took its name before it was read.
+            status = None if file == self._position.file else status_of(self._path(file.name))
+            heapq.heappop(self._waiting)
+            if status is None or not stat.S_ISREG(status.st_mode):
                 continue  # it disappeared before any of it was read
             now = FolderFile(status.st_ctime_ns, file.name)
-            if not stat.S_ISREG(status.st_mode):
-                continue
             if now != file:  # it was still being written
                 self._wait_for(now, found)
                 continue
@@ -303,11 +308,8 @@ class FolderReader:
 
     def _check_unchanged(self, path: str) -> None:
         at = self._position
-        try:
-            status = os.lstat(path)
-        except OSError:
-            raise _changed_error(path) from None
-        if at.file is None or (status.st_mtime_ns, status.st_size) != (at.mtime_ns, at.size):
+        status = status_of(path)
+        if status is None or at.file is None or (status.st_mtime_ns, status.st_size) != (at.mtime_ns, at.size):
             raise _changed_error(path)
 
     def _is_settling(self) -> bool:
@@ -359,10 +361,7 @@ def _check_not_of_the_system(path: str, error: BaseException) -> None:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno not in _ERRORS_OF_CONTENT:
-            raise StreamError(
-                f"{on_one_line(path)}: it cannot be read ({os.strerror(cause.errno)}). Let every worker read it,"
-                " or move it out of the folder, and start the job again."
-            ) from None
+            raise system_error(path, cause) from None
         cause = cause.__context__
 
 
