@@ -66,6 +66,13 @@ def courier(folder: pathlib.Path, deliver: Deliver, said: list[str] | None = Non
     return Courier(ReportFolder(str(folder / "reports")), "run-1", deliver, sent, tell, pause_seconds=0.01)
 
 
+def wait_for(said: Sequence[str], lines: int) -> None:
+    deadline = time.monotonic() + 30
+    while len(said) < lines:
+        assert time.monotonic() < deadline, said
+        time.sleep(0.01)
+
+
 def starts(posted: Sequence[dict[str, Any]]) -> list[str]:
     return [each["window_start"][11:13] for each in posted]
 
@@ -119,8 +126,7 @@ def test_a_program_that_takes_nothing_is_named_and_the_rest_waits(
     said: list[str] = []
     words = ["/no/such/program"] if program is None else [sys.executable, "-c", program]
     failing = courier(tmp_path, to_program(words), said)
-    while not said:
-        time.sleep(0.01)
+    wait_for(said, 1)
     assert not failing.finish(0)
     assert why in said[0]
     assert why in failing.left_words
@@ -157,8 +163,7 @@ def test_no_error_ends_the_courier(tmp_path: pathlib.Path, monkeypatch: pytest.M
     deliver = to_program([sys.executable, "-c", TAKES, str(taken)])
     sent = StumblesOnce(str(tmp_path / "sent"), "run-1")
     late = Courier(ReportFolder(str(tmp_path / "reports")), "run-1", deliver, sent, tell, pause_seconds=0.01)
-    while len(said) < 2:
-        time.sleep(0.01)
+    wait_for(said, 2)
     room.mkdir()
     assert late.finish(60)
     assert "was not read to its end: MemoryError." in said[0]
