@@ -269,8 +269,8 @@ def sent_on(options: NewsOptions, sink: ReportSink, run_id: str, tell: Callable[
         raise
     if not courier.finish(PATIENCE_SECONDS):
         raise UserError(
-            f"{courier.left_words} The run is over, and all its reports are in the output. With --state the same"
-            " command sends what was not."
+            f"{courier.left_words} The run is over, and all its reports are in the output: shh show --json prints"
+            " the same lines. With --state the same command sends what was not."
         )
 
 

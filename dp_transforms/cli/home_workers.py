@@ -36,6 +36,7 @@ _EVENTS_PER_SHARD = 1_250_000
 _BYTES_PER_EVENT = 20  # of formats that do not say how many rows they have; rather too few
 _MOST_SHARDS = 256
 _MANY_IN_WINDOWS = 10_000_000
+_FEWEST_EVENTS = 30  # of a user: where fewer count in all their windows it is said
 # Peak memory of a replay on the local runner, measured by benchmarks/speed.py and rounded up.
 _BASE_BYTES = 400_000_000
 _MEMORY_PER_EVENT = 120
@@ -135,12 +136,16 @@ def sliding_words(request: ReplayRequest) -> str | None:
     """What windows that overlap cost, in a sentence; None where they cost little."""
     schedule = request.plan.schedule
     in_windows, repeats = _events_in_windows(request.chunks, schedule), schedule.windows_per_event
-    if repeats == 1 or in_windows < _MANY_IN_WINDOWS:
+    plan, words = request.plan, []
+    if repeats > 1 and in_windows >= _MANY_IN_WINDOWS:
+        words.append(f"this takes the time of about {in_windows:,} events, and space for them in --memory or in TMPDIR")
+    if plan.looks is not None and repeats > 1:
+        events = min(plan.units_of_rounds) // plan.looks.units[0] // repeats
+        if events < _FEWEST_EVENTS:
+            words.append(f"only about {max(1, events):,} of a user count, since each look is paid (--most-looks)")
+    if not words:
         return None
-    return (
-        f"Each event counts in {repeats:,} windows: this takes the time of about {in_windows:,} events, and space for"
-        " them in --memory or in TMPDIR. A longer --slide takes less."
-    )
+    return f"Each event counts in {repeats:,} windows: {'; and '.join(words)}. A longer --slide helps."
 
 
 def _number_for(request: ReplayRequest) -> int:

@@ -177,8 +177,8 @@ class NewsOptions:
     )
     sent_file: str | None = opt(
         OUTPUT,
-        "Notes which windows were taken. The same command again sends the others. Default: beside the folder of "
-        "--output; else it is required.",
+        "Notes which windows were taken. With --state the same command again sends the others. Default: beside the "
+        "folder of --output; else it is required.",
         metavar="FILE",
     )
 

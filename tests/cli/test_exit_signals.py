@@ -27,7 +27,9 @@ AT_ONCE = 4
 PATIENCE_SECONDS = 300
 # Says when the interpreter, which is not ours, has begun to run what is.
 STARTING = "import os; os.write(1, b'.'); from dp_transforms.cli.main import main; main()"
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = [  # one that is ignored here, as SIGHUP is behind nohup, stays ignored in what is started
+    each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN
+]
 COMMANDS = {
     "plan": ["plan", *BUDGET, "--output", "plan.json"],
     "replay": ["replay", "log.parquet", *BUDGET, "--output", "report.avro", "--dead-letter", "bad.jsonl"],

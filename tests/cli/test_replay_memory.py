@@ -73,6 +73,8 @@ def test_what_sliding_costs_is_said_where_it_is_much(tmp_path: pathlib.Path) -> 
     said = home_workers.sliding_words(large)
     assert said is not None
     assert said.startswith("Each event counts in 2 windows: this takes the time of about 10,000,000 events")
+    minutes = Plan.calibrate(epsilon=2, delta=1e-9, schedule=WindowSchedule.sliding(0, 172_800, 86_400, 60))
+    assert "only about 2 of a user count" in home_workers.sliding_words(dataclasses.replace(request, plan=minutes))
 
 
 def _own_memory(command: int) -> int:
