@@ -18,7 +18,7 @@ from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.records import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART
 from dp_transforms.plan.rounds import most_of_second_look
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
@@ -278,9 +278,10 @@ class LooksMechanism:
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
         of the first, or of the second kind."""
-        purse = self.rounds[-1].purse
-        share = purse * (1 if is_second else SECOND_LOOKS) // max(1, looks * SECOND_LOOKS + second)
-        place = self.looks_list.payable(min(share, self.most_of_second) if is_second else share)
+        purse, parts = self.rounds[-1].purse, SECOND_LOOKS * looks + second
+        paid = purse // max(1, parts) * parts
+        again = min(paid // max(FEWEST_BESIDE, SECOND_PART * second) if looks else paid // second, self.most_of_second)
+        place = self.looks_list.payable(again if is_second else (paid - again * second) // looks)
         return self.looks_list.weights[place or 0]
 
     @property

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.records import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART
 from dp_transforms.plan.rounds import most_of_second_look
 
 Whole = npt.NDArray[np.int64]
@@ -89,16 +89,17 @@ class Pace:
         self, looks: Whole, second: Whole, left: Whole, parts_before: Whole, first_windows: Whole, window: int
     ) -> tuple[Chosen, Chosen]:
         """The same in the last round of looks, in which a user has second looks, too, at pairs that are named already.
-        Each costs `SECOND_LOOKS` times less than another look, and at most `most_of_second_look`.
+        What is spent now is split by `amounts_with_second`; a second look costs at most `most_of_second_look`.
 
         looks, second: of each user in this window, together at least 1. parts_before: looks that were paid before, in
         parts of `SECOND_LOOKS`. Other arguments as of `choose`.
         """
         spread = self._spread(looks * SECOND_LOOKS + second, left, parts_before, first_windows, window)
-        weights, units = _largest_or_smallest(self._looks_list, left * SECOND_LOOKS // spread)
+        paid_now = left // spread * (looks * SECOND_LOOKS + second)
+        amounts, of_second = amounts_with_second(paid_now, looks, second, self._most_of_second)
+        weights, units = _largest_or_smallest(self._looks_list, amounts)
         payable = np.minimum(looks, left // units)
-        most = np.minimum(left // spread, self._most_of_second)
-        again, units_again = _largest_or_smallest(self._looks_list, most)
+        again, units_again = _largest_or_smallest(self._looks_list, of_second)
         payable_again = np.minimum(second, (left - payable * units) // units_again)
         return Chosen(weights, units, payable), Chosen(again, units_again, payable_again)
 
@@ -112,6 +113,14 @@ class Pace:
         # If there are more looks than units, the share is 0, however many more.
         spread: Whole = np.minimum(expected, left) + looks
         return spread
+
+
+def amounts_with_second(paid: Whole, looks: Whole, second: Whole, most_of_second: int) -> tuple[Whole, Whole]:
+    """What one look and one second look may cost, of units that are paid for all of them. Second looks get all if there
+    are no others."""
+    fewest = np.where(looks > 0, np.maximum(FEWEST_BESIDE, second * SECOND_PART), np.maximum(second, 1))
+    of_second = np.minimum(paid // fewest, most_of_second)
+    return (paid - of_second * second) // np.maximum(looks, 1), of_second
 
 
 def _largest_or_smallest(listed: PricedWeights, shares: Whole) -> tuple[Whole, Whole]:

@@ -41,13 +41,19 @@ class Wallet:
     def choose_with_second(
         self, looks: int, second: int, window: int, settings: TrialPlan
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """In the last round: 100 looks at what is named already cost about as much as another look, and each at most a
-        quarter of what the round has in a full purse, a 40th in rounds in windows. What is not named comes first.
-        ``paid_looks`` counts 100ths."""
+        """In the last round looks at what is named already count as a 100th each where the purse is cut. All of them
+        cost a tenth of what is spent, and each a 300th, but nearly all if there are no others; each at most a 16th of
+        what the round has in a full purse, a 40th in rounds in windows. What is not named comes first. ``paid_looks``
+        counts 100ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
-        spread = self.spread(100 * looks + second, window, settings)
-        most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 4)
-        amounts = self.left * 100 // spread, min(self.left // spread, most)
+        most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 16)
+        parts = 100 * looks + second
+        spent = self.left // self.spread(parts, window, settings) * parts
+        if looks:
+            again = min(most, spent // 300, spent // (10 * second) if second else spent)
+            amounts = (spent - again * second) // looks, again
+        else:
+            amounts = 0, min(most, spent // second)
         found = []
         for asked, amount, parts in zip((looks, second), amounts, (100, 1), strict=True):
             weight, units = next(((w, u) for w, u in reversed(listed) if u <= amount), listed[0])

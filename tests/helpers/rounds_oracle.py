@@ -113,7 +113,7 @@ class RoundsOracle:
     ) -> Named:
         """By a second look, if that shows more."""
         at = entry.window, entry.item
-        most = self._settings.units_of_rounds[-1] // (40 if self._settings.rounds is None else 4)
+        most = self._settings.units_of_rounds[-1] // (40 if self._settings.rounds is None else 16)
         likely, largest = self._likely_noise_of(drawn, windows), self._largest(most)
         noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
         if noisy < threshold:

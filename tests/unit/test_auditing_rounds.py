@@ -113,10 +113,11 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
             return max(0.0, p - math.exp(epsilon) * q)
         listed, is_last = mechanism.rounds[number], number == len(mechanism.rounds) - 1
         weight, again = listed.replay_weight(left) if left else 0, 0
-        if is_last and left + done:  # 100 second looks cost about as much as another one, each at most a quarter
-            parts = 100 * left + done
-            weight = max((w for w, units in listed.prices if units <= listed.purse * 100 // parts), default=3)
-            again = max((w for w, units in listed.prices if units <= min(listed.purse // parts, 32)), default=3)
+        if is_last and left + done:  # beside others, second looks cost a 300th each, but no more than 32 units
+            paid = listed.purse // (100 * left + done) * (100 * left + done)
+            each = min(32, paid // 300 if left else paid // done)
+            weight = max((w for w, units in listed.prices if units * left <= paid - done * each), default=3)
+            again = max((w for w, units in listed.prices if units <= each), default=3)
         in_blocks, total = number == 0 and not mechanism.later_open, 0.0
         for named in itertools.product((True, False), repeat=left):
             for large in itertools.product((True, False), repeat=done if is_last else 0):

@@ -25,7 +25,7 @@ REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_re
 def test_a_plan_with_rounds_is_read_again_as_it_is() -> None:
     plan = calibrated()
     assert plan.paid_rounds == Rounds(
-        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.5
+        block_seconds=86_400, units=(10**11, 45 * 10**9, 171 * 10**9, 684 * 10**9), false_names=0.6
     )
     assert Plan.from_json(plan.to_json()) == plan == calibrated(window_rounds=False)
     assert plan.paid_looks.most_looks == 30_000  # of all rounds
@@ -84,7 +84,7 @@ def test_the_numbers_of_the_reference(row: dict[str, float]) -> None:
     found = smallest_open_threshold(prices, row["delta_open"], open_units=PURSE_UNITS // 10)
     assert found / noise.scale == pytest.approx(row["T"], rel=1e-3)
     looks = dataclasses.replace(calibrated().paid_looks, shape=row["p"])
-    rounds = calibrated().paid_rounds
+    rounds = dataclasses.replace(calibrated().paid_rounds, false_names=0.5)
     for drawn, threshold in REFERENCES["known_threshold_in_scales"][f"{row['p']:g}"].items():
         found = terms_of_round(looks, rounds, 1, int(drawn), 10**8, threshold=0).threshold
         assert found / looks.scale == pytest.approx(threshold, rel=1e-3)
@@ -142,7 +142,7 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
     looks, most = plan.paid_looks, plan.paid_looks.size_error / 5
     second = plan.terms_of_second_looks(drawn, windows)
     assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:]).tolist() == [0, 5]
-    for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 4)):
+    for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 16)):
         listed = zip(looks.weights, looks.units, strict=True)
         assert terms.largest_weight == max(weight for weight, price in listed if price <= paid)
         errors = [drawn * SCHEDULE.horizon / windows * looks.noise.upper_tail(terms.likely_noise + n) for n in (1, 0)]
