@@ -171,6 +171,11 @@ class PlanOptions:
         "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
         "rounds. Finds less where users stay.",
     )
+    users_stay: bool = switch(
+        ADVANCED,
+        "With looks, for a stream or parts: most users are there for most of the run, such as devices, so that a purse "
+        "is kept for longer.",
+    )
     domain_file: str | None = opt(
         INPUT,
         "Public list of all items, one per line, UTF-8. Never make it from the log. Other items are left out. "
@@ -242,7 +247,8 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
         choices["known_items"] = False
     choices["block_seconds"] = choices.pop("block")
     choices["rounds"] = choices.pop("round_shares") or options.rounds or options.block is not None or None
-    choices["window_rounds"] = choices["window_rounds"] or None
+    for name in ("window_rounds", "users_stay"):
+        choices[name] = choices[name] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}

@@ -170,6 +170,8 @@ def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
     if given.get("rounds") and given.get("window_rounds"):
         raise ValueError("window_rounds cannot be used with rounds. Leave one out.")
+    if given.get("users_stay") and given.get("window_rounds"):
+        raise ValueError("users_stay cannot be used with window_rounds, for users who come and go. Leave one out.")
     for name in _REFUSED:
         if given.get(name) and (reason := _why_not(name, given, has_domain=budget.domain is not None)):
             raise ValueError(reason)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dp_transforms.monitor.pace import MOST_LOOKS, Pace
 from dp_transforms.monitor.pairs import pairs_of_events
 from dp_transforms.monitor.purses import ENTRY_BYTES, PurseEntries, Purses
+from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 from tests.helpers.core_runs import MICROS, START
 from tests.helpers.naming_runs import naming_settings, units_of
@@ -100,10 +101,12 @@ def expected_weights(log, chosen, wallets=None):
     slide=st.sampled_from([10, HOUR, 7 * HOUR, DAY, 10 * DAY]),
     sliding=st.sampled_from([1, 3]),
     most_looks=st.sampled_from([1, 2, 8, 40]),
+    patience=st.sampled_from([None, 1, 64]),
     source=st.randoms(use_true_random=False),
 )
-def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_looks, source):
+def test_weights_and_what_is_left_are_those_of_the_oracle(rows, slide, sliding, most_looks, patience, source):
     chosen = settings_for(12, slide, most_looks, sliding)
+    chosen = dataclasses.replace(chosen, looks=dataclasses.replace(chosen.looks, patience=patience))
     log = [event(user, f"item {item}", window, chosen) for user, item, window in rows]
     wallets: dict[str, Wallet] = {}
     found, store = weights_of(log, chosen, source)
@@ -122,8 +125,10 @@ wide = st.one_of(st.integers(0, 40), st.integers(0, MOST_LOOKS), st.just(MOST_LO
     looks_before=wide,
     horizon=st.one_of(st.integers(1, 400), st.integers(1, MOST_WINDOWS), st.just(MOST_WINDOWS)),
     shares=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    second=st.one_of(st.integers(0, 50), st.integers(1, 2**40)),
+    units=st.integers(10**11, 8 * 10**11),
 )
-def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares):
+def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, horizon, shares, second, units):
     """The oracle's integers have no limit. Looks beyond what 32 bits hold change nothing: the share is 0 either way."""
     chosen = changed(naming_settings(most_looks=40), schedule=WindowSchedule.fixed(0, horizon * 60, 60))
     window = min(horizon - 1, int(shares[0] * horizon))
@@ -133,6 +138,12 @@ def test_the_pace_is_exact_up_to_the_largest_numbers(looks, left, looks_before, 
     wallet = Wallet(left, first, looks_before)
     assert tuple(int(column[0]) for column in got) == wallet.afford(looks, window, chosen)
     assert int(got.payable[0]) * int(got.units[0]) <= left
+    chosen = changed(chosen, rounds=Rounds(block_seconds=60, units=(10**11, units), false_names=0.5))
+    columns = (np.array([value], dtype=np.int64) for value in (looks, second, left, looks_before, first))
+    kinds = Pace(chosen).choose_with_second(*columns, window)
+    expected = Wallet(left, first, looks_before).choose_with_second(looks, second, window, chosen)
+    assert tuple((int(kind.weights[0]), int(kind.payable[0])) for kind in kinds) == expected
+    assert sum(int(kind.payable[0]) * int(kind.units[0]) for kind in kinds) <= left
 
 
 def test_a_purse_is_never_overdrawn_whatever_is_restored():
