@@ -24,6 +24,7 @@ MODES: dict[str, dict[str, Any]] = {
     "looks": found_names.LOOKS_ALONE,
     "looks, rounds": {"usual_looks": (1, 1000), "rounds": True},
     "looks, window rounds": {"usual_looks": (1, 1000), "window_rounds": True},
+    "looks, users stay": {**found_names.LOOKS_ALONE, "users_stay": True},
     "hits": {"hits_per_user": 3},
     "hits-with-counts": {"hits_per_user": 10},
 }
@@ -48,9 +49,12 @@ def _names_replay(log: LogPairs, _: np.random.Generator) -> Chosen:
     return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.replay(log, plan))
 
 
-def _names_in_stream_order(log: LogPairs, _: np.random.Generator) -> Chosen:
-    plan = _looks_plan(log)
-    return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.stream_order(log, plan))
+def _names_in_stream_order(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
+    def choose(log: LogPairs, _: np.random.Generator) -> Chosen:
+        plan = _plan(log, mode)
+        return Chosen(f"p = {plan.paid_looks.shape:g}", lambda: found_names.stream_order(log, plan))
+
+    return choose
 
 
 def _names_in_rounds(mode: str) -> Callable[[LogPairs, np.random.Generator], Chosen]:
@@ -166,7 +170,8 @@ METHODS: dict[str, Callable[[LogPairs, np.random.Generator], Chosen]] = {
     "looks, replay in rounds": _names_in_rounds("looks, rounds"),
     "looks, nightly": _nightly("looks"),
     "looks, nightly in rounds": _nightly("looks, rounds"),
-    "looks, stream order": _names_in_stream_order,
+    "looks, stream order": _names_in_stream_order("looks"),
+    "looks, stream order, users stay": _names_in_stream_order("looks, users stay"),
     "looks, stream order in rounds": _names_in_rounds("looks, window rounds"),
     "hits": _charging("hits"),
     "hits-with-counts": _charging("hits-with-counts"),

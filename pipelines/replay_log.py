@@ -37,20 +37,26 @@ from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.stores.remote_files import full_name, is_remote
 
+_OTHERS = ("block_output", "dead_letter")  # of the files that are written, beside the report
+
 
 def parser() -> argparse.ArgumentParser:
     """Ours; `shh plan` makes the plan."""
     made = job_parser("One event log, one Beam job, one private report.")
     made.add_argument("--log", action="append", required=True, help="a file, a folder, a glob or a URL; or several")
     made.add_argument("--output", required=True, help="a new path or URL that ends in .avro, .jsonl or .parquet")
+    made.add_argument("--block-output", help="with a plan with rounds: the same for what is held by many in each block")
     made.add_argument("--dead-letter", help="a new path or URL for a list of the rows that cannot be read")
     made.add_argument("--max-bad-fraction", type=float, default=0.5, help="of rows; with more nothing is published")
     made.add_argument("--shards", type=int, help="parts of users and of items; more for more than 10 M events")
     return made
 
 
-def build(pipeline: beam.Pipeline, ours: argparse.Namespace, draft: str) -> None:
-    """Reading, the transform, a draft of the report, and its name. Raises ValueError for what cannot be used."""
+def build(pipeline: beam.Pipeline, ours: argparse.Namespace, drafts: Sequence[str]) -> None:
+    """Reading, the transform, drafts of the reports, and their names. Raises ValueError for what cannot be used.
+
+    drafts: of the report, and of that of blocks if it is asked for.
+    """
     fields = fields_of(ours)
     plan = read_plan(ours.plan)
     read = ReadEvents(find_log_chunks(ours.log, fields), fields)
@@ -62,18 +68,21 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace, draft: str) -> None
         stream=ours.stream,
         domain=ours.domain_file,
         shards=ours.shards,
+        with_blocks=ours.block_output is not None,
     )
-    header = ReportHeader.of_plan(plan, ours.run_id, ours.stream)
-    paths = heavy.reports | "WriteReports" >> WriteReports(draft, header, shown_name=ours.output)
-    publish = PublishReport(draft, ours.output, header, ours.max_bad_fraction)
-    _ = (paths, batches, unread) | "PublishReport" >> publish
+    outputs = [("Report", heavy.reports, ours.output), ("Blocks", heavy.blocks, ours.block_output)]
+    for (name, reports, output), draft in zip(outputs, drafts, strict=False):
+        header = ReportHeader.of_plan(plan, ours.run_id, ours.stream, of_blocks=reports is heavy.blocks)
+        paths = reports | f"Write{name}" >> WriteReports(draft, header, shown_name=output)
+        publish = PublishReport(draft, output, header, ours.max_bad_fraction)
+        _ = (paths, batches, unread) | f"Publish{name}" >> publish
     if ours.dead_letter is not None:
         _ = unread | "WriteRejected" >> WriteRejected(ours.dead_letter)
 
 
 def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     """Before anything is read. Raises UserError."""
-    files = {name: getattr(ours, name) for name in ("output", "dead_letter", "domain_file", "noise_key_file")}
+    files = {name: getattr(ours, name) for name in ("output", *_OTHERS, "domain_file", "noise_key_file")}
     if options.view_as(StandardOptions).runner == DATAFLOW:
         if ours.noise_key_secret is None:
             raise UserError("workers of Dataflow share no disk: give --noise-key-secret, and no --noise-key-file.")
@@ -84,34 +93,40 @@ def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
         setattr(ours, name, None if path is None else full_name(path))
     ours.log = [full_name(path) for path in ours.log]
     check_output(ours.output)
-    if ours.dead_letter is not None:
-        check_output(ours.dead_letter, "--dead-letter")
+    for name, path in ((name, getattr(ours, name)) for name in _OTHERS):
+        if path is not None:
+            check_output(path, f"--{name.replace('_', '-')}")
+            if path == ours.output:
+                raise UserError(f"--output and --{name.replace('_', '-')} name the same file. Name two different ones.")
 
 
 def run(arguments: Sequence[str]) -> None:
     """Waits for the end of the job. Ends the process for what cannot be used; raises what Beam raises for the job."""
     ours, beam_words = parse_words(parser(), arguments)
-    ours.run_id, draft = fresh_run_id(), None
+    ours.run_id, drafts = fresh_run_id(), list[str]()
     try:
         options = submitted_options(beam_words, job_name=job_name(ours), streaming=False)
         check(ours, options)
-        pipeline, draft = beam.Pipeline(options=options), new_draft(ours.output)
-        build(pipeline, ours, draft)
+        pipeline = beam.Pipeline(options=options)
+        for output in filter(None, (ours.output, ours.block_output)):
+            drafts.append(new_draft(output))
+        build(pipeline, ours, drafts)
     except (UserError, ValueError, EngineError) as error:
-        _remove(draft)
+        _remove(drafts)
         sys.exit(f"replay_log: {error}")
     try:
         pipeline.run().wait_until_finish()
     finally:
-        _remove(draft)
+        _remove(drafts)
     if is_sent(options) and not is_taken(ours.output):
         sys.exit("replay_log: more rows than --max-bad-fraction could not be read, so nothing was published.")
 
 
-def _remove(draft: str | None) -> None:
-    """The folder of a draft. Nobody needs it any more; the last step removes one that is in a store."""
-    if draft is not None and not is_remote(draft):
-        shutil.rmtree(os.path.dirname(draft), ignore_errors=True)
+def _remove(drafts: Sequence[str]) -> None:
+    """The folders of drafts. Nobody needs them any more; the last step removes what is in a store."""
+    for draft in drafts:
+        if not is_remote(draft):
+            shutil.rmtree(os.path.dirname(draft), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -118,9 +118,10 @@ class Pace:
 def amounts_with_second(paid: Whole, looks: Whole, second: Whole, most_of_second: int) -> tuple[Whole, Whole]:
     """What one look and one second look may cost, of units that are paid for all of them. Second looks get all if there
     are no others."""
-    fewest = np.where(looks > 0, np.maximum(FEWEST_BESIDE, second * SECOND_PART), np.maximum(second, 1))
-    of_second = np.minimum(paid // fewest, most_of_second)
-    return (paid - of_second * second) // np.maximum(looks, 1), of_second
+    fewest: Whole = np.where(looks > 0, np.maximum(FEWEST_BESIDE, second * SECOND_PART), np.maximum(second, 1))
+    of_second: Whole = np.minimum(paid // fewest, most_of_second)
+    of_look: Whole = (paid - of_second * second) // np.maximum(looks, 1)
+    return of_look, of_second
 
 
 def _largest_or_smallest(listed: PricedWeights, shares: Whole) -> tuple[Whole, Whole]:

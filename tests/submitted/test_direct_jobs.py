@@ -6,7 +6,9 @@ import pathlib
 
 import pytest
 
+from dp_transforms import Plan, WindowSchedule
 from dp_transforms.reports import read_report_file
+from tests.helpers.replay_logs import HOURS, START
 from tests.helpers.submitted_jobs import (
     HEAVY,
     REPLAY,
@@ -72,6 +74,20 @@ def test_the_options_of_ours_reach_the_transform(folder: pathlib.Path) -> None:
         script(REPLAY).run([*LOG[:-1], "other.jsonl", "--user-field", "nobody"])
 
 
+def test_blocks_of_a_plan_with_rounds_have_a_report_of_their_own(folder: pathlib.Path) -> None:
+    schedule = WindowSchedule(START, START + 3600 * HOURS, 3600, 3600)
+    plan = Plan.calibrate(epsilon=16, delta=1e-4, schedule=schedule, usual_looks=(1, 20), rounds=True)
+    (folder / "plan.json").write_text(plan.to_json())
+    before = {path.name for path in folder.iterdir()}
+    script(REPLAY).run([*LOG, "--block-output", "blocks.jsonl"])
+    assert {path.name for path in folder.iterdir()} - before == {"report.avro", "blocks.jsonl"}
+    (header, reports), (of_blocks, blocks) = map(read_report_file, (folder / "report.avro", folder / "blocks.jsonl"))
+    assert (header.of_blocks, of_blocks.of_blocks) == (False, True)
+    assert header.run_id == of_blocks.run_id
+    (block,) = blocks
+    assert {*HEAVY} <= {*items(list(reports))} <= {*items([block])}
+
+
 def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) -> None:
     (folder / "clicks" / "bad.jsonl").write_text('{"user": "u", "item": "i", "timestamp": "no time"}\n' * 9)
     before = {path.name for path in folder.iterdir()}
@@ -87,6 +103,8 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (REPLAY, [*LOG, *ELSEWHERE], "need one noise key"),
         (REPLAY, [*LOG[:-1], "plan.json"], "exists and is never overwritten"),
         (REPLAY, [*LOG[:-1], "new.avro", "--dead-letter", "noise.key"], "--dead-letter"),
+        (REPLAY, [*LOG, "--block-output", "report.avro"], "--output and --block-output name the same file"),
+        (REPLAY, [*LOG, "--block-output", "blocks.avro"], "the plan has no rounds"),
         (REPLAY, [*LOG[:-1], "nowhere/report.avro"], "folder does not exist"),
         (REPLAY, [*LOG, "--run-id", "again"], "no option run_id"),
         (REPLAY, [*LOG, *KEY, *DATAFLOW], "give --noise-key-secret"),
