@@ -36,7 +36,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 SHAPE_IN_WINDOWS = 2.75  # of the noise: within 3 % of the best one on all logs that were tried
 LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first round can pay, with a tenth of a purse
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
-FALSE_NAMES = 0.6  # of each later round, in the whole run
+FALSE_NAMES = 0.65  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
