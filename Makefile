@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+LOCK := .ci/requirements.lock
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
 # What `make test-oldest` and `make test-newest` run, and which extras they install for it. Left out: what makes environments.
@@ -35,15 +36,26 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
+.PHONY: install lock demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
   azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs test-wheels
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml setup.py
+# SHH_LOCKED=1: the versions and hashes of the lock alone, as CI has them.
+$(INSTALLED): pyproject.toml setup.py $(if $(SHH_LOCKED),$(LOCK))
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifdef SHH_LOCKED
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+else
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+endif
 	@touch $@
+
+# The newest versions that fit, for each Python and system, with the hashes of all their files.
+lock: $(INSTALLED)
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --custom-compile-command 'make lock' --extra dev --output-file $(LOCK) pyproject.toml >/dev/null
 
 demo: $(INSTALLED)
 	@$(BIN)/python -m examples.demos.demo
@@ -81,6 +93,7 @@ test-wheels: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 test-wheels: $(INSTALLED)
 	@rm -rf build dist
 	$(BIN)/python -m build --outdir dist
+	@$(MAKE) --no-print-directory sbom
 	@for version in 3.11 3.12 3.13; do \
 	  if ! $(BIN)/uv venv --quiet --clear --python $$version .venv-wheel; then echo "NOT DONE: no Python $$version here"; continue; fi; \
 	  $(BIN)/uv pip install --quiet --python .venv-wheel/bin/python dist/*.whl || exit 1; \
@@ -237,7 +250,7 @@ docs: $(INSTALLED)
 audit: $(INSTALLED)
 	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.audit
 
-# What the package is made of, as CycloneDX, in dist/.
+# What the package is made of, as CycloneDX, in dist/ and in the wheel there.
 sbom: $(INSTALLED)
 	@PYTHONPATH=.ci $(BIN)/python -m supply_chain.sbom
 

@@ -10,6 +10,7 @@ from benchmarks.report import Figure
 
 _NAMES = (
     "speed",
+    "memory",
     "cores",
     "peers",
     "start",

@@ -4,14 +4,10 @@ pyarrow in one thread.
 shh is installed as its users install it, in an environment of its own (`environments.installed_shh`). Each runs in a
 process of its own; they take turns, and each pause waits until the machine is quiet, for a minute at most: wall clock
 is what more processes are for, and says nothing where others take the cores. So the smallest time of each counts.
-Memory is that of all processes of a replay together: what each has for itself, its share of what several have, and
-what lies in memory between two steps.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pathlib
 import time
 
@@ -19,7 +15,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks import environments, logs
-from benchmarks.processes import OUTPUT, Measurement, Watch, numbers_of, run_measured
+from benchmarks.processes import OUTPUT, Measurement, numbers_of, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
 _SIZES = (3_000_000, 10_000_000)
@@ -32,27 +28,6 @@ _VARIANTS = {
     _HITS: ("--mode", "hits", "--processes", "2"),
 }
 _QUIET, _SECONDS_TO_WAIT = 0.08, 60
-
-
-class PeakOfAll(Watch):
-    """Of the memory of all descendants of this process."""
-
-    bytes = 0
-
-    def look(self) -> None:
-        self.bytes = max(self.bytes, sum(self._sizes()))
-
-    @staticmethod
-    def _sizes() -> list[int]:
-        sizes, shared = [], {}
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error, OSError):
-                sizes.append(process.memory_full_info().pss)
-                for descriptor in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
-                    if os.readlink(descriptor).startswith("/memfd:shh"):
-                        status = os.stat(descriptor)
-                        shared[status.st_ino] = 512 * status.st_blocks
-        return [*sizes, *shared.values()]
 
 
 def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Figure]:
@@ -72,13 +47,6 @@ def run(*, quick: bool = False, full: bool = False, rounds: int = 3) -> list[Fig
                     _wait_until_quiet()
                 runs[name].append(_measured(log, name))
         figures += _figures(events, {name: min(each, key=lambda m: m.wall_seconds) for name, each in runs.items()})
-    for events in measured:
-        console.print(f"  {events:,} events, memory ...")
-        with PeakOfAll() as peak:
-            ended = _measured(logs.simulated_log(events), _TWO)
-        limit = ("<=", 1.2) if events == _FULL else None
-        note = f"{ended.wall_seconds:.1f} s, {ended.cpu_seconds:.1f} s of CPU"
-        figures.append(Figure(f"{events:,} events, memory of all processes", peak.bytes / 1e9, "GB", limit, note))
     show_figures("Two processes and one", figures)
     write_results("cores", figures, rounds=rounds, runs=numbers_of(measured))
     return figures

@@ -17,8 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import environments, logs
-from benchmarks.cores import PeakOfAll
-from benchmarks.processes import Measurement, numbers_of, run_measured
+from benchmarks.processes import Measurement, PeakOfAll, numbers_of, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 
 _EVENTS, _FULL, _QUICK, _LARGE, _OF_START = 1_000_000, 3_000_000, 20_000, 10_000_000, 1000

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import pathlib
 import re
 import statistics
 import subprocess
@@ -13,6 +15,8 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+
+import psutil
 
 OUTPUT = "{OUTPUT}"
 
@@ -52,6 +56,27 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
+
+
+class PeakOfAll(Watch):
+    """Of the memory of all descendants of this process."""
+
+    bytes = 0
+
+    def look(self) -> None:
+        self.bytes = max(self.bytes, sum(self._sizes()))
+
+    @staticmethod
+    def _sizes() -> list[int]:
+        sizes, shared = [], {}
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError):
+                sizes.append(process.memory_full_info().pss)
+                for descriptor in pathlib.Path(f"/proc/{process.pid}/fd").iterdir():
+                    if os.readlink(descriptor).startswith("/memfd:shh"):
+                        status = os.stat(descriptor)
+                        shared[status.st_ino] = 512 * status.st_blocks
+        return [*sizes, *shared.values()]
 
 
 def run_measured(module: str, *arguments: str, python: str = sys.executable) -> Measurement:

@@ -1,4 +1,4 @@
-"""Speed and memory of whole replays, each in a process of its own, and of keyed draws.
+"""Speed of whole replays, each in a process of its own, and of keyed draws.
 
 Rates are events per second of wall clock from the start of the process to its end, imports included; the pipeline's own
 time is given beside them. The variants of a comparison run in turn, several times; figures are medians.
@@ -50,15 +50,13 @@ def run(*, quick: bool = False, full: bool = False) -> list[Figure]:
             measure(f"{windows} windows, shuffled", *_replay_in_windows(shuffled, windows))
     if full:
         measure("peer, all events", "benchmarks.beam_elements", str(parquet), str(_HOUR))
-    if not quick:
-        measure("three times as many", *_replay(logs.simulated_log(3 * events)))
 
     results = {name: medians(runs) for name, runs in measured.items()}
     figures = _figures(results, events, prefix_events, rounds)
     figures += draws.run(quick=quick)
     if quick:  # the targets are those of the large log
         figures = [dataclasses.replace(figure, target=None) for figure in figures]
-    show_figures(f"Speed and memory, {events:,} events", figures)
+    show_figures(f"Speed, {events:,} events", figures)
     write_results("speed", figures, events=events, peer_events=prefix_events, runs=numbers_of(measured))
     return figures
 
@@ -97,11 +95,7 @@ def _figures(results: dict[str, Measurement], events: int, prefix_events: int, r
         Figure("Avro (deflate)", rate("avro"), "events/s", (">=", 4e5), beside("avro")),
         Figure("CSV", rate("csv"), "events/s", None, beside("csv")),
         Figure("JSON lines", rate("jsonl"), "events/s", None, beside("jsonl")),
-        Figure("Peak memory, Parquet", results["parquet"].peak_bytes / 1e9, "GB", ("<", 1.2)),
     ]
-    if "three times as many" in results:
-        name = "three times as many"
-        figures.append(Figure(f"Peak memory, {3 * events:,}", results[name].peak_bytes / 1e9, "GB", None, beside(name)))
     per_event = results["parquet"].wall_seconds / (results["small"].wall_seconds * 10)
     in_pipeline = results["parquet"].pipeline_seconds / (results["small"].pipeline_seconds * 10)
     note = f"of the pipeline alone {in_pipeline:.2f}; small: {beside('small')}"

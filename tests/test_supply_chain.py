@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 from supply_chain import audit, sbom, tools
 from supply_chain.audit import Accepted, Finding
 
@@ -183,3 +184,26 @@ def test_the_list_holds_what_users_get_and_no_tool_of_developers(
     assert all(set(edge["dependsOn"]) <= references for edge in bom["dependencies"])
     with pytest.raises(ValueError, match="lacks no-such-package"):
         sbom.runtime_bom(bom, {"no-such-package"}, set())
+
+
+def test_ci_installs_locked_versions_that_fit_each_with_its_hashes() -> None:
+    text = (tools.ROOT / ".ci" / "requirements.lock").read_text()
+    assert not re.search(r"://|--(extra-)?index|--find-links", text), "it names no index"
+    locked: dict[str, list[Version]] = {}  # several for several Pythons
+    for line in text.replace("\\\n", "").splitlines():
+        if not line.startswith("#"):
+            pinned, *hashes = re.split(r"\s+--hash=", line)
+            assert hashes
+            assert all(re.fullmatch("sha256:[0-9a-f]{64}", one.strip()) for one in hashes)
+            requirement = Requirement(pinned)
+            (is_exact,) = requirement.specifier
+            assert is_exact.operator == "=="
+            locked.setdefault(sbom.canonical(requirement.name), []).append(Version(is_exact.version))
+    project = tomllib.loads((tools.ROOT / "pyproject.toml").read_text())["project"]
+    extras, asked = project["optional-dependencies"], {"dev"}
+    asked |= {extra for one in map(Requirement, extras["dev"]) if one.name == sbom.PROJECT for extra in one.extras}
+    for wanted in map(Requirement, [*project["dependencies"], *itertools.chain(*(extras[extra] for extra in asked))]):
+        if wanted.name != sbom.PROJECT:
+            versions = locked.get(sbom.canonical(wanted.name))
+            assert versions, f"{wanted.name} is not locked: make lock"
+            assert all(version in wanted.specifier for version in versions), f"{wanted} is locked otherwise: make lock"

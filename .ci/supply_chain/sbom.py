@@ -1,4 +1,4 @@
-"""``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json.
+"""``make sbom``: the packages that a user of shh gets, as CycloneDX, in dist/sbom.cdx.json and in the wheels beside it.
 
 cyclonedx-bom lists all that is installed, development tools too. This keeps the requirements of the package and theirs,
 and marks what only an extra for users brings as optional, as far as it is installed here: it says which is not. The
@@ -7,6 +7,8 @@ result is checked against the schema of CycloneDX. The package carries no code o
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.metadata
 import json
 import os
@@ -15,6 +17,7 @@ import re
 import sys
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -86,6 +89,21 @@ def runtime_bom(bom: dict[str, Any], required: set[str], optional: set[str]) -> 
     return {**bom, "components": components, "dependencies": dependencies}
 
 
+def put_into(wheel: pathlib.Path, text: str) -> None:
+    """Adds the list to a wheel that has none, where PEP 770 says; all else stays as it is. The record comes last."""
+    with zipfile.ZipFile(wheel) as old:
+        *entries, (record, listed) = [(entry, old.read(entry)) for entry in old.infolist()]
+    added, content = f"{os.path.dirname(record.filename)}/sboms/{OUTPUT.name}", text.encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    of_record = f"{added},sha256={digest},{len(content)}\n".encode()
+    entry = zipfile.ZipInfo(added, record.date_time)
+    entry.external_attr, entry.compress_type = record.external_attr, record.compress_type
+    if added.encode() not in listed:
+        with zipfile.ZipFile(wheel, "w") as new:
+            for head, data in [*entries, (entry, content), (record, of_record + listed)]:
+                new.writestr(head, data)
+
+
 def main(output: pathlib.Path = OUTPUT) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -103,6 +121,8 @@ def main(output: pathlib.Path = OUTPUT) -> int:
         return 0
     output.parent.mkdir(exist_ok=True)
     output.write_text(text)
+    for wheel in output.parent.glob("*.whl"):
+        put_into(wheel, text)
     count = sum(component["scope"] == "required" for component in bom["components"])
     print(f"sbom: {os.path.relpath(output)} lists {count} packages, and {len(bom['components']) - count} of extras.")
     if missing:

@@ -106,6 +106,25 @@ def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
         yield HeavyHitterRow(report.stream, start, end, *heavy_hitter, *total)
 
 
+class RowsChoices(typing.TypedDict, total=False):
+    """What `HeavyHitterRows` takes beside a plan and a time."""
+
+    epsilon: float | str | None
+    delta: float | str | None
+    start: str | int | datetime.date | None
+    end: str | int | datetime.date | None
+    window: str | int | None
+    slide: str | int | None
+    mode: str | None
+    user: str
+    item: str
+    time_unit: str | None
+    noise_key: str | None
+    run_id: str | None
+    stream: str
+    domain: str | None
+
+
 class HeavyHitterRows(beam.PTransform):
     """`ShiftingHeavyHitters` for rows: a PCollection with a schema -> one of `HeavyHitterRow`, one for each heavy item.
 
@@ -161,11 +180,7 @@ class HeavyHitterRows(beam.PTransform):
         )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item = user, item
-        self.arguments: dict[str, Any] = {
-            "noise_key": noise_key,
-            "stream": stream,
-            "domain": domain,
-        }
+        self.arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}
 
     def expand(self, rows: beam.PCollection) -> beam.PCollection:
         time: dict[str, str | None] = {}
@@ -198,9 +213,16 @@ class ReadHeavyHitters(beam.PTransform):
     Raises ValueError for an argument that cannot be used, and EventFileError for files that cannot be read.
     """
 
-    def __init__(self, path: str | list[str], plan: str | None = None, *, time: str = "timestamp", **more: Any) -> None:
+    def __init__(
+        self,
+        path: str | list[str],
+        plan: str | None = None,
+        *,
+        time: str = "timestamp",
+        **choices: typing.Unpack[RowsChoices],
+    ) -> None:
         super().__init__()
-        self._rows = HeavyHitterRows(plan, time=time, **more)
+        self._rows = HeavyHitterRows(plan, time=time, **choices)
         self._fields = self._rows.fields_of_log
         self._paths = [path] if isinstance(path, str) else list(path)
 
@@ -262,10 +284,10 @@ class ReadHeavyHittersOfTopic(beam.PTransform):
         clock: str = ARRIVAL,
         allowed_lateness: float = 60,
         idle_timeout: float = 60,
-        **more: Any,
+        **choices: typing.Unpack[RowsChoices],
     ) -> None:
         super().__init__()
-        self._rows = HeavyHitterRows(plan, time=time, **more)
+        self._rows = HeavyHitterRows(plan, time=time, **choices)
         self._source = KafkaTopic(
             bootstrap_servers,
             topic,

@@ -242,7 +242,7 @@ def cut_chunks(chunks: Sequence[LogChunk], fields: EventFields, workers: int) ->
 
 
 def _cut(chunk: LogChunk, fields: EventFields, parts: int, workers: int) -> list[LogChunk]:
-    if chunk.part is not None:
+    if chunk.groups is not None:
         parts = min(parts, workers)  # each part of a row group skips what is before it
     if parts < 2 or chunk.span is not None:
         return [chunk]

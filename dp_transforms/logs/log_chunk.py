@@ -159,20 +159,20 @@ class LogChunk:
     """A part of a log that one worker reads.
 
     format: ``parquet``, ``avro``, ``csv`` or ``json``.
-    part: the row group of a Parquet file; None: the whole file.
+    groups: the row groups of a Parquet file; None: the whole file.
     events: the number of its rows if the file states it, else None.
     bytes: its share of the file's size, for progress.
     first_row: the number of rows of the file before it.
     stored: the version of the file, if the path is a URL. seen: a local file when it was found; what is read must still
         be that.
-    span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of the row group, counted from 0;
+    span: what is read if the chunk was cut (`cut_chunks`), from where to where: rows of a row group, counted from 0;
         bytes of an Avro file, at ends of blocks; bytes of text, where the lines that begin among them are read. None:
         all of it.
     """
 
     path: str
     format: str
-    part: int | None
+    groups: range | None
     events: int | None
     bytes: int
     first_row: int = 0

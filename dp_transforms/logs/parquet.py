@@ -1,4 +1,5 @@
-"""Parquet logs: one chunk per row group. Only the three columns are read, as dictionaries where the file has them.
+"""Parquet logs: one chunk per row group; small ones are one with their neighbours, since a read costs as much as
+thousands of rows. Only the three columns are read, those of one row group as dictionaries where the file has them.
 
 A row group can only be read from its beginning on. So a chunk that was cut skips the rows before its own, which takes
 a seventh of the time of reading and hashing them (`benchmarks scale`).
@@ -49,13 +50,14 @@ from dp_transforms.stores.remote_files import StoredFile
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
 _BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
+_JOINED_ROWS = 4096  # of small row groups: few, since their dictionaries are unpacked
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
 _SHRINKING = 6 / 7  # each part skips what the ones before it read, and is smaller for it
 
 
 def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None) -> list[LogChunk]:
-    """The row groups that have rows. Raises EventFileError if the schema cannot be used."""
+    """All rows. Raises EventFileError if the schema cannot be used."""
     try:
         metadata = _metadata(path, stored)
         schema = metadata.schema.to_arrow_schema()
@@ -66,17 +68,28 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     check_fields_present(path, schema.names, fields, has_schema=True)
     types = [schema.field(name).type for name in fields.names]
     id_columns.check_event_types(path, types, [str(each)[:80] for each in types], fields)
-    rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+    heads = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    rows = np.array([head.num_rows for head in heads], dtype=np.int64)
+    if min(rows, default=0) < 0 or rows.sum() != metadata.num_rows:
         raise damaged_error(path, "Parquet")
-    ends = np.cumsum(rows, dtype=np.int64).tolist()
-    total, size = sum(rows), log_size(path, stored)
-    chunks = []
-    for group, (count, end) in enumerate(zip(rows, ends, strict=True)):
-        if count:
-            share = size * end // total - size * (end - count) // total
-            chunks.append(LogChunk(path, "parquet", group, count, share, end - count, stored))
+    ends, size, chunks = [0, *np.cumsum(rows).tolist()], log_size(path, stored), []
+    for groups in _joined_groups(rows.tolist(), [head.total_byte_size for head in heads]):
+        first, end = ends[groups.start], ends[groups.stop]
+        share = size * end // ends[-1] - size * first // ends[-1]
+        chunks.append(LogChunk(path, "parquet", groups, end - first, share, first, stored))
     return chunks
+
+
+def _joined_groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[range]:
+    """The row groups that have rows, and small ones with their neighbours."""
+    first = joined_rows = joined_size = 0
+    for group, (count, size) in enumerate(zip(rows, sizes, strict=True)):
+        if joined_rows and (joined_rows + count > _JOINED_ROWS or joined_size + size > _BLOCK_BYTES):
+            yield range(first, group)
+            first, joined_rows, joined_size = group, 0, 0
+        joined_rows, joined_size = joined_rows + count, joined_size + size
+    if joined_rows:
+        yield range(first, len(rows))
 
 
 def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk]:
@@ -102,17 +115,18 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
 
 
 def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
-    """The row group, or its part, in slices of at most MAX_BLOCK_ROWS rows and about 16 MB."""
-    assert chunk.part is not None
+    """The row groups, or a part of one, in slices of at most MAX_BLOCK_ROWS rows and about 16 MB."""
+    assert chunk.groups is not None
     rows_read = 0
     try:
         source = open_columns(chunk.path, chunk.stored)
         with faults_of_store(chunk.path, source):
             metadata = _metadata(chunk.path, chunk.stored)
-            batches = _batches(source, metadata, chunk.part, fields)
+            read = _batches_of_one if len(chunk.groups) == 1 else _batches_of_many
+            batches = read(source, metadata, chunk.groups, fields)
             if chunk.span is not None:
                 begin, end = chunk.span
-                is_last = end == metadata.row_group(chunk.part).num_rows
+                is_last = end == metadata.row_group(chunk.groups[0]).num_rows
                 batches = _rows_of(batches, begin, None if is_last else end)
             for batch in batches:
                 yield _block(chunk, batch, rows_read, fields)
@@ -137,22 +151,42 @@ def _rows_of(batches: Iterator[pa.RecordBatch], begin: int, end: int | None) -> 
             return
 
 
-def _batches(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> Iterator[pa.RecordBatch]:
-    _check_columns(source, metadata, group, fields)
-    schema = metadata.schema.to_arrow_schema()
+def _batches_of_one(
+    source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
+) -> Iterator[pa.RecordBatch]:
+    """Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
+    process when they are looked up, but raises an error when it reads."""
+    with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as file:
+        next(file.iter_batches(1, row_groups=groups, columns=fields.names), None)
+    _check_columns(metadata, groups, fields)
+    schema, group = metadata.schema.to_arrow_schema(), groups[0]
     as_dictionary = [
         name
         for name in (fields.user, fields.item)
         if id_columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, group, name)
     ]
-    with pq.ParquetFile(
+    with _open(source, metadata, as_dictionary) as file:
+        yield from file.iter_batches(_rows_at_once(metadata, group, fields), row_groups=groups, columns=fields.names)
+
+
+def _batches_of_many(
+    source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
+) -> Iterator[pa.RecordBatch]:
+    """All are read before the metadata of a column is used, as above."""
+    with _open(source, metadata, []) as file:
+        batches = list(file.iter_batches(MAX_BLOCK_ROWS, row_groups=groups, columns=fields.names))
+    _check_columns(metadata, groups, fields)
+    yield from batches
+
+
+def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
+    return pq.ParquetFile(
         source,
         metadata=metadata,
         read_dictionary=as_dictionary,
         coerce_int96_timestamp_unit="us",  # nanoseconds would wrap around after 2262
         page_checksum_verification=True,
-    ) as file:
-        yield from file.iter_batches(_rows_at_once(metadata, group, fields), row_groups=[group], columns=fields.names)
+    )
 
 
 def _rows_at_once(metadata: pq.FileMetaData, group: int, fields: EventFields) -> int:
@@ -171,15 +205,9 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 
-def _check_columns(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFields) -> None:
-    """Raises an error of Arrow, OSError or ValueError for a row group whose columns are not as the footer says.
-
-    Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
-    process when they are looked up, but raises an error when it reads.
-    """
-    with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as file:
-        next(file.iter_batches(1, row_groups=[group], columns=list(fields.names)), None)
-    for name in fields.names:
+def _check_columns(metadata: pq.FileMetaData, groups: range, fields: EventFields) -> None:
+    """Raises ValueError for row groups whose columns are not as the footer says."""
+    for group, name in itertools.product(groups, fields.names):
         column = _column(metadata, group, name)
         sizes = (column.num_values, column.total_compressed_size, column.total_uncompressed_size)
         if min(sizes) < 0 or column.num_values != metadata.row_group(group).num_rows:

@@ -145,6 +145,21 @@ def ranks_in_groups(*columns: npt.NDArray) -> npt.NDArray[np.int64]:
     return np.arange(rows) - np.repeat(starts, np.diff(np.append(starts, rows)))
 
 
+def order_in_groups(codes: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Positions that sort by code, then by hash. codes: int64[n], at least 0. hashes: uint64[n, 2], distinct in a group
+    and spread evenly. Returns int64[n].
+
+    By as much of a hash as fits into one number beside the code, ten times as fast as by all; where that leaves a tie,
+    which is rare, by all.
+    """
+    bits = np.uint64(max(1, int(codes.max(initial=0)).bit_length()))
+    numbers = (codes.astype(np.uint64) << (np.uint64(64) - bits)) | (hashes[:, 0] >> bits)
+    ordered = np.argsort(numbers)
+    if len(group_starts(numbers[ordered])) == len(numbers):
+        return ordered
+    return np.lexsort((hashes[:, 1], hashes[:, 0], codes))
+
+
 def places_of(held: npt.NDArray[np.uint64], asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """Where those of `asked` are that are held. Both ascending and distinct. Looks up the fewer in the more."""
     if not len(held) or not len(asked):

@@ -18,6 +18,7 @@ from dp_transforms.monitor.equal_rows import (
     distinct_hashes,
     group_slices,
     group_starts,
+    order_in_groups,
     ranks_in_groups,
     sort_distinct,
 )
@@ -271,7 +272,7 @@ def keep_by_hash(pairs: Pairs, most: npt.NDArray[np.int64], keys: StreamKeys) ->
         some = slice(low, low + _ORDERED_AT_ONCE)
         hashes = pairs.table.hashes.take(pairs.items[rows[some]], axis=0)
         order[some] = look_order(pairs.users[codes[some]], pairs.windows[rows[some]], hashes)
-    ranked = np.lexsort((order[:, 1], order[:, 0], codes))
+    ranked = order_in_groups(codes, order)
     codes = codes[ranked]
     kept[rows[ranked[ranks_in_groups(codes) < most[codes]]]] = True
     return kept

@@ -37,6 +37,7 @@ from dp_transforms.plan.rounds import (
     SHAPE_IN_WINDOWS,
     SPACING_IN_ROUNDS,
     UNITS_IN_WINDOWS,
+    amounts_of_rounds,
     block_rounds,
     check_choices,
     with_rounds,
@@ -128,6 +129,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
         shapes=(SHAPE_IN_WINDOWS,) if given.get("window_rounds") else SHAPES,
         level_spacing=SPACING_IN_ROUNDS if units else LEVEL_SPACING,
         known_error=known_error if budget.domain else None,
+        amounts=amounts_of_rounds(units, most_looks) if units else None,
     )
     delta_open, later = choice.delta_open, tuple[int, ...]()
     if units:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
-from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
@@ -212,18 +211,20 @@ def _block_seconds(schedule: WindowSchedule) -> int:
     return _DAY if schedule.window_seconds < _DAY else schedule.horizon * schedule.slide_seconds
 
 
-def with_rounds(choice: PurseChoice, units: Sequence[int], open_rounds: int) -> tuple[PurseChoice, tuple[int, ...]]:
-    """The same noise, order and split, with weights for the purses of rounds and the threshold of the first one; and
-    those of later ones. open_rounds: so many look at items that are not known, each for its share of delta_open."""
-    old = choice.prices
-    least = PURSE_UNITS // old.most_looks
+def amounts_of_rounds(units: Sequence[int], most_looks: int) -> tuple[int, ...]:
+    """For which there is a weight: for the purses of rounds."""
+    least = PURSE_UNITS // most_looks
     steps = math.ceil(math.log(PURSE_UNITS / least) / math.log(_RATIO))
-    amounts = [max(least, math.floor(PURSE_UNITS / _RATIO**step)) for step in range(steps + 1)]
-    exact = [each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))]
-    prices = make_price_list(
-        old.noise, old.order, old.budget, old.most_looks, spacing=old.spacing, amounts=[*amounts, *exact]
-    )
+    amounts = (max(least, math.floor(PURSE_UNITS / _RATIO**step)) for step in range(steps + 1))
+    return (*amounts, *(each // looks for each, looks in itertools.product(units, range(1, _EACH + 1))))
+
+
+def with_rounds(choice: PurseChoice, units: Sequence[int], open_rounds: int) -> tuple[PurseChoice, tuple[int, ...]]:
+    """The same with the threshold of the first round; and those of later ones. open_rounds: so many look at items that
+    are not known, each for its share of delta_open."""
     delta_open = choice.delta_open / open_rounds
-    first, *later = (smallest_open_threshold(prices, delta_open, open_units=each) for each in units[:open_rounds])
-    changed = dataclasses.replace(choice, prices=prices, threshold=first, delta_open=delta_open, open_units=units[0])
+    first, *later = (
+        smallest_open_threshold(choice.prices, delta_open, open_units=each) for each in units[:open_rounds]
+    )
+    changed = dataclasses.replace(choice, threshold=first, delta_open=delta_open, open_units=units[0])
     return changed, tuple(later)

@@ -49,7 +49,7 @@ def write_report_file(path: Path, header: ReportHeader, reports: Iterable[Window
     Zero reports make a valid file. An existing file is never overwritten. If anything fails, no file remains. A process
     that dies meanwhile leaves one, so write into a draft and publish it (`local_files`).
     """
-    write = report_writer(header, reports, report_format(path))
+    write = report_writer(header, map(checked_report, reports), report_format(path))
     try:
         with new_on_disk(path) as handle:
             write(handle)
@@ -60,15 +60,15 @@ def write_report_file(path: Path, header: ReportHeader, reports: Iterable[Window
 def report_writer(
     header: ReportHeader, reports: Iterable[WindowReport], file_format: str
 ) -> Callable[[IO[bytes]], None]:
-    """Writes these reports, once they are checked and sorted, into a file of this format that is open."""
-    ordered = in_file_order(map(checked_report, reports))
+    """Writes these reports, sorted, into a file of this format that is open. reports: of `checked_report`."""
+    ordered = in_file_order(reports)
     return lambda handle: _module_of(file_format).write(handle, header, ordered)
 
 
 def report_file_bytes(header: ReportHeader, reports: Iterable[WindowReport], *, file_format: str) -> bytes:
     """What `write_report_file` would write. For ``avro`` and ``json``, the same reports always make the same bytes."""
     handle = io.BytesIO()
-    report_writer(header, reports, file_format)(handle)
+    report_writer(header, map(checked_report, reports), file_format)(handle)
     return handle.getvalue()
 
 

@@ -143,6 +143,8 @@ def parse_json(data: bytes | str) -> Any:
 
 def json_bytes(text: str) -> int:
     """What a text takes as JSON in UTF-8. Raises UnicodeEncodeError for a lone surrogate."""
+    if text.isascii() and text.isprintable():  # twice as fast
+        return len(text) + text.count('"') + text.count("\\") + 2
     return len(json.encoder.encode_basestring(text).encode())
 
 

@@ -23,6 +23,7 @@ from tests.helpers.pace_oracle import stream_weights
 from tests.helpers.replay_logs import START, write_parquet
 from tests.helpers.shh_here import shh
 from tests.helpers.small_runs import SECRET, key_file, settings_of
+from tests.helpers.stored_states import CHOICES, FOLDER, go_on
 
 # Kills itself before or after the n-th call that changes what is on the disk: files appear, are synced, get their name.
 KILLED = """
@@ -265,3 +266,8 @@ def test_a_command_that_is_killed_anywhere_is_repaired_by_the_same_command(night
         assert nights.content() == expected, at
     assert kills > 20
     assert refusals
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_run_that_another_release_began_goes_on(name: str, tmp_path: pathlib.Path) -> None:
+    assert go_on(name, tmp_path).read_text() == (FOLDER / f"{name}.jsonl").read_text()

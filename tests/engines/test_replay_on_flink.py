@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import time
@@ -197,13 +196,15 @@ def test_a_job_that_was_left_running_publishes_its_report(cluster, job_of, small
 
 
 @pytest.mark.nightly
-def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, small_log, key_path, tmp_path):
+def test_a_log_that_cannot_be_read_ends_the_job_in_one_line(cluster, job_of, key_path, tmp_path):
     """The cluster would restart it a thousand times."""
     log = tmp_path / "broken.parquet"
-    shutil.copy(small_log / "part-0.parquet", log)
+    crowded = write_crowded_log(tmp_path / "log", 60_000, 600, files=1)
+    (crowded / "part-0.parquet").rename(log)
+    crowded.rmdir()
     chunks = find_log_chunks([str(log)], EventFields())
     looked_at = max(chunks, key=lambda chunk: chunk.bytes)  # by the command itself, which says how large the log is
-    damaged = [chunk.part for chunk in chunks if chunk is not looked_at][-1]
+    (*_, damaged) = next(chunk.groups for chunk in reversed(chunks) if chunk is not looked_at)
     column = pq.ParquetFile(log).metadata.row_group(damaged).column(0)
     begin = min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset)
     content = bytearray(log.read_bytes())

@@ -16,6 +16,7 @@ from dp_transforms.monitor.equal_rows import (
     group_slices,
     group_starts,
     hash_order,
+    order_in_groups,
     ranks_in_groups,
     sort_rows,
 )
@@ -43,6 +44,13 @@ def test_hashes_are_ordered_also_where_they_differ_in_their_last_bits_alone(hash
     order = hash_order(np.array(hashes, dtype=np.uint64))
     assert order.tolist() == sorted(range(len(hashes)), key=lambda place: (hashes[place], place))
     assert order.dtype == np.int64
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 5) | st.integers(0, 2**40), SPREAD | ALIKE, SPREAD), max_size=40))
+def test_rows_are_ordered_by_code_then_hash_also_where_hashes_begin_alike(rows: list[tuple[int, int, int]]) -> None:
+    codes = np.array([code for code, _, _ in rows], dtype=np.int64)
+    hashes = np.array([row[1:] for row in rows], dtype=np.uint64).reshape(-1, 2)
+    assert order_in_groups(codes, hashes).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
 
 @given(hashes=st.lists(SPREAD | ALIKE, max_size=40).flatmap(lambda few: st.lists(st.sampled_from(few or [7]))))

@@ -55,7 +55,7 @@ def test_text_ids_in_blocks_of_any_size(
         monkeypatch.setattr(avro, "_BLOCK_ROWS", rows_together)
         assert read_all(path) == expected(ROWS, "us")
     (chunk,) = find_log_chunks([path], EventFields())
-    assert (chunk.part, chunk.events) == (None, len(ROWS))
+    assert (chunk.groups, chunk.events) == (None, len(ROWS))
 
 
 @pytest.mark.usefixtures("way")

@@ -49,6 +49,7 @@ BAD_LINES = (
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 100)
+    monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 256)
     monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)
     monkeypatch.setattr(text_files, "_counted", {})
@@ -90,11 +91,12 @@ def test_parts_of_a_row_group_count_on_in_its_file(
     monkeypatch.setattr(parquet, "MAX_BLOCK_ROWS", block_rows)
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), pa.int64()), 250)
     cut = cut_chunks(find_log_chunks([path], FIELDS), FIELDS, 4)
-    assert [chunk.part for chunk in cut] == [0] * 4 + [1] * 4
+    assert [chunk.groups for chunk in cut] == [range(1)] * 4 + [range(1, 2)] * 4
     row = 0
     for chunk in cut:
         assert chunk.first_row == row
-        assert chunk.span == (row - 250 * (chunk.part or 0), row - 250 * (chunk.part or 0) + (chunk.events or 0))
+        before = 250 * (row // 250)
+        assert chunk.span == (row - before, row - before + (chunk.events or 0))
         row += chunk.events or 0
         rows = ROWS[chunk.first_row : chunk.first_row + (chunk.events or 0)]
         assert read_chunks([chunk], FIELDS) == expected(rows, "s", chunk.first_row + 1)

@@ -22,6 +22,7 @@ from dp_transforms.logs import (
     cut_chunks,
     discovery,
     find_log_chunks,
+    parquet,
     read_joined,
     spread_chunks,
     text_files,
@@ -135,6 +136,7 @@ def test_what_was_joined_is_not_kept_while_the_next_block_is_read() -> None:
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "JOINED_ROWS", 100)
     monkeypatch.setattr(discovery, "_BYTES_PER_ROW", 20)
+    monkeypatch.setattr(parquet, "_JOINED_ROWS", 40)
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 300)
     monkeypatch.setattr(text_files, "_LEAST_BYTES", 1 << 9)
     monkeypatch.setattr(text_files, "_MOST_BYTES", 1 << 12)

@@ -66,12 +66,19 @@ def test_slices_of_a_row_group_count_on(tmp_path: pathlib.Path, monkeypatch: pyt
         assert read_all(path) == expected(ROWS)
 
 
-def test_chunks_are_the_row_groups_and_share_the_bytes_of_the_file(tmp_path: pathlib.Path) -> None:
+def test_chunks_are_the_row_groups_small_ones_together_and_share_the_bytes_of_the_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS), 7)
+    (chunk,) = find_log_chunks([path], EventFields())
+    assert (chunk.groups, chunk.events) == (range(5), len(ROWS))
+    assert read_chunks([chunk], EventFields()) == expected(ROWS)
+    monkeypatch.setattr(parquet, "_JOINED_ROWS", 9)
     chunks = find_log_chunks([path], EventFields())
-    assert [(chunk.part, chunk.events, chunk.first_row) for chunk in chunks] == [
-        (0, 7, 0), (1, 7, 7), (2, 7, 14), (3, 7, 21), (4, 2, 28),
+    assert [(chunk.groups, chunk.events, chunk.first_row) for chunk in chunks] == [
+        (range(0, 1), 7, 0), (range(1, 2), 7, 7), (range(2, 3), 7, 14), (range(3, 5), 9, 21),
     ]  # fmt: skip
+    assert read_chunks(chunks, EventFields()) == expected(ROWS)
     assert sum(chunk.bytes for chunk in chunks) == pathlib.Path(path).stat().st_size
     assert estimate_log(chunks, EventFields()).events == len(ROWS)
     events, rejected = read_chunks(chunks[2:3], EventFields())

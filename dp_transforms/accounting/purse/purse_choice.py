@@ -82,6 +82,7 @@ def choose_purse(
     shapes: Sequence[float] = SHAPES,
     level_spacing: float = 0.0,
     known_error: float | None = None,
+    amounts: Sequence[int] | None = None,
 ) -> PurseChoice:
     """The numbers that find most for this budget and activity.
 
@@ -90,7 +91,8 @@ def choose_purse(
     pairs are dropped. hits: the numbers of hits per user among which to choose, 0 for looks alone; needs a
     level_spacing where any is above 0. level_spacing: of the boundaries of levels, in standard deviations; 0 for no
     levels. known_error: None for an open domain. In a known one no threshold has to be safe: all of delta goes to the
-    looks, and the threshold is the smallest that noise alone reaches with at most this probability.
+    looks, and the threshold is the smallest that noise alone reaches with at most this probability. amounts: as in
+    `make_price_list`, for looks alone.
     """
     check_epsilon(epsilon)
     check_delta(delta)
@@ -112,7 +114,7 @@ def choose_purse(
     budget = order_budget(best.order, epsilon, delta * (1 - best.share_open))
     noise = ExponentialPower(best.shape, scale_for(best.shape, best.order, budget, most_looks))
     spacing = math.ceil(level_spacing * noise.standard_deviation)
-    prices = make_price_list(noise, best.order, budget, most_looks, spacing=spacing)
+    prices = make_price_list(noise, best.order, budget, most_looks, spacing=spacing, amounts=amounts)
     hit_prices = None
     if best.hits:
         hit_prices = make_price_list(

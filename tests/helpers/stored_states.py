@@ -1,0 +1,80 @@
+"""States that a release left in the middle of a run, and the reports of the other half.
+
+`python -m tests.helpers.stored_states` writes those of this release, for good when it is made: later ones must go on
+from them with the same answers, or have another version of the format, and refuse them.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import tempfile
+
+from dp_transforms.runs.state_file import StateFile
+from tests.helpers.shh_here import shh
+from tests.helpers.small_runs import key_file
+
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "data" / "states_0.1.0"
+HALVES = {"first": range(6), "second": range(6, 12)}  # hours
+CHOICES = {
+    "looks-and-hits": ("--hits-per-user", "3"),
+    "hits-with-counts": ("--mode", "hits-with-counts", "--hits-per-user", "20", "--epsilon", "40", "--delta", "0.1"),
+    "window-rounds": ("--window-rounds",),
+    "rounds": ("--rounds", "--block", "3h"),
+}
+_USERS = 24
+_PLAN = (
+    "--start",
+    "2026-01-01",
+    "--end",
+    "2026-01-01T12:00:00Z",
+    "--window",
+    "1h",
+    "--epsilon",
+    "20",
+    "--delta",
+    "1e-3",
+)
+
+
+def _take(folder: pathlib.Path, half: str, *words: str) -> pathlib.Path:
+    """Half of a run, in this folder. A few users come once, for a small state."""
+    rows = [
+        (f"u{user}" if user % 8 else f"u{user}-{hour % 4}", item, hour)
+        for hour in HALVES[half]
+        for user in range(_USERS)
+        for item in ("always", f"top-{hour // 4}", f"odd-{user % 6}")
+    ]
+    lines = ["user,item,timestamp", *(f"{user},{item},2026-01-01T{hour:02}:30:00Z" for user, item, hour in rows)]
+    (folder / f"{half}.csv").write_text("\n".join(lines))
+    key_file(folder)
+    done = shh(
+        *("replay", f"{half}.csv", "--state", "run.state", "--noise-key-file", "noise.key"),
+        *("--output", f"{half}.jsonl", *words),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / f"{half}.jsonl"
+
+
+def go_on(name: str, folder: pathlib.Path) -> pathlib.Path:
+    """The report of the second half, from a stored state."""
+    state = folder / "run.state"
+    shutil.copy(FOLDER / f"{name}.state", state)
+    state.chmod(0o600)
+    (folder / "plan.json").write_text(StateFile(state).header.plan)
+    return _take(folder, "second", "--plan", "plan.json")
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, choice in CHOICES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            here = pathlib.Path(folder)
+            _take(here, "first", *_PLAN, *choice, "--until", "2026-01-01T06:00:00Z")
+            shutil.copy(here / "run.state", FOLDER / f"{name}.state")
+            shutil.copy(go_on(name, here), FOLDER / f"{name}.jsonl")
+
+
+if __name__ == "__main__":
+    main()
