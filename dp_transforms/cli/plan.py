@@ -98,8 +98,7 @@ def command(options: PlanCommand) -> None:
         raise click.UsageError("--output and --chart name the same file. Name another one.")
     check_output(output)
     check_output(chart, "--chart")
-    with operator_console().status("calibrating"):
-        plan, activity = plan_with_activity(options.plan, options.log)
+    plan, activity = plan_with_activity(options.plan, options.log)
     if not options.as_json:
         print_sentence(plan)  # at once: the other methods take as long again
     with operator_console().status("comparing"):

@@ -12,7 +12,7 @@ import click
 
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,
@@ -248,7 +248,8 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     given = {name: value for name, value in choices.items() if value is not None}
     domain = read_domain_file(options.domain_file)
     try:
-        plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
+        with operator_console().status("calibrating the plan"):
+            plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
-from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.beam.read_events import ReplayProgress
 from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_console, tell
+from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_progress, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
@@ -159,11 +159,10 @@ def _run(
         from dp_transforms.cli.flink_replay import replay_on_flink  # loads all engines
 
         return replay_on_flink(request, where)
-    progress = ReadProgress()
     # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
     stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
-    with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
-        return run_replay(request, where, progress, part, pool=pool)
+    with stopping, show_progress(sum(chunk.bytes for chunk in request.chunks)):
+        return run_replay(request, where, part, pool=pool)
 
 
 def _in_this_process(beam_options: PipelineOptions) -> bool:
@@ -172,25 +171,21 @@ def _in_this_process(beam_options: PipelineOptions) -> bool:
 
 
 @contextlib.contextmanager
-def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
-    """While the block runs in this thread, another one shows on a terminal how much was read, and how fast; for
-    programs it says so now and then, and at the end."""
-    console = operator_console()
+def show_progress(total_bytes: int) -> Iterator[None]:
+    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take yet;
+    for programs it says so now and then, and at the end."""
     with contextlib.ExitStack() as stack:
-        stack.callback(progress.close)
-        say = functools.partial(_say_rows, progress, total_bytes)
+        progress, bars = stack.enter_context(ReplayProgress()), stack.enter_context(operator_progress())
         if is_json():
+            say = functools.partial(_say_rows, progress, total_bytes)
             stack.enter_context(_repeated(say, _SECONDS_BETWEEN_LINES))
-        elif console.is_terminal:
-            rate = TextColumn("{task.fields[rate]}")
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), rate)
-            bar = stack.enter_context(Progress(*columns, TimeElapsedColumn(), console=console, transient=True))
-            task = bar.add_task("reading", total=max(1, total_bytes), rate="")
-            update = functools.partial(_update, bar, task, progress, total_bytes)
+            stack.callback(say)
+        elif not bars.disable:
+            reading = bars.add_task("reading", total=max(1, total_bytes))
+            update = functools.partial(_update, bars, reading, progress)
+            stack.callback(update)
             stack.enter_context(_repeated(update, _SECONDS_BETWEEN_UPDATES))
         yield
-        if is_json():
-            say()
 
 
 @contextlib.contextmanager
@@ -211,14 +206,16 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
         watcher.join()
 
 
-def _say_rows(progress: ReadProgress, total_bytes: int) -> None:
+def _say_rows(progress: ReplayProgress, total_bytes: int) -> None:
     numbers = {"rows": progress.rows, "bytes": progress.bytes, "total_bytes": total_bytes}
-    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers)
+    groups = {"groups": progress.groups, "of_groups": progress.of_groups}
+    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers, **groups)
 
 
-def _update(bar: Progress, task: TaskID, progress: ReadProgress, total_bytes: int) -> None:
-    if progress.bytes >= total_bytes:
-        bar.update(task, description="finding heavy items", total=None)  # nobody knows how long: a pulse
-    else:
-        elapsed = bar.tasks[task].elapsed or 1.0
-        bar.update(task, completed=progress.bytes, rate=f"{progress.rows / elapsed:,.0f} events/s")
+def _update(bars: Progress, reading: TaskID, progress: ReplayProgress) -> None:
+    """A bar for what is read, and below it one for the rest."""
+    bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
+    if progress.groups and len(bars.tasks) == 1:
+        bars.add_task("finding heavy items", total=progress.of_groups)
+    for finding in bars.task_ids[1:]:
+        bars.update(finding, completed=progress.groups)

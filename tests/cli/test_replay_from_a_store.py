@@ -106,10 +106,10 @@ def test_worker_processes_read_parts_of_one_stored_file(
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert all(part.span and part.stored for part in parts)
     assert len(parts) >= 8
-    expected = run_replay(here, pipeline_options([]), None)
+    expected = run_replay(here, pipeline_options([]))
     with ProcessPool(2, 1 << 30) as pool:
         read_ahead(pool, there)
-        found = run_replay(there, pipeline_options([]), None, pool=pool)
+        found = run_replay(there, pipeline_options([]), pool=pool)
     assert dataclasses.replace(found, seconds=0) == dataclasses.replace(expected, seconds=0)
     assert expected.rejected > 100
     report = (tmp_path / "here.jsonl").read_bytes()

@@ -39,11 +39,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may ha
 from dp_transforms.beam import read_events
 from dp_transforms.cli.main import main
 
-advance = read_events.ReadProgress.advance
+advance = read_events.ReplayProgress.advance
 def stop_after(*arguments):
     advance(*arguments)
     os.kill(os.getpid(), {stop})
-read_events.ReadProgress.advance = stop_after
+read_events.ReplayProgress.advance = stop_after
 main({words})
 """
 
