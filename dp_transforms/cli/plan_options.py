@@ -59,8 +59,8 @@ def _percents(text: str) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """What defines a release plan; None for what was not given, so that ``--plan FILE`` can replace it."""
+class StreamPlanOptions:
+    """What defines a release plan of a stream; None for what was not given, so that ``--plan FILE`` can replace it."""
 
     epsilon: float | None = opt(
         BUDGET,
@@ -143,29 +143,6 @@ class PlanOptions:
     no_known_items: bool = switch(
         ADVANCED, "With looks: do not follow items that were named; each window is judged alike."
     )
-    counts_for: int | None = opt(
-        BUDGET,
-        "With looks, for a replay: publish a noisy count of users for the N largest named items of a window. "
-        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
-        metavar="N",
-    )
-    rounds: bool = switch(
-        ADVANCED,
-        "With looks, for a replay: look in rounds. The first looks at the items of each block of windows, such as a "
-        "day, the others at the windows of those that were named. They name more of what many users hold in several "
-        "windows of a block; an item of one window alone needs more users, and sizes are lower where users have many.",
-    )
-    block: int | None = opt(
-        ADVANCED,
-        "Look in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
-        type=DURATION,
-    )
-    round_shares: tuple[int, ...] | None = opt(
-        ADVANCED,
-        "Look in rounds, which pay with these percents of what is left of a purse. Default: 10,5,20,100.",
-        type=ParsedText("percents", _percents),
-        metavar="N,N,...",
-    )
     window_rounds: bool = switch(
         ADVANCED,
         "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
@@ -187,6 +164,35 @@ class PlanOptions:
         ADVANCED,
         "Most different items that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions(StreamPlanOptions):
+    """The same of a replay, which knows all events."""
+
+    counts_for: int | None = opt(
+        BUDGET,
+        "With looks: publish a noisy count of users for the N largest named items of a window. "
+        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
+        metavar="N",
+    )
+    rounds: bool = switch(
+        ADVANCED,
+        "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
+        "day, the others at the windows of those that were named. They name more of what many users hold in several "
+        "windows of a block; an item of one window alone needs more users, and sizes are lower where users have many.",
+    )
+    block: int | None = opt(
+        ADVANCED,
+        "Look in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
+        type=DURATION,
+    )
+    round_shares: tuple[int, ...] | None = opt(
+        ADVANCED,
+        "Look in rounds, which pay with these percents of what is left of a purse. Default: 10,5,20,100.",
+        type=ParsedText("percents", _percents),
+        metavar="N,N,...",
     )
 
 
@@ -219,7 +225,7 @@ PLAN_RULES = (
 )
 
 
-def schedule_from_options(options: PlanOptions) -> WindowSchedule:
+def schedule_from_options(options: StreamPlanOptions) -> WindowSchedule:
     """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
     _require(options, ("window", "start", "end"))
     start, end, window = (int(each) for each in (options.start, options.end, options.window) if each is not None)
@@ -229,7 +235,7 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
+def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None = None) -> Plan:
     """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
@@ -240,8 +246,9 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
     if choices.pop("no_known_items"):
         choices["known_items"] = False
-    choices["block_seconds"] = choices.pop("block")
-    choices["rounds"] = choices.pop("round_shares") or options.rounds or options.block is not None or None
+    choices["block_seconds"] = block = choices.pop("block", None)
+    shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
+    choices["rounds"] = shares or has_rounds or block is not None or None
     choices["window_rounds"] = choices["window_rounds"] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
@@ -290,7 +297,7 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def plan_of_command(options: PlanOptions, plan_file: str | None) -> Plan:
+def plan_of_command(options: StreamPlanOptions, plan_file: str | None) -> Plan:
     """The plan of ``--plan FILE`` or of the budget options (`plan_from_options`).
 
     Whether the domain file belongs to the plan is checked when it is read.
@@ -328,7 +335,7 @@ def option_error(error: ValueError) -> UserError:
     return UserError(re.sub(r"^(epsilon|delta|threshold|mode)\b(?= (must|=))", r"--\1", message))
 
 
-def _require(options: PlanOptions, names: tuple[str, ...]) -> None:
+def _require(options: StreamPlanOptions, names: tuple[str, ...]) -> None:
     missing = [flag(name) for name in names if getattr(options, name) is None]
     if missing:
         raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))

@@ -75,7 +75,8 @@ def command(options: ReplayOptions) -> None:
         _propose(options)
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
-    titles = _titles_of_page(options)
+    _check_page(options.html)
+    titles = {} if options.view.titles is None else read_titles(options.view.titles)
     with contextlib.ExitStack() as started:
         logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
         options = dataclasses.replace(options, logs=logs)
@@ -89,7 +90,7 @@ def command(options: ReplayOptions) -> None:
     _print_summary(summary, request, skipped)
     if options.html is not None:
         _write_page(options.html, request, titles)
-    _print_report(request)
+    _print_report(request, titles)
 
 
 def _replay(
@@ -307,14 +308,11 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         console.print(f"[bold]{odd}[/]{remedy}")
 
 
-def _titles_of_page(options: ReplayOptions) -> dict[str, str]:
-    """Of --titles. Raises UserError, before anything is spent, also for a page that could not be written."""
-    if options.html is None:
-        return {}
-    if not options.html.lower().endswith(PAGE_ENDINGS):
-        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {options.html!r}.")
-    check_output(options.html, "--html")
-    return {} if options.view.titles is None else read_titles(options.view.titles)
+def _check_page(path: str | None) -> None:
+    """Raises, before anything is spent, for a page that could not be written."""
+    if path is not None and not path.lower().endswith(PAGE_ENDINGS):
+        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {path!r}.")
+    check_output(path, "--html")
 
 
 def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> None:
@@ -337,7 +335,7 @@ def _show_command(request: ReplayRequest) -> str:
     return f"shh show {request.output}" if table is None else table.show_command(request.run_id)
 
 
-def _print_report(request: ReplayRequest) -> None:
+def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = _published(request)
@@ -351,7 +349,15 @@ def _print_report(request: ReplayRequest) -> None:
         )
     else:
         ascii_only = is_ascii_only(console)
-        console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
+        table = windows_table(
+            shown,
+            max_items=_ITEMS_PER_WINDOW,
+            ascii_only=ascii_only,
+            zone=request.options.view.zone,
+            plan=header.plan,
+            titles=titles,
+        )
+        console.print(table)
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
     windows = "1 window" if total == 1 else f"{total:,} windows"
     console.print(

@@ -217,7 +217,6 @@ REPLAY_RULES = (
         why="it was not tried",
         remedy="Take the parts in this process (leave --engine out), or the whole range there without --state.",
     ),
-    Rule("--titles, --tz", needs="--html", is_usage=True),
     Rule(
         "--dry-run",
         excludes="--state",

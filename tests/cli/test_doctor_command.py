@@ -106,6 +106,15 @@ def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit:
         assert command_of(looked.stdout)[2:10] == fields
 
 
+def test_days_are_those_of_the_zone_that_is_given(tmp_path: pathlib.Path) -> None:
+    """All of 24 hours, also where the clock is changed between them."""
+    (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-03-01 00:30\nu,i,2026-03-29 23:30\n")
+    looked = shh("doctor", "log.csv", "--time-zone", "Europe/Berlin", cwd=tmp_path)
+    assert "are from 2026-03-01 00:30 to 2026-03-29 23:30 Europe/Berlin" in looked.stdout
+    words = command_of(looked.stdout)
+    assert words[4:8] == ["--start", "2026-03-01T00:00:00+01:00", "--end", "2026-03-30T00:00:00+01:00"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

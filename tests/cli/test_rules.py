@@ -51,7 +51,6 @@ REFUSED = {
         --state s --noise-key-file k --output sqlite:///r.db: --output DATABASE cannot be used with --state: a part
         --state s --noise-key-file k --engine flink: --state cannot be used with --engine flink: it was not tried.
         --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --ledger l --population p: --detach cannot
-        --titles t.csv: --titles needs --html.
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
         --until 2026-01-01: --until needs --state.
