@@ -42,8 +42,8 @@ _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say w
 _AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 _LONGEST = 80
-# What `label_text` would write otherwise, or what a page would show like another text.
-_AMBIGUOUS = re.compile(r'["\\]|^ | $|  ')
+# What a page would show like another text. What is quoted begins with a quotation mark.
+_AMBIGUOUS = re.compile(r'^"|^ | $|  ')
 
 
 def windows_table(
