@@ -137,11 +137,8 @@ class StreamPlanOptions:
     forget_after: int | None = opt(
         ADVANCED,
         "With looks: a named item is followed down to fewer users until it was not named for so many "
-        f"windows. Default: {DEFAULT_FORGET_AFTER}.",
+        f"windows; 0: each window is judged alike. Default: {DEFAULT_FORGET_AFTER}.",
         metavar="WINDOWS",
-    )
-    no_known_items: bool = switch(
-        ADVANCED, "With looks: do not follow items that were named; each window is judged alike."
     )
     window_rounds: bool = switch(
         ADVANCED,
@@ -198,7 +195,7 @@ class PlanOptions(StreamPlanOptions):
 
 PLAN_OPTIONS = names_of(PlanOptions)
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-_CHOICES = {"no_known_items": "known_items", "block": "block_seconds"}  # in `Plan.calibrate`
+_CHOICES = {"block": "block_seconds"}  # in `Plan.calibrate`
 
 
 def _mode_rules() -> Iterator[Rule]:
@@ -244,8 +241,6 @@ def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
     choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
-    if choices.pop("no_known_items"):
-        choices["known_items"] = False
     choices["block_seconds"] = block = choices.pop("block", None)
     shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
     choices["rounds"] = shares or has_rounds or block is not None or None
@@ -327,7 +322,6 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end|block)_seconds\b", r"--\1", str(error))
-    message = message.replace("known_items=False", "--no-known-items")
     message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)

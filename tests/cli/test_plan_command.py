@@ -141,7 +141,7 @@ def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -
 
 
 def test_the_numbers_in_json() -> None:
-    record = _record(*LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--no-known-items")
+    record = _record(*LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--forget-after", "0")
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.looks is not None
     assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
@@ -267,11 +267,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
         ([*LOOKS, "--hits-per-user", "-1"], "--hits-per-user must be a whole number in 0 .. 3000, got -1"),
         ([*LOOKS, "--hits-per-user", "3001"], "--hits-per-user must be a whole number in 0 .. 3000, got"),
         ([*LOOKS, "--most-looks", "0"], "--most-looks must be a whole number in 1 .. 100000, got 0."),
-        ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 1 .. 384, got 400."),
-        (
-            [*LOOKS, "--forget-after", "4", "--no-known-items"],
-            "--forget-after cannot be used with --no-known-items. Leave one out.",
-        ),
+        ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 0 .. 384, got 400."),
         ([*LOOKS, "--delta", "1e-13"], "--delta must be > 5.42e-12"),
         ([*LOOKS, "--epsilon", "1e-9"], "too small"),
     ],

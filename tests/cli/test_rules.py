@@ -31,7 +31,7 @@ REFUSED = {
         --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
-        --no-known-items --mode kms21: --no-known-items needs --mode looks.
+        --forget-after 0 --mode kms21: --forget-after needs --mode looks.
         --counts-for 5 --mode hits: --counts-for needs --mode looks.
     """,
     "replay": """
