@@ -44,13 +44,13 @@ _BYTES_PER_LONG_LABEL_BYTE = 6
 _BYTES_PER_DOMAIN_BYTE = 7
 
 
-def pool_for(options: ReplayOptions, beam_words: Sequence[str]) -> ProcessPool | None:
+def pool_for(options: ReplayOptions) -> ProcessPool | None:
     """Starts worker processes, before anything is known of the log but the size of local files; None if these are
     small, or the replay is not by such workers.
 
     Raises UserError for options that contradict each other.
     """
-    reason, work = why_one_process(options, beam_words), options.work
+    reason, work = why_one_process(options), options.work
     if reason is not None:
         for name, wanted in (("--processes", work.processes not in (None, 1)), ("--memory", work.memory is not None)):
             if wanted:
@@ -67,14 +67,12 @@ def pool_for_request(request: ReplayRequest) -> ProcessPool | None:
     return _start(number, request.options.work) if number else None
 
 
-def why_one_process(options: ReplayOptions, beam_words: Sequence[str]) -> str | None:
+def why_one_process(options: ReplayOptions) -> str | None:
     """Why the workers of this module cannot be used; None if they can."""
     if options.work.engine not in (None, IN_PROCESS) or options.work.cluster.flink_master is not None:
         return "with --engine: an engine has workers of its own"
     if options.part.state is not None:
         return "with --state: each window is taken by this process, in order"
-    if beam_words:
-        return "with options for Beam (after --), which say how it runs"
     return None
 
 

@@ -64,7 +64,7 @@ def command(options: ReplayOptions) -> None:
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
     (docs/stores.md); or - for standard input, or 'duckdb:///FILE?query=SELECT ...'. `shh replay LOG` alone looks
-    at the log and prints the whole command. Options for Beam follow after `--`.
+    at the log and prints the whole command. With --engine flink, options for Beam follow after `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -99,27 +99,17 @@ def _replay(
     """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
     with user_errors(ValueError):  # of a file, the plan, or an option
         cluster = choose_replay_engine(options.work, beam_words)
-        pool = pool_for(options, beam_words)
+        pool = pool_for(options)
         if pool is not None:
             started.enter_context(pool)
             read_early(pool, options)
         if cluster is not None:
             options = options.with_absolute_paths()
-        elif beam_words:
-            from dp_transforms.engines.local import is_local, pipeline_options
-
-            beam_options = pipeline_options(beam_words)  # errors of words come before those of files
-            if options.part.state is not None and not is_local(beam_options):
-                raise UserError(
-                    "--state cannot be used with another runner (--runner after --): its workers are elsewhere, and"
-                    " what they have drawn may be read by others before it is published. Leave the runner out, or"
-                    " --state."
-                )
         account = RunAccount.of_options(options.account)
         request = _request(options, account)
         if sliding := sliding_words(request):
             tell(sliding)
-        if pool is None and cluster is None and not beam_words and request.state is None:
+        if pool is None and cluster is None and request.state is None:
             pool = pool_for_request(request)
             if pool is not None:
                 started.enter_context(pool)
@@ -134,8 +124,8 @@ def _replay(
         from dp_transforms.cli.replay_runs import run_part, run_whole  # loads Beam
 
     if request.state is None:
-        return run_whole(request, cluster or beam_words, account, pool), request
-    return run_part(request, beam_words, account), request
+        return run_whole(request, cluster, account, pool), request
+    return run_part(request, account), request
 
 
 def _say_what_would_be_done(options: ReplayOptions) -> None:

@@ -6,14 +6,12 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from dp_transforms.beam.read_events import ReplayProgress
-from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_progress, tell
 from dp_transforms.cli.options import user_errors
@@ -28,7 +26,7 @@ from dp_transforms.cli.state_part import (
     part_is_taken,
     secret_of_run,
 )
-from dp_transforms.engines.local import is_local, pipeline_options
+from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
@@ -43,39 +41,36 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 def run_whole(
     request: ReplayRequest,
-    where: ClusterReplay | Sequence[str],
+    cluster: ClusterReplay | None,
     account: RunAccount,
     pool: ProcessPool | None,
 ) -> ReplaySummary | None:
     """All of a run at once, without a state. None if the job was left running.
 
-    where: on a cluster, or by options of Beam. pool: has begun to read the log, unless there is an account.
+    cluster: None for this machine. pool: has begun to read the log, unless there is an account.
     """
-    if not isinstance(where, ClusterReplay):
-        where = pipeline_options(where)
     if not account.is_kept:
-        return _run(request, where, pool=pool)
+        return _run(request, cluster, pool=pool)
     _check_range(request)
     path = request.options.noise_key_file
     log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
     run_id = request.options.run_id
     verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-    with account.whole(is_private=drafts_are_private(request, where)):
+    with account.whole(is_private=drafts_are_private(request, cluster)):
         request = dataclasses.replace(request, run_id=verdict.run_id)
         if pool is not None:
             read_ahead(pool, request)
-        return _run(request, where, pool=pool)
+        return _run(request, cluster, pool=pool)
 
 
-def drafts_are_private(request: ReplayRequest, where: ClusterReplay | PipelineOptions) -> bool:
+def drafts_are_private(request: ReplayRequest, cluster: ClusterReplay | None) -> bool:
     """Whether nobody else can read what was drawn before it is published: workers elsewhere write the draft of a URL
     beside it."""
-    if not isinstance(where, ClusterReplay) and is_local(where):
-        return True
-    return not any(map(is_remote, filter(None, (request.output, request.options.block_output))))
+    outputs = filter(None, (request.output, request.options.block_output))
+    return cluster is None or not any(map(is_remote, outputs))
 
 
-def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAccount) -> ReplaySummary | None:
+def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
     assert request.state is not None
 
@@ -107,7 +102,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAcco
             return None
         request = dataclasses.replace(request, run_id=part.facts.header.run_id)
         with part.account_of(account):
-            summary = _run(request, pipeline_options(beam_words), part)
+            summary = _run(request, None, part)
     tell(part_is_taken(part.facts))
     return summary
 
@@ -145,7 +140,7 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
 
 def _run(
     request: ReplayRequest,
-    where: PipelineOptions | ClusterReplay,
+    cluster: ClusterReplay | None,
     part: ReplayPart | None = None,
     pool: ProcessPool | None = None,
 ) -> ReplaySummary | None:
@@ -155,19 +150,12 @@ def _run(
         tell(request.hint, WARNING)
     elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
-    if isinstance(where, ClusterReplay):
+    if cluster is not None:
         from dp_transforms.cli.flink_replay import replay_on_flink  # loads all engines
 
-        return replay_on_flink(request, where)
-    # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
-    stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
-    with stopping, show_progress(sum(chunk.bytes for chunk in request.chunks)):
-        return run_replay(request, where, part, pool=pool)
-
-
-def _in_this_process(beam_options: PipelineOptions) -> bool:
-    mode = beam_options.view_as(DirectOptions).direct_running_mode
-    return is_local(beam_options) and mode in (None, "in_memory", "multi_threading")
+        return replay_on_flink(request, cluster)
+    with show_progress(sum(chunk.bytes for chunk in request.chunks)):
+        return run_replay(request, pipeline_options([]), part, pool=pool)
 
 
 @contextlib.contextmanager

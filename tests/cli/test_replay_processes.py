@@ -339,7 +339,6 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
     ("words", "said"),
     [
         (("--processes", "2", "--state", "s"), "--processes cannot be used with --state"),
-        (("--memory", "1GB", "--", "--direct_num_workers=1"), "--memory cannot be used with options for Beam"),
         (("--processes", "2", "--engine", "flink"), "--processes cannot be used with --engine"),
         (("--memory", "1TB"), "is not a size"),
         (("--memory", "0GB"), "is not a size"),
