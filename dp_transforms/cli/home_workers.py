@@ -147,7 +147,7 @@ def _workers_for(request: ReplayRequest) -> int:
     memory = work.memory or free_memory_bytes()
     if work.processes is None:
         memory = min(memory, _MOST_IN_THIS_PROCESS)
-    return 0 if work.allow_large_log or fits(memory, request) else 1
+    return 0 if fits(memory, request) else 1
 
 
 def _number(log_bytes: int, work: WorkOptions) -> int:
@@ -194,18 +194,18 @@ def _size(path: str) -> int:
         return 0
 
 
-def check_memory(request: ReplayRequest) -> None:
-    """Raises UserError for a log that would not fit into the memory of one process."""
+def large_log_words(request: ReplayRequest) -> str | None:
+    """What to say of a log that may not fit into the memory of this process, which does all the work."""
     events, needed = _needed(request)
     free = free_memory_bytes()
-    if needed > free:
-        repeats = request.plan.schedule.windows_per_event
-        in_windows = f", each in {repeats} sliding windows," if repeats > 1 else ""
-        raise UserError(
-            f"about {events:,} events{in_windows} may need {needed / 1e9:.1f} GB on the local runner and"
-            f" {free / 1e9:.1f} GB are free. Replay a part of the range, replay on a cluster (--engine flink), or try"
-            " it anyway with --allow-large-log."
-        )
+    if needed <= free:
+        return None
+    repeats = request.plan.schedule.windows_per_event
+    in_windows = f", each in {repeats} sliding windows," if repeats > 1 else ""
+    return (
+        f"shh: warning: about {events:,} events{in_windows} may need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are"
+        " free. If memory ends, nothing is published. Parts of shorter logs need less."
+    )
 
 
 def memory_words(request: ReplayRequest) -> str:

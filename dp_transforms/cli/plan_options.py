@@ -258,8 +258,8 @@ def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None
     return plan
 
 
-def read_plan(path: str, option: str = "--plan") -> Plan:
-    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
+def read_plan(path: str) -> Plan:
+    """The plan in a file of ``shh plan --output``, checked again. Raises UserError."""
     try:
         text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
@@ -267,12 +267,12 @@ def read_plan(path: str, option: str = "--plan") -> Plan:
         plan = Plan.from_json(text)
     except OSError as error:
         raise UserError(
-            f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
         ) from None
     except UrlError as error:
-        raise UserError(f"{option}: {error}") from None
+        raise UserError(f"--plan: {error}") from None
     except ValueError as error:
-        raise UserError(f"{option} {path}: {error}") from None
+        raise UserError(f"--plan {path}: {error}") from None
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 

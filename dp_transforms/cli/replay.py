@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dp_transforms.checks import check_names
 from dp_transforms.cli.home_workers import (
-    check_memory,
+    large_log_words,
     memory_words,
     pool_for,
     pool_for_request,
@@ -113,8 +113,8 @@ def _replay(
             pool = pool_for_request(request)
             if pool is not None:
                 started.enter_context(pool)
-        elif pool is None and cluster is None and not options.work.allow_large_log:
-            check_memory(request)
+        elif pool is None and cluster is None and (words := large_log_words(request)):
+            tell(words, WARNING)
         if pool is not None:
             request = dataclasses.replace(
                 request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.mode)

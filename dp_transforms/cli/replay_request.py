@@ -93,9 +93,6 @@ class WorkOptions:
         type=click.IntRange(min=1),
         metavar="N",
     )
-    allow_large_log: bool = switch(
-        ENGINE, "Where one process does all the work: replay even if the log may not fit into its memory."
-    )
     verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
 
 

@@ -17,9 +17,6 @@ from tests.helpers.shh_here import shh
 
 REFUSED = {
     "plan": """
-        --compare a b --epsilon 2: --compare cannot be used with --epsilon.
-        --compare a b --output c: --compare cannot be used with --output.
-        --compare a b --from-log c: --compare cannot be used with --from-log.
         --from-log-users same: --from-log-users needs --from-log.
         --user-field who: --user-field needs --from-log.
         --time-unit ms: --time-unit needs --from-log.
