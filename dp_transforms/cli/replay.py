@@ -27,7 +27,7 @@ from dp_transforms.cli.home_workers import (
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
+from dp_transforms.cli.page_files import check_page, read_titles
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
     REPLAY_RULES,
@@ -75,7 +75,7 @@ def command(options: ReplayOptions) -> None:
         _propose(options)
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
-    _check_page(options.html)
+    check_page(options.html)
     titles = {} if options.view.titles is None else read_titles(options.view.titles)
     with contextlib.ExitStack() as started:
         logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
@@ -296,13 +296,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
     console.print(f"[dim]{read}[/]")
     if odd:
         console.print(f"[bold]{odd}[/]{remedy}")
-
-
-def _check_page(path: str | None) -> None:
-    """Raises, before anything is spent, for a page that could not be written."""
-    if path is not None and not path.lower().endswith(PAGE_ENDINGS):
-        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {path!r}.")
-    check_output(path, "--html")
 
 
 def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> None:
