@@ -108,7 +108,8 @@ def operator_console() -> Console:
     known."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, force_terminal=False if is_json() else None)
+    is_silent = is_json() or "JPY_PARENT_PID" in os.environ  # a cell of a notebook keeps each state of a bar
+    return Console(stderr=True, highlight=False, force_terminal=False if is_silent else None)
 
 
 def operator_progress() -> Progress:
