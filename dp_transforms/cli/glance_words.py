@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dp_transforms.cli.field_roles import (
@@ -13,6 +13,7 @@ from dp_transforms.cli.field_roles import (
     CLOCKS,
     DEVICE,
     ITEM,
+    ROLES,
     SESSION,
     TIME,
     USER,
@@ -151,7 +152,7 @@ def log_lines(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
 
 def choice_lines(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     """Which field has which role, and how time is read."""
-    for role in (USER, ITEM, TIME):
+    for role in ROLES:
         name, flag = glance.chosen.get(role), _FLAGS[role][0]
         if name is None:
             none = "none was found" if role != ITEM else "no field looks like an item"
@@ -168,7 +169,7 @@ def fault_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
     faults = list(_faults_of_files(glance, ascii_only))
     if glance.has_rows:
         faults += _faults_of_user(glance, ascii_only)
-        for role in (USER, ITEM, TIME):
+        for role in ROLES:
             if (name := glance.chosen.get(role)) is not None:
                 faults += _faults_of_field(glance, role, label_text(name, ascii_only), ascii_only)
     if glance.odd_times:
@@ -338,11 +339,6 @@ def _size(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
-
-
-def given_roles(options: Mapping[str, str | None]) -> dict[str, str]:
-    """The roles that the operator named. options: by the names of the parameters; None: not given."""
-    return {role: name for role in (USER, ITEM, TIME) if (name := options.get(f"{role}_field")) is not None}
 
 
 def _partitions_of(paths: Iterable[str]) -> Iterator[str]:

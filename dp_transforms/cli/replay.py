@@ -55,7 +55,6 @@ from dp_transforms.views.report_words import counted, is_ascii_only, legend, win
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
-_ROLES = ("user_field", "item_field", "time_field")
 
 
 @filled_by(ReplayOptions, "replay", REPLAY_RULES)
@@ -162,7 +161,7 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
 
 def _range_words(request: ReplayRequest) -> str:
     """The declared range, beside the times that were looked at."""
-    from dp_transforms.cli.field_roles import ITEM, TIME, USER
+    from dp_transforms.cli.field_roles import ROLES
     from dp_transforms.cli.log_glance import glance_at
     from dp_transforms.logs.samples import sample_log
 
@@ -171,7 +170,7 @@ def _range_words(request: ReplayRequest) -> str:
     sample = sample_log(
         request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
     )
-    glance = glance_at(sample, dict(zip((USER, ITEM, TIME), fields.names, strict=True)), fields.time_reading)
+    glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=True)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
         return f"{declared} No time was found in the rows that were looked at."
@@ -184,8 +183,10 @@ def _propose(options: ReplayOptions) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
     from dp_transforms.cli.doctor import show_glance
+    from dp_transforms.cli.field_roles import ROLES
 
-    given = {name: getattr(options.fields, name) for name in given_names() if name in _ROLES}
+    fields, names = options.fields, given_names()
+    given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=True) if f"{role}_field" in names}
     show_glance(options.logs, options.log_format, given, options.fields.reading, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
