@@ -170,7 +170,7 @@ def _range_words(request: ReplayRequest) -> str:
     sample = sample_log(
         request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
     )
-    glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=True)), fields.time_reading)
+    glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
         return f"{declared} No time was found in the rows that were looked at."
@@ -186,7 +186,7 @@ def _propose(options: ReplayOptions) -> NoReturn:
     from dp_transforms.cli.field_roles import ROLES
 
     fields, names = options.fields, given_names()
-    given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=True) if f"{role}_field" in names}
+    given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
     show_glance(options.logs, options.log_format, given, options.fields.reading, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
