@@ -286,7 +286,7 @@ def _peers(engines: Engines, hold: LoadRun) -> tuple[float, float, int]:
             f"{_WINDOW_SECONDS}s",
             *_BUDGET,
         ),
-        *("--start", _utc(hold.start_seconds), "--end", _utc(end), "--output", f"{OUTPUT}.jsonl", "--allow-large-log"),
+        *("--start", _utc(hold.start_seconds), "--end", _utc(end), "--output", f"{OUTPUT}.jsonl"),
     )
     return events / consumed["seconds"], events / replay.wall_seconds, events
 

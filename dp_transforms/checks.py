@@ -8,9 +8,11 @@ A bool, None, a text or NaN is never taken for a number.
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 import re
+from collections.abc import Collection
 
 _MOST_SHOWN = 200
 LARGEST_WHOLE = 2**62  # far beyond any use, and still a 64-bit integer
@@ -53,6 +55,12 @@ def on_one_line(text: str, most: int | None = None) -> str:
     """
     printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     return printable if most is None or len(printable) <= most else f"{printable[:most]}..."
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """The end of a sentence on a name that is not known, perhaps a slip."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f". Do you mean {close[0]}?" if close else f". There are: {', '.join(sorted(known))}."
 
 
 def without_secrets(text: str) -> str:

@@ -18,23 +18,34 @@ def code_of(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def kinds_of(cell: nbformat.NotebookNode) -> set[str]:
+    return {output.output_type for output in cell.outputs}
+
+
 def html_of(cell: nbformat.NotebookNode) -> str:
     (shown,) = [output.data for output in cell.outputs if output.output_type == "execute_result"]
     return shown["text/html"]
 
 
-def test_it_is_kept_without_outputs_and_goes_from_a_log_to_a_chart(
+def test_it_is_kept_with_its_outputs_and_goes_from_a_log_to_a_chart(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A report without any item has a probability far below 1e-9: the largest story has 500 users in its hour."""
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)
-    assert all((cell.outputs, cell.execution_count) == ([], None) for cell in code_of(notebook))
+    text = PATH.read_text()
+    assert len(text) < 60_000
+    assert not re.search(r"u001b\[(?!\d*m)|/tmp/|/home/", text), "a bar that moves, or a path"
+    kept = [kinds_of(cell) for cell in code_of(notebook)]
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
     path = os.pathsep.join((str(pathlib.Path(sys.executable).parent), os.environ["PATH"]))
     places = {"TMPDIR": str(tmp_path), "IPYTHONDIR": str(tmp_path / "ipython")}  # where the notebook makes its folder
     client = nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3")
     done = client.execute(env={**os.environ, **places, "PATH": path})
+    assert [kinds_of(cell) for cell in code_of(done)] == kept
+    said = "".join(output.get("text", "") for cell in code_of(done) for output in cell.outputs)
+    assert "Read 100,000 rows" in said
+    assert "\x1b[2K" not in said, "a bar that moves"
     cells = {cell.source.splitlines()[-1]: cell for cell in code_of(done)}
     assert "(2, 1e-09)-differentially private" in html_of(cells["plan"])
     assert re.search(r"<bdi>[a-z]+-\d+</bdi></td><td><bdi>at least [\d,]+<", html_of(cells["report"]))

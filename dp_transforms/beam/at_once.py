@@ -16,7 +16,7 @@ from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from dp_transforms.beam.read_events import REJECTED, ReadProgress
+from dp_transforms.beam.read_events import REJECTED, ReplayProgress
 from dp_transforms.beam.set_up_workers import Counters
 from dp_transforms.beam.write_state import STATE
 from dp_transforms.logs.rejected_events import RejectedEvents
@@ -54,7 +54,9 @@ def run_at_once(
     `NamedItems` by slab and shard, as `StageWork.columns` takes it; each of one step alone, since not every engine
     waits for all that were flattened.
     """
-    advance = beam.ParDo(_do_fn_of(step, noise_key, pool, rereads=rereads), *map(beam.pvalue.AsList, named))
+    groups_of_step = 0 if step.to is None else len(_keys(step))  # to report takes no time
+    do_fn = _do_fn_of(step, noise_key, pool, groups_of_step, rereads=rereads)
+    advance = beam.ParDo(do_fn, *map(beam.pvalue.AsList, named))
     sent = WindowReport if step.to is None else tuple[SlabKey, bytes]
     if step.part is None:
         return Sent(groups | label >> advance.with_output_types(sent), ())
@@ -63,15 +65,21 @@ def run_at_once(
     return Sent(outputs.sent, (outputs[STATE],))
 
 
-def merge_pairs(groups: beam.PCollection, noise_key: beam.Secret, pool: str | None) -> beam.PCollection:
+def merge_pairs(
+    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep
+) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
-    would sort them again."""
-    merge = beam.ParDo(_do_fn_of(MergePairs(), noise_key, pool)).with_output_types(Packed)
+    would sort them again. step: one of these."""
+    merge = beam.ParDo(_do_fn_of(MergePairs(), noise_key, pool, len(_keys(step)))).with_output_types(Packed)
     return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
 
 
-def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, *, rereads: bool = False) -> beam.DoFn:
-    return RunStepDoFn(step, noise_key) if pool is None else RunInPoolDoFn(step, pool, rereads=rereads)
+def _do_fn_of(step: Step, noise_key: beam.Secret, pool: str | None, groups: int, *, rereads: bool = False) -> beam.DoFn:
+    """groups: that may go through it, for a progress bar; 0 for a step that is not counted."""
+    ReplayProgress.pass_groups(of=groups)
+    if pool is None:
+        return RunStepDoFn(step, noise_key, is_counted=groups > 0)
+    return RunInPoolDoFn(step, pool, is_counted=groups > 0, rereads=rereads)
 
 
 class WithStarts(beam.PTransform):
@@ -94,18 +102,23 @@ class WithStarts(beam.PTransform):
 
 
 def _starts(once: bytes, step: AtOnceStep) -> Iterator[tuple[SlabKey, bytes]]:
+    return ((key, b"") for key in _keys(step))
+
+
+def _keys(step: AtOnceStep) -> list[SlabKey]:
+    """All that there may be."""
     part, windows = step.whole_or_part, step.cut.windows_per_slab
-    for slab in range(part.first // windows, -(-part.end // windows)):
-        for shard in range(step.cut.shards):
-            yield (slab, shard), b""
+    slabs = range(part.first // windows, -(-part.end // windows))
+    return [(slab, shard) for slab in slabs for shard in range(step.cut.shards)]
 
 
 class RunStepDoFn(beam.DoFn):
     """Adapts a stage to groups."""
 
-    def __init__(self, step: Step, noise_key: beam.Secret) -> None:
+    def __init__(self, step: Step, noise_key: beam.Secret, *, is_counted: bool = False) -> None:
         self._step = step
         self._noise_key = noise_key
+        self._is_counted = is_counted
         self._counters = Counters()
 
     def setup(self) -> None:
@@ -122,6 +135,7 @@ class RunStepDoFn(beam.DoFn):
             else:
                 yield output
         self._counters.add(counts)
+        ReplayProgress.pass_groups(self._is_counted)
 
 
 class RunInPoolDoFn(beam.DoFn):
@@ -131,10 +145,10 @@ class RunInPoolDoFn(beam.DoFn):
     rereads: the packed columns of the elements are needed again, by another step. Else they are given back.
     """
 
-    def __init__(self, step: Step, pool: str, *, progress: str | None = None, rereads: bool = False) -> None:
+    def __init__(self, step: Step, pool: str, *, is_counted: bool = False, rereads: bool = False) -> None:
         self._step = step
         self._token = pool
-        self._progress = progress
+        self._is_counted = is_counted
         self._rereads = rereads
         self._counters = Counters()
         self._waiting: deque[tuple[Any, Future[Result]]] = deque()
@@ -160,7 +174,9 @@ class RunInPoolDoFn(beam.DoFn):
     def _outputs(self) -> Iterator[Any]:
         element, future = self._waiting.popleft()
         result = future.result()
-        ReadProgress.advance(self._progress, result.counts.pop(ROWS, 0), result.counts.pop(BYTES, 0))
+        if ROWS in result.counts:
+            ReplayProgress.advance(result.counts.pop(ROWS), result.counts.pop(BYTES, 0))
+        ReplayProgress.pass_groups(self._is_counted)
         self._counters.add(result.counts)
         if isinstance(element, tuple) and not self._rereads:
             for blob in element[1]:

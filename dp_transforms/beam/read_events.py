@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -31,35 +30,42 @@ REJECTED = "rejected"  # tag of the second output of whatever reads
 Getter = Callable[[Any], Any]
 
 
-class ReadProgress:
-    """Counts what was read, for a progress bar in this process. What other processes read is not counted."""
+class ReplayProgress:
+    """Counts what a replay does while the block runs, for a progress bar: what was read, and then the groups that went
+    through a step, of so many. What other processes do is counted where this one waits for it."""
 
-    _live: ClassVar[dict[str, ReadProgress]] = {}
+    _live: ClassVar[ReplayProgress | None] = None
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        self.token = uuid.uuid4().hex
-        self.rows = 0
-        self.bytes = 0
-        self._live[self.token] = self
+        self.rows = self.bytes = self.groups = self.of_groups = 0
 
     @classmethod
-    def advance(cls, token: str | None, rows: int, size: int) -> None:
+    def advance(cls, rows: int, size: int) -> None:
+        """So much more was read."""
         with cls._lock:
-            progress = cls._live.get(token or "")
-            if progress is not None:
-                progress.rows += rows
-                progress.bytes += size
+            if (live := cls._live) is not None:
+                live.rows, live.bytes = live.rows + rows, live.bytes + size
 
-    def close(self) -> None:
-        self._live.pop(self.token, None)
+    @classmethod
+    def pass_groups(cls, groups: int = 0, *, of: int = 0) -> None:
+        """So many more are done, of so many more that there may be."""
+        with cls._lock:
+            if (live := cls._live) is not None:
+                live.groups, live.of_groups = live.groups + groups, live.of_groups + of
+
+    def __enter__(self) -> ReplayProgress:
+        ReplayProgress._live = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ReplayProgress._live = None
 
 
 class ReadEvents(beam.PTransform):
     """Reads the chunks of a log. Returns ``(batches, rejected)``: PCollections of `EventBatch` and `RejectedEvents`.
 
     chunks: from `logs.find_log_chunks`, which has checked that the files exist and have the fields.
-    progress: counts rows and bytes, as far as the pipeline runs in this process.
     workers: so many read at once: large chunks are cut and small ones joined for them. None: each chunk by itself.
     """
 
@@ -67,7 +73,6 @@ class ReadEvents(beam.PTransform):
         self,
         chunks: Sequence[LogChunk],
         fields: EventFields,
-        progress: ReadProgress | None = None,
         *,
         workers: int | None = None,
     ) -> None:
@@ -76,8 +81,7 @@ class ReadEvents(beam.PTransform):
             self._joined = [JoinedChunks((chunk,)) for chunk in chunks]
         else:
             self._joined = spread_chunks(chunks, fields, workers)
-        token = progress.token if progress is not None else None
-        self._read = beam.FlatMap(_read_chunks, fields, token)
+        self._read = beam.FlatMap(_read_chunks, fields)
 
     def expand(self, begin: beam.pvalue.PBegin) -> tuple[beam.PCollection, beam.PCollection]:
         joined = self._joined
@@ -88,14 +92,14 @@ class ReadEvents(beam.PTransform):
         return _batches_and_rejected(chunks, "ReadChunks", self._read)
 
 
-def _read_chunks(joined: JoinedChunks, fields: EventFields, progress_token: str | None) -> Iterator[object]:
+def _read_chunks(joined: JoinedChunks, fields: EventFields) -> Iterator[object]:
     for block in read_joined(joined, fields):
         for rejected in block.rejected:
             operator_counter(EVENTS_REJECTED).inc(len(rejected.positions))
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
         if len(block.batch):
             yield block.batch
-        ReadProgress.advance(progress_token, block.rows, block.bytes)
+        ReplayProgress.advance(block.rows, block.bytes)
 
 
 def _batches_and_rejected(

@@ -16,7 +16,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from dp_transforms.beam.assign_windows import PACKED, assign_windows, in_global_window
 from dp_transforms.beam.at_once import RunInPoolDoFn
 from dp_transforms.beam.close_by_watermark import CloseByWatermark
-from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter, ReadProgress
+from dp_transforms.beam.read_events import REJECTED, CollectEvents, Getter
 from dp_transforms.beam.run_stages import ReleaseAtOnce, ReleaseStagesInOrder
 from dp_transforms.beam.set_up_workers import display_of, domain_of_plan, keep_bundles_whole, resolve_noise_key
 from dp_transforms.checks import check_names
@@ -238,7 +238,6 @@ class ReleaseLog(ShiftingHeavyHitters):
         stream: str,
         shards: int | None,
         domain_file: str | None,
-        progress: ReadProgress | None,
         with_blocks: bool = False,
     ) -> None:
         super().__init__(
@@ -258,14 +257,13 @@ class ReleaseLog(ShiftingHeavyHitters):
         self._domain_of_stages = self._domain_file = file
         self._fields = fields
         self._pool = pool.token
-        self._progress_token = None if progress is None else progress.token
 
     def _packed(
         self, events: beam.PCollection, run: PlannedRun, noise_key: beam.Secret, step: PackPairs
     ) -> tuple[beam.PCollection, beam.PCollection]:
         reading = ReadPairsStep(step, self._fields, self._domain_file)
         assert self._pool is not None
-        do_fn = RunInPoolDoFn(reading, self._pool, progress=self._progress_token)
+        do_fn = RunInPoolDoFn(reading, self._pool)
         outputs = events | "ReadLog" >> beam.ParDo(do_fn).with_outputs(REJECTED, main="packed")
         outputs.packed.element_type, outputs[REJECTED].element_type = convert_to_beam_type(PACKED), RejectedEvents
         return outputs.packed, outputs[REJECTED]

@@ -18,6 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.write_files import WriteReports
+from dp_transforms.checks import nearest
 from dp_transforms.logs import EventFields, EventFileError
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.logs.tables import read_table
@@ -123,8 +124,8 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
         return plan
     known = {*_BUDGET, "slide", *(Plan.calibrate.__kwdefaults__ or ()), *Choices.__annotations__}
     if unknown := [name for name in budget if name not in known]:
-        remedy = "Columns are named by user=, item= and time=, all else as in Plan.calibrate."
-        raise TypeError(f"replay() has no argument {unknown[0]!r}. {remedy}")
+        others = known | (replay.__kwdefaults__ or {}).keys()
+        raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0], others)}")
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.audit.exact_hits import audit_exactly
 from dp_transforms.audit.exact_looks import audit_looks_exactly
@@ -24,7 +24,7 @@ from dp_transforms.audit.statistics import SampledAudit
 from dp_transforms.audit.streams import default_rounds
 from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport
 from dp_transforms.cli.audit_report import AuditReport
-from dp_transforms.cli.operator_log import operator_console
+from dp_transforms.cli.operator_log import operator_progress
 from dp_transforms.cli.options import filled_by, opt
 from dp_transforms.cli.output_file import check_output, write_output
 from dp_transforms.cli.plan_options import read_plan
@@ -36,6 +36,9 @@ _MOST_RUNS = 200_000
 _LEAST_RUNS = 1_000
 _HITS_OF_ALL_RUNS = 600_000  # about 15 seconds for each world
 _HOLDERS_OF_ALL_RUNS = 40 * _HITS_OF_ALL_RUNS  # in mode `hits` an item has about as many holders as the zone is wide
+
+# Of the time of an audit, about: each of the exact steps, all of them, and what comes before the sampling.
+_EXACT_STEP, _EXACT_SHARE, _SAMPLED_FROM = 0.08, 0.32, 0.5
 
 Advance = Callable[[str, float], None]
 
@@ -105,7 +108,7 @@ def audit_hits(plan: Plan, runs: int | None, rounds: int | None, advance: Advanc
     run = PlannedRun(plan=plan, stream="audit", run_id=fresh_run_id())
     rounds = default_rounds(mechanism) if rounds is None else rounds
     runs = _default_runs(plan) if runs is None else runs
-    exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0))
+    exact = audit_exactly(mechanism, claim, rounds=rounds, on_step=_exact_steps(advance))
     exact = dataclasses.replace(exact, violations=(*exact.violations, *run_violations(plan, run)))
     return HitsReport(plan, exact, sample_hits(mechanism, claim, run, runs, rounds, advance) if runs else None)
 
@@ -114,9 +117,9 @@ def sample_hits(
     mechanism: Mechanism, claim: HitsClaim, run: PlannedRun, runs: int, rounds: int, advance: Advance
 ) -> SampledAudit[StreamDesign]:
     """Runs the real code with a noise key that is drawn for this audit and forgotten."""
-    advance("choosing what to sample", 0.0)
+    advance("choosing what to sample", _SAMPLED_FROM)
     design = design_sampling(mechanism, claim, runs, rounds)
-    return sample_stream(mechanism, claim, run, design, os.urandom(32), advance)
+    return sample_stream(mechanism, claim, run, design, os.urandom(32), _sampled_steps(advance))
 
 
 def audit_looks(plan: Plan, runs: int | None, rounds: int | None, advance: Advance) -> LooksReport:
@@ -124,13 +127,11 @@ def audit_looks(plan: Plan, runs: int | None, rounds: int | None, advance: Advan
     mechanism, claim = LooksMechanism.of_plan(plan), LooksClaim.of_plan(plan)
     run = PlannedRun(plan=plan, stream="audit", run_id=fresh_run_id())
     runs = _MOST_RUNS if runs is None else runs
-    exact = audit_looks_exactly(
-        mechanism, claim, most_looks=rounds, on_step=lambda step: advance(f"exact: {step}", 0.0)
-    )
+    exact = audit_looks_exactly(mechanism, claim, most_looks=rounds, on_step=_exact_steps(advance))
     exact = dataclasses.replace(exact, violations=(*exact.violations, *run_violations(plan, run)))
     if not runs:
         return LooksReport(plan, exact)
-    advance("what users pay", 0.0)
+    advance("what users pay", _EXACT_SHARE)
     payments = audit_payments(mechanism, run, os.urandom(32))
     return LooksReport(plan, exact, payments, sample_looks(mechanism, claim, run, runs, rounds, advance))
 
@@ -144,11 +145,20 @@ def sample_looks(
     advance: Advance,
 ) -> SampledAudit[LooksDesign]:
     """The same where users pay for looks."""
-    advance("choosing what to sample", 0.0)
+    advance("choosing what to sample", _SAMPLED_FROM)
     law = NoiseLaw.whole(mechanism.shape, mechanism.scale)
     most_looks = mechanism.most_looks if rounds is None else rounds
     design = design_looks_sampling(mechanism, claim, law, runs, most_looks)
-    return sample_names(mechanism, claim, run, design, law, os.urandom(32), advance)
+    return sample_names(mechanism, claim, run, design, law, os.urandom(32), _sampled_steps(advance))
+
+
+def _exact_steps(advance: Advance) -> Callable[[str], None]:
+    done = itertools.count()
+    return lambda step: advance(f"exact: {step}", min(next(done) * _EXACT_STEP, _EXACT_SHARE))
+
+
+def _sampled_steps(advance: Advance) -> Advance:
+    return lambda step, share: advance(step, _SAMPLED_FROM + share * (1 - _SAMPLED_FROM))
 
 
 def _default_runs(plan: Plan) -> int:
@@ -161,10 +171,7 @@ def _default_runs(plan: Plan) -> int:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Advance]:
-    """A line on stderr that says what is done; gone at the end."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = operator_console()
-    # Where nobody looks, rich would leave an empty line in the place of the bar.
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("reading the plan", total=1.0)
-        yield lambda text, share: progress.update(task, description=text, completed=share)
+    """A line on stderr that says what is done."""
+    with operator_progress() as bars:
+        task = bars.add_task("reading the plan", total=1.0)
+        yield lambda text, share: bars.update(task, description=text, completed=share)

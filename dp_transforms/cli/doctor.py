@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 import click
 from rich.console import Console
 
+from dp_transforms.cli.field_roles import ITEM, TIME, USER
 from dp_transforms.cli.glance_words import (
     FOR_THE_OPERATOR,
     choice_lines,
     fault_lines,
     field_words,
-    given_roles,
     log_lines,
     proposal_of,
     range_lines,
@@ -22,7 +22,7 @@ from dp_transforms.cli.glance_words import (
     wrapped,
 )
 from dp_transforms.cli.log_glance import LogGlance, glance_at
-from dp_transforms.cli.operator_log import is_json
+from dp_transforms.cli.operator_log import is_json, operator_console
 from dp_transforms.cli.options import argument, filled_by, nested, opt
 from dp_transforms.cli.shared_options import STANDARD_INPUT, ReadingOptions, log_format_option
 from dp_transforms.cli.spooled_logs import spooled_logs
@@ -55,8 +55,9 @@ def command(options: DoctorOptions) -> None:
     \b
     shh doctor clicks.csv
     """
-    roles = {"user_field": options.user_field, "item_field": options.item_field, "time_field": options.time_field}
-    glance = show_glance(options.logs, options.log_format, roles, options.reading, click.echo, Console())
+    roles = {USER: options.user_field, ITEM: options.item_field, TIME: options.time_field}
+    given = {role: name for role, name in roles.items() if name is not None}
+    glance = show_glance(options.logs, options.log_format, given, options.reading, click.echo, Console())
     if not glance.is_complete or glance.sample.faults:
         raise UserError("the log cannot be replayed as it is; what is in the way is said above.")
 
@@ -64,17 +65,17 @@ def command(options: DoctorOptions) -> None:
 def show_glance(
     logs: Sequence[str],
     log_format: str | None,
-    roles: Mapping[str, str | None],
+    given: Mapping[str, str],
     reading: ReadingOptions,
     say: Callable[[str], None],
     console: Console,
 ) -> LogGlance:
-    """Says what a log is like, and the command that replays it. roles: the fields of an event that the operator named,
-    by their options. console: where it is said. Raises UserError if there is no log."""
+    """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
+    roles. console: where it is said. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
-        with contextlib.ExitStack() as started:
+        with contextlib.ExitStack() as started, operator_console().status("looking at the log"):
             files = spooled_logs(logs, log_format, None, started)
             sample = sample_log(
                 files,
@@ -87,7 +88,7 @@ def show_glance(
         raise UserError(f"the log cannot be read: {error.strerror}.") from None
     if not sample.samples and len(sample.faults) == 1:
         raise UserError(str(sample.faults[0]))
-    glance = glance_at(sample, given_roles(roles), times)
+    glance = glance_at(sample, given, times)
     blocks = [[FOR_THE_OPERATOR], list(log_lines(glance, ascii_only))]
     if glance.has_rows:
         blocks.append(["Read it as:", *choice_lines(glance, ascii_only)])

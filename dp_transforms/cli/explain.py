@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import click
 
 from dp_transforms.cli.options import argument, filled_by, opt, user_errors
-from dp_transforms.cli.output_file import check_output, write_output
+from dp_transforms.cli.output_file import write_output
+from dp_transforms.cli.page_files import check_page
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.shared_options import force_option
 from dp_transforms.cli.show import read_report
@@ -61,9 +62,7 @@ def command(options: ExplainOptions) -> None:
     html, plan_file = options.html, options.plan_file
     if bool(options.reports) == (plan_file is not None):
         raise click.UsageError("Name a report, or a plan with --plan.")
-    if html is not None and not html.lower().endswith((".html", ".htm")):
-        raise click.UsageError(f"--html must end in .html, got {html!r}.")
-    check_output(html, "--html", force=options.force)
+    check_page(html, force=options.force)
     findings: list[Finding] = []
     if plan_file is not None:
         plan: Plan | None = read_plan(plan_file)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-USER, ITEM, TIME = "user", "item", "time"
+ROLES = USER, ITEM, TIME = "user", "item", "time"
 PERSON, ACCOUNT, DEVICE, ADDRESS, SESSION = "person", "account", "device", "address of the network", "session"
 OTHER_PERSON = "another person"  # than the one who acts
 ADDRESSES, EMAILS, TOKENS, CLOCKS = "addresses of the network", "e-mail addresses", "tokens", "clock times"

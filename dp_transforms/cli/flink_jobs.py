@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from apache_beam.runners.runner import PipelineResult, PipelineState
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dp_transforms.beam.set_up_workers import NAMESPACE
-from dp_transforms.cli.operator_log import operator_console, tell
+from dp_transforms.cli.operator_log import operator_progress, tell
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkJob, FlinkRest
 from dp_transforms.engines.portable import NamedRun, job_name
@@ -262,12 +261,8 @@ class FlinkProgress:
     """On stderr: where the job is, once; and on a terminal a bar of stages, while the block runs."""
 
     def __init__(self) -> None:
-        console = operator_console()
-        self._bar: Progress | None = None
-        if console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[stages]}"))
-            self._bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
-            self._task = self._bar.add_task("starting on Flink", total=None, stages="")
+        self._bars = operator_progress()
+        self._task = self._bars.add_task("starting on Flink", total=None)
         self._told = self._warned = False
 
     def show(self, progress: JobProgress | None) -> None:
@@ -279,23 +274,15 @@ class FlinkProgress:
         if progress.failures >= _MANY_FAILURES and not self._warned:
             self._warned = True
             tell(f"Flink begins the job again and again. See why, in the tab Exceptions of {_page(progress)}.")
-        if self._bar is not None:
-            self._bar.update(
-                self._task,
-                description="on Flink",
-                total=max(1, progress.stages),
-                completed=progress.done,
-                stages=f"{progress.done} of {progress.stages} stages",
-            )
+        stages = f"on Flink, {progress.done} of {progress.stages} stages"
+        self._bars.update(self._task, description=stages, total=max(1, progress.stages), completed=progress.done)
 
     def __enter__(self) -> FlinkProgress:
-        if self._bar is not None:
-            self._bar.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bars.stop()
 
 
 class OperatorNumbers:

@@ -63,7 +63,7 @@ def replay_on_flink(request: ReplayRequest, engine: ClusterReplay) -> ReplaySumm
                 _leave(pipeline, flink, name, request.output)
             return None
         watch = ReplayWatch(flink, name)
-        return run_replay(request, options, None, run=lambda pipeline: _run_to_end(pipeline, watch, engine))
+        return run_replay(request, options, run=lambda pipeline: _run_to_end(pipeline, watch, engine))
 
 
 def build_detached(pipeline: beam.Pipeline, request: ReplayRequest) -> None:

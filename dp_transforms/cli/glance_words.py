@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dp_transforms.cli.field_roles import (
@@ -12,6 +13,7 @@ from dp_transforms.cli.field_roles import (
     CLOCKS,
     DEVICE,
     ITEM,
+    ROLES,
     SESSION,
     TIME,
     USER,
@@ -26,9 +28,10 @@ from dp_transforms.cli.output_file import free_report_name
 from dp_transforms.cli.shared_options import STANDARD_INPUT
 from dp_transforms.logs.samples import OTHER, FileSample
 from dp_transforms.logs.text_files import NOT_UTF8_TEXT
-from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
+from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
 from dp_transforms.stores.remote_files import is_remote
 from dp_transforms.views.report_words import escape_text, label_text, length_text
+from dp_transforms.views.time_axis import local_text
 
 _NOT_PERSONS = {
     DEVICE: "a device: each device or browser of a person gets a budget of its own, so the person is not protected",
@@ -52,21 +55,29 @@ WHY_DECLARED = (
 
 
 class Proposal(NamedTuple):
-    """A range of whole days, and how long its windows are; in seconds."""
+    """A range of whole days, and how long its windows are; in seconds. offset: of the days from UTC."""
 
     start: int
     end: int
     window: int
+    offset: int = 0
+
+    def as_texts(self) -> tuple[str, str]:
+        """The range, in ISO 8601."""
+        zone = datetime.timezone(datetime.timedelta(seconds=self.offset))
+        start, end = (datetime.datetime.fromtimestamp(at, zone).isoformat() for at in (self.start, self.end))
+        return start.replace("+00:00", "Z"), end.replace("+00:00", "Z")
 
 
 def proposal_of(glance: LogGlance) -> Proposal | None:
     """Whole days around the times that were seen; None without any."""
     if glance.low is None or glance.high is None:
         return None
-    start = glance.low // (_DAY * MICROS_PER_SECOND) * _DAY
-    end = (glance.high // (_DAY * MICROS_PER_SECOND) + 1) * _DAY
+    offset = glance.offset_seconds
+    low, high = (at // MICROS_PER_SECOND + offset for at in (glance.low, glance.high))
+    start, end = low // _DAY * _DAY - offset, (high // _DAY + 1) * _DAY - offset
     window = next((length for most, length in _WINDOWS if end - start <= most), 7 * _DAY)
-    return Proposal(start, end, max(window, _DAY) if glance.are_days else window)
+    return Proposal(start, end, max(window, _DAY) if glance.are_days else window, offset)
 
 
 def field_words(glance: LogGlance, csv_line_ends_in_cells: bool) -> list[str]:
@@ -90,7 +101,7 @@ def replay_command(logs: Sequence[str], fields: Sequence[str], proposal: Proposa
     """For a shell, on several lines."""
     named = [f"./{log}" if log.startswith("-") and log != STANDARD_INPUT else log for log in logs]
     output = ["--output", free_report_name()]
-    start, end = (format_utc(seconds * MICROS_PER_SECOND) for seconds in (proposal.start, proposal.end))
+    start, end = proposal.as_texts()
     budget = ["--window", length_text(proposal.window * MICROS_PER_SECOND), *_BUDGET]
     lines = [["shh", "replay", *named], list(fields), ["--start", start, "--end", end], budget, output]
     return " \\\n      ".join(shlex.join(line) for line in lines if line)
@@ -141,7 +152,7 @@ def log_lines(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
 
 def choice_lines(glance: LogGlance, ascii_only: bool) -> Iterator[str]:
     """Which field has which role, and how time is read."""
-    for role in (USER, ITEM, TIME):
+    for role in ROLES:
         name, flag = glance.chosen.get(role), _FLAGS[role][0]
         if name is None:
             none = "none was found" if role != ITEM else "no field looks like an item"
@@ -158,7 +169,7 @@ def fault_lines(glance: LogGlance, ascii_only: bool) -> list[str]:
     faults = list(_faults_of_files(glance, ascii_only))
     if glance.has_rows:
         faults += _faults_of_user(glance, ascii_only)
-        for role in (USER, ITEM, TIME):
+        for role in ROLES:
             if (name := glance.chosen.get(role)) is not None:
                 faults += _faults_of_field(glance, role, label_text(name, ascii_only), ascii_only)
     if glance.odd_times:
@@ -266,10 +277,11 @@ def range_lines(glance: LogGlance, proposal: Proposal, ascii_only: bool) -> list
         each.is_whole or _states_times(each, glance.chosen[TIME]) for each in glance.sample.samples
     )
     seen = "The events are from" if is_all else "The events that were looked at are from"
-    low, high = (format_utc(micros)[:16].replace("T", " ") for micros in (glance.low, glance.high))
-    start, end = (format_utc(seconds * MICROS_PER_SECOND)[:10] for seconds in (proposal.start, proposal.end))
+    low, high = (local_text(micros, glance.zone)[:16] for micros in (glance.low, glance.high))
+    start, end = (text[:10] for text in proposal.as_texts())
+    zone = glance.time_zone or "UTC"
     hold = "hold them" if is_all else "hold what was seen"
-    lines = [f"{seen} {low} to {high} UTC, so the days {start} .. {end} (exclusive) {hold}."]
+    lines = [f"{seen} {low} to {high} {zone}, so the days {start} .. {end} (exclusive) {hold}."]
     unseen = [
         each.path
         for each in glance.sample.samples
@@ -278,8 +290,8 @@ def range_lines(glance: LogGlance, proposal: Proposal, ascii_only: bool) -> list
     if unseen:
         more = f" and of {len(unseen) - 1:,} more" if len(unseen) > 1 else ""
         lines.append(
-            f"The end was not seen of {escape_text(unseen[0], ascii_only)}{more}: if its events go on after {high} UTC,"
-            " --end must be later, or they are left out."
+            f"The end was not seen of {escape_text(unseen[0], ascii_only)}{more}: if its events go on after {high}"
+            f" {zone}, --end must be later, or they are left out."
         )
     return [*lines, WHY_DECLARED]
 
@@ -327,11 +339,6 @@ def _size(size: int) -> str:
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
-
-
-def given_roles(options: Mapping[str, str | None]) -> dict[str, str]:
-    """The roles that the operator named. options: by the names of the parameters; None: not given."""
-    return {role: name for role in (USER, ITEM, TIME) if (name := options.get(f"{role}_field")) is not None}
 
 
 def _partitions_of(paths: Iterable[str]) -> Iterator[str]:

@@ -44,13 +44,13 @@ _BYTES_PER_LONG_LABEL_BYTE = 6
 _BYTES_PER_DOMAIN_BYTE = 7
 
 
-def pool_for(options: ReplayOptions, beam_words: Sequence[str]) -> ProcessPool | None:
+def pool_for(options: ReplayOptions) -> ProcessPool | None:
     """Starts worker processes, before anything is known of the log but the size of local files; None if these are
     small, or the replay is not by such workers.
 
     Raises UserError for options that contradict each other.
     """
-    reason, work = why_one_process(options, beam_words), options.work
+    reason, work = why_one_process(options), options.work
     if reason is not None:
         for name, wanted in (("--processes", work.processes not in (None, 1)), ("--memory", work.memory is not None)):
             if wanted:
@@ -63,26 +63,16 @@ def pool_for(options: ReplayOptions, beam_words: Sequence[str]) -> ProcessPool |
 def pool_for_request(request: ReplayRequest) -> ProcessPool | None:
     """The same when all is known, and one worker process for a log that does not fit into the memory of this one; None
     for a replay by this process."""
-    work = request.options.work
-    number = _number_for(request)
-    if number > 1:
-        return _start(number, work)
-    memory = work.memory or free_memory_bytes()
-    if work.processes is None:
-        memory = min(memory, _MOST_IN_THIS_PROCESS)
-    if work.allow_large_log or fits(memory, request):
-        return None
-    return _start(1, work)
+    number = _workers_for(request)
+    return _start(number, request.options.work) if number else None
 
 
-def why_one_process(options: ReplayOptions, beam_words: Sequence[str]) -> str | None:
+def why_one_process(options: ReplayOptions) -> str | None:
     """Why the workers of this module cannot be used; None if they can."""
     if options.work.engine not in (None, IN_PROCESS) or options.work.cluster.flink_master is not None:
         return "with --engine: an engine has workers of its own"
     if options.part.state is not None:
         return "with --state: each window is taken by this process, in order"
-    if beam_words:
-        return "with options for Beam (after --), which say how it runs"
     return None
 
 
@@ -148,10 +138,16 @@ def sliding_words(request: ReplayRequest) -> str | None:
     return f"Each event counts in {repeats:,} windows: {'; and '.join(words)}. A longer --slide helps."
 
 
-def _number_for(request: ReplayRequest) -> int:
-    """What an event costs is the same in each of its windows."""
-    log_bytes = sum(chunk.bytes for chunk in request.chunks) * request.plan.schedule.windows_per_event
-    return _number(log_bytes, request.options.work)
+def _workers_for(request: ReplayRequest) -> int:
+    """How many; 0 where this process does all. What an event costs is the same in each of its windows."""
+    work = request.options.work
+    number = _number(sum(chunk.bytes for chunk in request.chunks) * request.plan.schedule.windows_per_event, work)
+    if number > 1:
+        return number
+    memory = work.memory or free_memory_bytes()
+    if work.processes is None:
+        memory = min(memory, _MOST_IN_THIS_PROCESS)
+    return 0 if fits(memory, request) else 1
 
 
 def _number(log_bytes: int, work: WorkOptions) -> int:
@@ -163,16 +159,26 @@ def _number(log_bytes: int, work: WorkOptions) -> int:
 
 
 def _start(number: int, work: WorkOptions) -> ProcessPool:
-    taken = _BYTES_OF_THIS_PROCESS + number * _BYTES_OF_A_WORKER
-    if work.memory is not None and work.memory < taken:
-        tell(
-            f"--memory is less than this command with {counted(number, 'worker')} may take, {taken / 1e9:.2f} GB, even"
-            " with all that lies between two steps on disk.",
-            WARNING,
-        )
-    stored = max(0, (work.memory or free_memory_bytes()) - taken)
+    if warning := _too_little_memory(number, work):
+        tell(warning, WARNING)
+    stored = max(0, (work.memory or free_memory_bytes()) - _bytes_of_processes(number))
     with user_errors(PoolError):
         return ProcessPool(number, stored, shows_faults=work.verbose, libraries=LIBRARIES)
+
+
+def _bytes_of_processes(workers: int) -> int:
+    return _BYTES_OF_THIS_PROCESS + workers * _BYTES_OF_A_WORKER
+
+
+def _too_little_memory(workers: int, work: WorkOptions) -> str | None:
+    """What to say of a --memory that so many workers cannot keep to."""
+    taken = _bytes_of_processes(workers)
+    if work.memory is None or work.memory >= taken:
+        return None
+    return (
+        f"--memory is less than this command with {counted(workers, 'worker')} may take, {taken / 1e9:.2f} GB, even"
+        " with all that lies between two steps on disk."
+    )
 
 
 def _bytes_of(logs: Sequence[str]) -> int:
@@ -188,26 +194,28 @@ def _size(path: str) -> int:
         return 0
 
 
-def check_memory(request: ReplayRequest) -> None:
-    """Raises UserError for a log that would not fit into the memory of one process."""
+def large_log_words(request: ReplayRequest) -> str | None:
+    """What to say of a log that may not fit into the memory of this process, which does all the work."""
     events, needed = _needed(request)
     free = free_memory_bytes()
-    if needed > free:
-        repeats = request.plan.schedule.windows_per_event
-        in_windows = f", each in {repeats} sliding windows," if repeats > 1 else ""
-        raise UserError(
-            f"about {events:,} events{in_windows} may need {needed / 1e9:.1f} GB on the local runner and"
-            f" {free / 1e9:.1f} GB are free. Replay a part of the range, replay on a cluster (--engine flink), or try"
-            " it anyway with --allow-large-log."
-        )
+    if needed <= free:
+        return None
+    repeats = request.plan.schedule.windows_per_event
+    in_windows = f", each in {repeats} sliding windows," if repeats > 1 else ""
+    return (
+        f"shh: warning: about {events:,} events{in_windows} may need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are"
+        " free. If memory ends, nothing is published. Parts of shorter logs need less."
+    )
 
 
 def memory_words(request: ReplayRequest) -> str:
     """What a replay on this machine takes, in a sentence."""
     needed, free = _needed(request)[1] / 1e9, free_memory_bytes() / 1e9
-    number = _number_for(request)
-    who = "One process does" if number == 1 else f"{number} processes do"
-    return f"{who} the work. All at once it needs about {needed:.1f} GB, and {free:.1f} GB are free."
+    workers = _workers_for(request)
+    who = "One process does" if workers < 2 else f"{workers} processes do"
+    words = f"{who} the work. All at once it needs about {needed:.1f} GB, and {free:.1f} GB are free."
+    warning = _too_little_memory(workers, request.options.work) if workers else None
+    return f"{words} {warning}" if warning else words
 
 
 def fits(memory_bytes: int, request: ReplayRequest) -> bool:

@@ -7,8 +7,10 @@ operator; a person decides.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import re
+import zoneinfo
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,12 +22,14 @@ from dp_transforms.cli.field_roles import ITEM, TIME, USER, Field, Times, choose
 from dp_transforms.logs import time_formats, times
 from dp_transforms.logs.samples import DATE, OTHER, TEXT, TIMESTAMP, WHOLE, FileSample, LogSample
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND
+from dp_transforms.views.time_axis import local
 
 _EARLIEST, _LATEST = 631_152_000 * MICROS_PER_SECOND, 4_102_444_800 * MICROS_PER_SECOND  # 1990 and 2100
 _DAY_MICROS = 86_400 * MICROS_PER_SECOND
 _HAS_ZONE = r":[0-9]{2}.*(?:[zZ]|[+-][0-9]{2}(?::?[0-9]{2})?)$"  # after a clock: dates end so too
 _OTHER_DATE = r"^[0-9]{1,4}([./-])[0-9]{1,2}[./-][0-9]{1,4}\b|^(?:19|20)[0-9]{6}$|[0-9]{1,2}:[0-9]{2}"
 _MOSTLY = 0.9
+_NO_TIME = datetime.timedelta()
 _DATES = (
     *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d"),
     *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d/%b/%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
@@ -72,7 +76,21 @@ class LogGlance:
     def are_days(self) -> bool:
         """Whether all times are the beginning of a day, so that no shorter window tells anything."""
         time = self.field(TIME)
-        return time is not None and time.times is not None and not (time.times.micros % _DAY_MICROS).any()
+        if time is None or time.times is None:
+            return False
+        return not ((time.times.micros + self.offset_seconds * MICROS_PER_SECOND) % _DAY_MICROS).any()
+
+    @property
+    def zone(self) -> datetime.tzinfo:
+        """Of the days of people: the zone that was given."""
+        return datetime.UTC if self.time_zone is None else zoneinfo.ZoneInfo(self.time_zone)
+
+    @property
+    def offset_seconds(self) -> int:
+        """Of that zone, when the first event was; one for all, so that days have 24 hours."""
+        if self.low is None:
+            return 0
+        return round((self.zone.utcoffset(local(self.low, self.zone)) or _NO_TIME).total_seconds())
 
     @property
     def is_complete(self) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from rich.console import Console
+    from rich.progress import Progress
 
 TEXT, JSON = "text", "json"
 STATUS, WARNING, ERROR, PROGRESS = "status", "warning", "error", "progress"
@@ -103,10 +104,23 @@ def veiled_standard_error() -> Iterator[None]:
 
 
 def operator_console() -> Console:
-    """For bars and spinners, which only a terminal has, and never with JSON."""
+    """For what only a terminal has, and never with JSON: `operator_progress`, and spinners where the time is not
+    known."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, force_terminal=False if is_json() else None)
+    is_silent = is_json() or "JPY_PARENT_PID" in os.environ  # a cell of a notebook keeps each state of a bar
+    return Console(stderr=True, highlight=False, force_terminal=False if is_silent else None)
+
+
+def operator_progress() -> Progress:
+    """Bars with the time that is left, for what may take more than 3 s; gone at the end. Else rich would leave an empty
+    line where nobody looks."""
+    from rich import progress
+
+    console = operator_console()
+    *usual, left = progress.Progress.get_default_columns()
+    columns = (*usual, progress.TimeElapsedColumn(), progress.TextColumn("[dim]left[/]"), left)
+    return progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _line(text: str, level: str, fields: dict[str, object]) -> str:

@@ -32,7 +32,6 @@ _OF_ANNOTATION: dict[str, dict[str, Any]] = {
     "int": {"type": int},
     "float": {"type": float},
     "tuple[int, int]": {"type": int, "nargs": 2},
-    "tuple[str, str]": {"nargs": 2},
     "tuple[str, ...]": {"multiple": True},
 }
 

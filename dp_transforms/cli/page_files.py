@@ -6,6 +6,9 @@ import csv
 import io
 import pathlib
 
+import click
+
+from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import UserError
 from dp_transforms.stores.local_files import mode_for_others, open_regular, read_regular
 
@@ -13,6 +16,13 @@ PAGE_ENDINGS = (".html", ".htm")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
 _LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
 _MOST_TOKEN_BYTES = 4096
+
+
+def check_page(path: str | None, *, force: bool | None = None) -> None:
+    """Raises, before any work, for a page of --html that could not be written. force: as in `check_output`."""
+    if path is not None and not path.lower().endswith(PAGE_ENDINGS):
+        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {path!r}.")
+    check_output(path, "--html", force=force)
 
 
 def read_titles(path: str | pathlib.Path) -> dict[str, str]:

@@ -21,7 +21,7 @@ from dp_transforms.accounting.activity import (
 )
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS
 from dp_transforms.checks import check_whole
-from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.operator_log import operator_progress, tell
 from dp_transforms.cli.options import INPUT, UTC_TIME, Rule, flags, names_of, nested, opt
 from dp_transforms.cli.plan_options import PlanOptions, option_error, plan_from_options, schedule_from_options
 from dp_transforms.cli.shared_options import FieldOptions
@@ -184,11 +184,13 @@ def _pairs_of_users(log: FromLogOptions, schedule: WindowSchedule) -> Any:
             raise UserError(
                 f"--from-log may need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. Name a part of the log."
             )
-        for chunk in chunks:
-            for block in read_log_chunk(chunk, fields):
+        with operator_progress() as bars:
+            task = bars.add_task("reading", total=sum(chunk.bytes for chunk in chunks))
+            for block in (block for chunk in chunks for block in read_log_chunk(chunk, fields)):
                 rows += block.rows
                 rejected += sum(len(part.positions) for part in block.rejected)
                 counter.add(block.batch)
+                bars.advance(task, block.bytes)
     except ValueError as error:  # of a file
         raise UserError(f"--from-log {error}") from None
     unit = unit_hint(chunks, fields) if 2 * (rejected + counter.outside) > rows else None

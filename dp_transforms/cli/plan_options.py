@@ -12,7 +12,7 @@ import click
 
 from dp_transforms.accounting.purse.purse_choice import DEFAULT_MOST_LOOKS, DEFAULT_USUAL_LOOKS
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.cli.operator_log import tell
+from dp_transforms.cli.operator_log import operator_console, tell
 from dp_transforms.cli.options import (
     ADVANCED,
     BUDGET,
@@ -59,8 +59,8 @@ def _percents(text: str) -> tuple[int, ...]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    """What defines a release plan; None for what was not given, so that ``--plan FILE`` can replace it."""
+class StreamPlanOptions:
+    """What defines a release plan of a stream; None for what was not given, so that ``--plan FILE`` can replace it."""
 
     epsilon: float | None = opt(
         BUDGET,
@@ -137,34 +137,8 @@ class PlanOptions:
     forget_after: int | None = opt(
         ADVANCED,
         "With looks: a named item is followed down to fewer users until it was not named for so many "
-        f"windows. Default: {DEFAULT_FORGET_AFTER}.",
+        f"windows; 0: each window is judged alike. Default: {DEFAULT_FORGET_AFTER}.",
         metavar="WINDOWS",
-    )
-    no_known_items: bool = switch(
-        ADVANCED, "With looks: do not follow items that were named; each window is judged alike."
-    )
-    counts_for: int | None = opt(
-        BUDGET,
-        "With looks, for a replay: publish a noisy count of users for the N largest named items of a window. "
-        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
-        metavar="N",
-    )
-    rounds: bool = switch(
-        ADVANCED,
-        "With looks, for a replay: look in rounds. The first looks at the items of each block of windows, such as a "
-        "day, the others at the windows of those that were named. They name more of what many users hold in several "
-        "windows of a block; an item of one window alone needs more users.",
-    )
-    block: int | None = opt(
-        ADVANCED,
-        "Look in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
-        type=DURATION,
-    )
-    round_shares: tuple[int, ...] | None = opt(
-        ADVANCED,
-        "Look in rounds, which pay with these percents of what is left of a purse. Default: 10,5,20,100.",
-        type=ParsedText("percents", _percents),
-        metavar="N,N,...",
     )
     window_rounds: bool = switch(
         ADVANCED,
@@ -195,9 +169,38 @@ class PlanOptions:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions(StreamPlanOptions):
+    """The same of a replay, which knows all events."""
+
+    counts_for: int | None = opt(
+        BUDGET,
+        "With looks: publish a noisy count of users for the N largest named items of a window. "
+        "It is paid for out of the same purse, so fewer items are named. Default: 0.",
+        metavar="N",
+    )
+    rounds: bool = switch(
+        ADVANCED,
+        "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
+        "day, the others at the windows of those that were named. They name more of what many users hold in several "
+        "windows of a block; an item of one window alone needs more users.",
+    )
+    block: int | None = opt(
+        ADVANCED,
+        "Look in rounds, with blocks of this length. Default: 1d, or the whole run where windows are days or longer.",
+        type=DURATION,
+    )
+    round_shares: tuple[int, ...] | None = opt(
+        ADVANCED,
+        "Look in rounds, which pay with these percents of what is left of a purse. Default: 10,5,20,100.",
+        type=ParsedText("percents", _percents),
+        metavar="N,N,...",
+    )
+
+
 PLAN_OPTIONS = names_of(PlanOptions)
 _REQUIRED = ("epsilon", "delta", "window", "start", "end")
-_CHOICES = {"no_known_items": "known_items", "block": "block_seconds"}  # in `Plan.calibrate`
+_CHOICES = {"block": "block_seconds"}  # in `Plan.calibrate`
 
 
 def _mode_rules() -> Iterator[Rule]:
@@ -224,7 +227,7 @@ PLAN_RULES = (
 )
 
 
-def schedule_from_options(options: PlanOptions) -> WindowSchedule:
+def schedule_from_options(options: StreamPlanOptions) -> WindowSchedule:
     """The declared windows. Raises click.UsageError for a missing option and UserError for a wrong one."""
     _require(options, ("window", "start", "end"))
     start, end, window = (int(each) for each in (options.start, options.end, options.window) if each is not None)
@@ -234,7 +237,7 @@ def schedule_from_options(options: PlanOptions) -> WindowSchedule:
         raise option_error(error) from None
 
 
-def plan_from_options(options: PlanOptions, activity_epsilon: float | None = None) -> Plan:
+def plan_from_options(options: StreamPlanOptions, activity_epsilon: float | None = None) -> Plan:
     """The calibrated plan. activity_epsilon: what the histogram of ``--from-log`` takes.
 
     Raises click.UsageError for a missing option, and UserError, naming the flag, for one that is out of range.
@@ -243,10 +246,9 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     _require(options, _REQUIRED)
     schedule = schedule_from_options(options)
     choices = {**dataclasses.asdict(options), "activity_epsilon": activity_epsilon}
-    if choices.pop("no_known_items"):
-        choices["known_items"] = False
-    choices["block_seconds"] = choices.pop("block")
-    choices["rounds"] = choices.pop("round_shares") or options.rounds or options.block is not None or None
+    choices["block_seconds"] = block = choices.pop("block", None)
+    shares, has_rounds = choices.pop("round_shares", None), choices.pop("rounds", False)
+    choices["rounds"] = shares or has_rounds or block is not None or None
     for name in ("window_rounds", "users_stay"):
         choices[name] = choices[name] or None
     for name in ("window", "slide", "start", "end", "domain_file"):
@@ -254,15 +256,16 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     given = {name: value for name, value in choices.items() if value is not None}
     domain = read_domain_file(options.domain_file)
     try:
-        plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
+        with operator_console().status("calibrating the plan"):
+            plan = Plan.calibrate(schedule=schedule, domain=domain, **given)
     except ValueError as error:
         raise option_error(error) from None
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
 
-def read_plan(path: str, option: str = "--plan") -> Plan:
-    """The plan in a file of ``shh plan --output``, checked again. Raises UserError, which names the option."""
+def read_plan(path: str) -> Plan:
+    """The plan in a file of ``shh plan --output``, checked again. Raises UserError."""
     try:
         text = (read_stored if is_remote(path) else read_regular)(path, _MOST_PLAN_BYTES)
         if len(text) > _MOST_PLAN_BYTES:
@@ -270,12 +273,12 @@ def read_plan(path: str, option: str = "--plan") -> Plan:
         plan = Plan.from_json(text)
     except OSError as error:
         raise UserError(
-            f"{option} {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
+            f"--plan {path} cannot be read: {error.strerror}. Write one with `shh plan --output`."
         ) from None
     except UrlError as error:
-        raise UserError(f"{option}: {error}") from None
+        raise UserError(f"--plan: {error}") from None
     except ValueError as error:
-        raise UserError(f"{option} {path}: {error}") from None
+        raise UserError(f"--plan {path}: {error}") from None
     warn_of_budget(plan.epsilon, plan.delta)
     return plan
 
@@ -295,7 +298,7 @@ def warn_of_budget(epsilon: float, delta: float) -> None:
         )
 
 
-def plan_of_command(options: PlanOptions, plan_file: str | None) -> Plan:
+def plan_of_command(options: StreamPlanOptions, plan_file: str | None) -> Plan:
     """The plan of ``--plan FILE`` or of the budget options (`plan_from_options`).
 
     Whether the domain file belongs to the plan is checked when it is read.
@@ -325,7 +328,6 @@ def read_domain_file(path: str | None) -> ItemDomain | None:
 def option_error(error: ValueError) -> UserError:
     """The message with the flags of the command line in the place of parameter names."""
     message = re.sub(r"\b(window|slide|start|end|block)_seconds\b", r"--\1", str(error))
-    message = message.replace("known_items=False", "--no-known-items")
     message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
@@ -333,7 +335,7 @@ def option_error(error: ValueError) -> UserError:
     return UserError(re.sub(r"^(epsilon|delta|threshold|mode)\b(?= (must|=))", r"--\1", message))
 
 
-def _require(options: PlanOptions, names: tuple[str, ...]) -> None:
+def _require(options: StreamPlanOptions, names: tuple[str, ...]) -> None:
     missing = [flag(name) for name in names if getattr(options, name) is None]
     if missing:
         raise click.UsageError(f"Missing {', '.join(missing)}.", ctx=click.get_current_context(silent=True))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dp_transforms.checks import check_names
 from dp_transforms.cli.home_workers import (
-    check_memory,
+    large_log_words,
     memory_words,
     pool_for,
     pool_for_request,
@@ -27,7 +27,7 @@ from dp_transforms.cli.home_workers import (
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
+from dp_transforms.cli.page_files import check_page, read_titles
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
     REPLAY_RULES,
@@ -55,7 +55,6 @@ from dp_transforms.views.report_words import counted, is_ascii_only, legend, win
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
-_ROLES = ("user_field", "item_field", "time_field")
 
 
 @filled_by(ReplayOptions, "replay", REPLAY_RULES)
@@ -64,7 +63,7 @@ def command(options: ReplayOptions) -> None:
 
     LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
     (docs/stores.md); or - for standard input, or 'duckdb:///FILE?query=SELECT ...'. `shh replay LOG` alone looks
-    at the log and prints the whole command. Options for Beam follow after `--`.
+    at the log and prints the whole command. With --engine flink, options for Beam follow after `--`.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -75,7 +74,8 @@ def command(options: ReplayOptions) -> None:
         _propose(options)
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
-    titles = _titles_of_page(options)
+    check_page(options.html)
+    titles = {} if options.view.titles is None else read_titles(options.view.titles)
     with contextlib.ExitStack() as started:
         logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
         options = dataclasses.replace(options, logs=logs)
@@ -89,7 +89,7 @@ def command(options: ReplayOptions) -> None:
     _print_summary(summary, request, skipped)
     if options.html is not None:
         _write_page(options.html, request, titles)
-    _print_report(request)
+    _print_report(request, titles)
 
 
 def _replay(
@@ -98,32 +98,22 @@ def _replay(
     """What is started here ends with ``started``. Worker processes begin to read while this one still loads Beam."""
     with user_errors(ValueError):  # of a file, the plan, or an option
         cluster = choose_replay_engine(options.work, beam_words)
-        pool = pool_for(options, beam_words)
+        pool = pool_for(options)
         if pool is not None:
             started.enter_context(pool)
             read_early(pool, options)
         if cluster is not None:
             options = options.with_absolute_paths()
-        elif beam_words:
-            from dp_transforms.engines.local import is_local, pipeline_options
-
-            beam_options = pipeline_options(beam_words)  # errors of words come before those of files
-            if options.part.state is not None and not is_local(beam_options):
-                raise UserError(
-                    "--state cannot be used with another runner (--runner after --): its workers are elsewhere, and"
-                    " what they have drawn may be read by others before it is published. Leave the runner out, or"
-                    " --state."
-                )
         account = RunAccount.of_options(options.account)
         request = _request(options, account)
         if sliding := sliding_words(request):
             tell(sliding)
-        if pool is None and cluster is None and not beam_words and request.state is None:
+        if pool is None and cluster is None and request.state is None:
             pool = pool_for_request(request)
             if pool is not None:
                 started.enter_context(pool)
-        elif pool is None and cluster is None and not options.work.allow_large_log:
-            check_memory(request)
+        elif pool is None and cluster is None and (words := large_log_words(request)):
+            tell(words, WARNING)
         if pool is not None:
             request = dataclasses.replace(
                 request, shards=shards_of_log(request.chunks, request.plan.schedule, request.plan.mode)
@@ -133,8 +123,8 @@ def _replay(
         from dp_transforms.cli.replay_runs import run_part, run_whole  # loads Beam
 
     if request.state is None:
-        return run_whole(request, cluster or beam_words, account, pool), request
-    return run_part(request, beam_words, account), request
+        return run_whole(request, cluster, account, pool), request
+    return run_part(request, account), request
 
 
 def _say_what_would_be_done(options: ReplayOptions) -> None:
@@ -171,7 +161,7 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
 
 def _range_words(request: ReplayRequest) -> str:
     """The declared range, beside the times that were looked at."""
-    from dp_transforms.cli.field_roles import ITEM, TIME, USER
+    from dp_transforms.cli.field_roles import ROLES
     from dp_transforms.cli.log_glance import glance_at
     from dp_transforms.logs.samples import sample_log
 
@@ -180,7 +170,7 @@ def _range_words(request: ReplayRequest) -> str:
     sample = sample_log(
         request.options.logs, csv_line_ends_in_cells=reading.csv_line_ends_in_cells, csv_separator=reading.separator
     )
-    glance = glance_at(sample, dict(zip((USER, ITEM, TIME), fields.names, strict=True)), fields.time_reading)
+    glance = glance_at(sample, dict(zip(ROLES, fields.names, strict=False)), fields.time_reading)
     declared = f"Declared: {format_utc(start)} to {format_utc(end)}, {counted(schedule.horizon, 'window')}."
     if glance.low is None or glance.high is None:
         return f"{declared} No time was found in the rows that were looked at."
@@ -193,8 +183,10 @@ def _propose(options: ReplayOptions) -> NoReturn:
     """Looks at the log and prints the whole command. On stderr: nothing of it may be published. Exit code 2, as for
     any command line that lacks an option: a script must not take it for a report."""
     from dp_transforms.cli.doctor import show_glance
+    from dp_transforms.cli.field_roles import ROLES
 
-    given = {name: getattr(options.fields, name) for name in given_names() if name in _ROLES}
+    fields, names = options.fields, given_names()
+    given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
     show_glance(options.logs, options.log_format, given, options.fields.reading, tell, Console(stderr=True))
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
@@ -307,16 +299,6 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         console.print(f"[bold]{odd}[/]{remedy}")
 
 
-def _titles_of_page(options: ReplayOptions) -> dict[str, str]:
-    """Of --titles. Raises UserError, before anything is spent, also for a page that could not be written."""
-    if options.html is None:
-        return {}
-    if not options.html.lower().endswith(PAGE_ENDINGS):
-        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {options.html!r}.")
-    check_output(options.html, "--html")
-    return {} if options.view.titles is None else read_titles(options.view.titles)
-
-
 def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> None:
     """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
     from dp_transforms.views.page.report_page import report_page
@@ -337,7 +319,7 @@ def _show_command(request: ReplayRequest) -> str:
     return f"shh show {request.output}" if table is None else table.show_command(request.run_id)
 
 
-def _print_report(request: ReplayRequest) -> None:
+def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
     header, reports = _published(request)
@@ -351,7 +333,15 @@ def _print_report(request: ReplayRequest) -> None:
         )
     else:
         ascii_only = is_ascii_only(console)
-        console.print(windows_table(shown, max_items=_ITEMS_PER_WINDOW, ascii_only=ascii_only, plan=header.plan))
+        table = windows_table(
+            shown,
+            max_items=_ITEMS_PER_WINDOW,
+            ascii_only=ascii_only,
+            zone=request.options.view.zone,
+            plan=header.plan,
+            titles=titles,
+        )
+        console.print(table)
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
     windows = "1 window" if total == 1 else f"{total:,} windows"
     console.print(

@@ -36,6 +36,7 @@ from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
 from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, log_format_option, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
 from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_place
+from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
@@ -88,12 +89,9 @@ class WorkOptions:
         ENGINE,
         "Worker processes of a replay on this machine; the report does not depend on it. 1: this process does "
         "all the work, unless the log does not fit into its memory. Default: one for each core; 1 for a small log, "
-        "with --state, and with options for Beam.",
+        "and with --state.",
         type=click.IntRange(min=1),
         metavar="N",
-    )
-    allow_large_log: bool = switch(
-        ENGINE, "Where one process does all the work: replay even if the log may not fit into its memory."
     )
     verbose: bool = switch(ADVANCED, "Show Beam's log, which may contain cells of the data.")
 
@@ -217,7 +215,6 @@ REPLAY_RULES = (
         why="it was not tried",
         remedy="Take the parts in this process (leave --engine out), or the whole range there without --state.",
     ),
-    Rule("--titles, --tz", needs="--html", is_usage=True),
     Rule(
         "--dry-run",
         excludes="--state",
@@ -260,9 +257,14 @@ class ClusterReplay:
 
 
 def choose_replay_engine(options: WorkOptions, beam_words: Sequence[str]) -> ClusterReplay | None:
-    """None for a replay in this process. Raises UserError for addresses that cannot be used."""
+    """None for a replay in this process. Raises UserError for addresses and options of Beam that cannot be used."""
     choice = choose_engine(options.engine, options.cluster, usually=IN_PROCESS)
     if choice.name == IN_PROCESS:
+        if beam_words:
+            raise UserError(
+                "options of Beam (after --) need --engine flink. Leave them out; another runner of Beam takes"
+                " pipelines/replay_log.py."
+            )
         return None
     return ClusterReplay(
         dataclasses.replace(choice, is_batch=True),

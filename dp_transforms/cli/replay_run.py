@@ -13,7 +13,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineResult
 
-from dp_transforms.beam.read_events import ReadEvents, ReadProgress
+from dp_transforms.beam.read_events import ReadEvents
 from dp_transforms.beam.release_heavy_hitters import ReleaseLog, ReleaseOutput, ShiftingHeavyHitters
 from dp_transforms.beam.release_part import ReleasePart
 from dp_transforms.beam.set_up_workers import FreshKey, operator_counts
@@ -101,7 +101,6 @@ def run_to_end(pipeline: beam.Pipeline) -> PipelineResult:
 def run_replay(
     request: ReplayRequest,
     options: PipelineOptions,
-    progress: ReadProgress | None,
     part: ReplayPart | None = None,
     run: Callable[[beam.Pipeline], PipelineResult] = run_to_end,
     pool: ProcessPool | None = None,
@@ -128,9 +127,9 @@ def run_replay(
         with quiet_workers(), errors_in_one_line("nothing was published"):
             pipeline = beam.Pipeline(options=options)
             if pool is not None:
-                reports, bad_rows, blocks = _release_by(pool, pipeline, request, progress)
+                reports, bad_rows, blocks = _release_by(pool, pipeline, request)
             else:
-                batches, bad_rows = read_log(pipeline, request, progress)
+                batches, bad_rows = read_log(pipeline, request)
                 if part and state:
                     reports, blocks = _release_part(batches, request, part, state)
                 else:
@@ -185,11 +184,9 @@ def _path_of_draft() -> str:
     return os.path.join(tempfile.gettempdir(), f"shh-{os.getuid()}.avro")
 
 
-def read_log(
-    pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None = None
-) -> tuple[beam.PCollection, beam.PCollection]:
+def read_log(pipeline: beam.Pipeline, request: ReplayRequest) -> tuple[beam.PCollection, beam.PCollection]:
     """The events, and the rows that cannot be read."""
-    read = ReadEvents(request.chunks, request.fields, progress, workers=request.workers)
+    read = ReadEvents(request.chunks, request.fields, workers=request.workers)
     batches, bad_rows = pipeline | "ReadEvents" >> read
     return batches, bad_rows
 
@@ -209,9 +206,7 @@ def release_whole(batches: beam.PCollection, request: ReplayRequest) -> ReleaseO
     return released
 
 
-def _release_by(
-    pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayRequest, progress: ReadProgress | None
-) -> ReleaseOutput:
+def _release_by(pool: ProcessPool, pipeline: beam.Pipeline, request: ReplayRequest) -> ReleaseOutput:
     """The same by worker processes, and the rows that cannot be read."""
     spread = spread_chunks(request.chunks, request.fields, pool.processes)
     chunks = pipeline | "Chunks" >> beam.Create(spread, reshuffle=False)  # the pool has begun with the first
@@ -224,7 +219,6 @@ def _release_by(
         stream=request.stream,
         shards=request.shards,
         domain_file=request.domain_file,
-        progress=progress,
         with_blocks=request.options.block_output is not None,
     )
     released: ReleaseOutput = chunks | "ShiftingHeavyHitters" >> release

@@ -6,16 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, TaskID
 
-from dp_transforms.beam.read_events import ReadProgress
-from dp_transforms.cli.exit_signals import Unwinding
+from dp_transforms.beam.read_events import ReplayProgress
 from dp_transforms.cli.home_workers import read_ahead
-from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_console, tell
+from dp_transforms.cli.operator_log import PROGRESS, WARNING, is_json, operator_progress, tell
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import check_output
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
@@ -28,7 +26,7 @@ from dp_transforms.cli.state_part import (
     part_is_taken,
     secret_of_run,
 )
-from dp_transforms.engines.local import is_local, pipeline_options
+from dp_transforms.engines.local import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFileError, count_unless_inside, ending_of_log, find_log_chunks
 from dp_transforms.runs.fingerprints import InputFingerprint, input_key
@@ -43,39 +41,36 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 def run_whole(
     request: ReplayRequest,
-    where: ClusterReplay | Sequence[str],
+    cluster: ClusterReplay | None,
     account: RunAccount,
     pool: ProcessPool | None,
 ) -> ReplaySummary | None:
     """All of a run at once, without a state. None if the job was left running.
 
-    where: on a cluster, or by options of Beam. pool: has begun to read the log, unless there is an account.
+    cluster: None for this machine. pool: has begun to read the log, unless there is an account.
     """
-    if not isinstance(where, ClusterReplay):
-        where = pipeline_options(where)
     if not account.is_kept:
-        return _run(request, where, pool=pool)
+        return _run(request, cluster, pool=pool)
     _check_range(request)
     path = request.options.noise_key_file
     log = fingerprint_of_log(request, None if path is None else input_key(secret_of_run(path)))
     run_id = request.options.run_id
     verdict = account.reserve_whole(request.plan, request.stream, run_id, log.text)
-    with account.whole(is_private=drafts_are_private(request, where)):
+    with account.whole(is_private=drafts_are_private(request, cluster)):
         request = dataclasses.replace(request, run_id=verdict.run_id)
         if pool is not None:
             read_ahead(pool, request)
-        return _run(request, where, pool=pool)
+        return _run(request, cluster, pool=pool)
 
 
-def drafts_are_private(request: ReplayRequest, where: ClusterReplay | PipelineOptions) -> bool:
+def drafts_are_private(request: ReplayRequest, cluster: ClusterReplay | None) -> bool:
     """Whether nobody else can read what was drawn before it is published: workers elsewhere write the draft of a URL
     beside it."""
-    if not isinstance(where, ClusterReplay) and is_local(where):
-        return True
-    return not any(map(is_remote, filter(None, (request.output, request.options.block_output))))
+    outputs = filter(None, (request.output, request.options.block_output))
+    return cluster is None or not any(map(is_remote, outputs))
 
 
-def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAccount) -> ReplaySummary | None:
+def run_part(request: ReplayRequest, account: RunAccount) -> ReplaySummary | None:
     """One part of a run with a state; None if it was done before."""
     assert request.state is not None
 
@@ -107,7 +102,7 @@ def run_part(request: ReplayRequest, beam_words: Sequence[str], account: RunAcco
             return None
         request = dataclasses.replace(request, run_id=part.facts.header.run_id)
         with part.account_of(account):
-            summary = _run(request, pipeline_options(beam_words), part)
+            summary = _run(request, None, part)
     tell(part_is_taken(part.facts))
     return summary
 
@@ -145,7 +140,7 @@ def fingerprint_of_log(request: ReplayRequest, key: bytes | None = None) -> Inpu
 
 def _run(
     request: ReplayRequest,
-    where: PipelineOptions | ClusterReplay,
+    cluster: ClusterReplay | None,
     part: ReplayPart | None = None,
     pool: ProcessPool | None = None,
 ) -> ReplaySummary | None:
@@ -155,42 +150,30 @@ def _run(
         tell(request.hint, WARNING)
     elif request.hint and console.is_terminal:  # else the error has the hint, if there is one
         console.print(request.hint, style="bold", markup=False)
-    if isinstance(where, ClusterReplay):
+    if cluster is not None:
         from dp_transforms.cli.flink_replay import replay_on_flink  # loads all engines
 
-        return replay_on_flink(request, where)
-    progress = ReadProgress()
-    # Unwinding lets Beam end its worker processes in order. Threads of this process need no such care.
-    stopping = contextlib.nullcontext() if _in_this_process(where) else Unwinding()
-    with stopping, show_progress(progress, sum(chunk.bytes for chunk in request.chunks)):
-        return run_replay(request, where, progress, part, pool=pool)
-
-
-def _in_this_process(beam_options: PipelineOptions) -> bool:
-    mode = beam_options.view_as(DirectOptions).direct_running_mode
-    return is_local(beam_options) and mode in (None, "in_memory", "multi_threading")
+        return replay_on_flink(request, cluster)
+    with show_progress(sum(chunk.bytes for chunk in request.chunks)):
+        return run_replay(request, pipeline_options([]), part, pool=pool)
 
 
 @contextlib.contextmanager
-def show_progress(progress: ReadProgress, total_bytes: int) -> Iterator[None]:
-    """While the block runs in this thread, another one shows on a terminal how much was read, and how fast; for
-    programs it says so now and then, and at the end."""
-    console = operator_console()
+def show_progress(total_bytes: int) -> Iterator[None]:
+    """While the block runs in this thread, another one shows on a terminal how far it is, and how long it may take yet;
+    for programs it says so now and then, and at the end."""
     with contextlib.ExitStack() as stack:
-        stack.callback(progress.close)
-        say = functools.partial(_say_rows, progress, total_bytes)
+        progress, bars = stack.enter_context(ReplayProgress()), stack.enter_context(operator_progress())
         if is_json():
+            say = functools.partial(_say_rows, progress, total_bytes)
             stack.enter_context(_repeated(say, _SECONDS_BETWEEN_LINES))
-        elif console.is_terminal:
-            rate = TextColumn("{task.fields[rate]}")
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), rate)
-            bar = stack.enter_context(Progress(*columns, TimeElapsedColumn(), console=console, transient=True))
-            task = bar.add_task("reading", total=max(1, total_bytes), rate="")
-            update = functools.partial(_update, bar, task, progress, total_bytes)
+            stack.callback(say)
+        elif not bars.disable:
+            reading = bars.add_task("reading", total=max(1, total_bytes))
+            update = functools.partial(_update, bars, reading, progress)
+            stack.callback(update)
             stack.enter_context(_repeated(update, _SECONDS_BETWEEN_UPDATES))
         yield
-        if is_json():
-            say()
 
 
 @contextlib.contextmanager
@@ -211,14 +194,16 @@ def _repeated(show: Callable[[], None], seconds: float) -> Iterator[None]:
         watcher.join()
 
 
-def _say_rows(progress: ReadProgress, total_bytes: int) -> None:
+def _say_rows(progress: ReplayProgress, total_bytes: int) -> None:
     numbers = {"rows": progress.rows, "bytes": progress.bytes, "total_bytes": total_bytes}
-    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers)
+    groups = {"groups": progress.groups, "of_groups": progress.of_groups}
+    tell(f"read {progress.rows:,} rows", PROGRESS, **numbers, **groups)
 
 
-def _update(bar: Progress, task: TaskID, progress: ReadProgress, total_bytes: int) -> None:
-    if progress.bytes >= total_bytes:
-        bar.update(task, description="finding heavy items", total=None)  # nobody knows how long: a pulse
-    else:
-        elapsed = bar.tasks[task].elapsed or 1.0
-        bar.update(task, completed=progress.bytes, rate=f"{progress.rows / elapsed:,.0f} events/s")
+def _update(bars: Progress, reading: TaskID, progress: ReplayProgress) -> None:
+    """A bar for what is read, and below it one for the rest."""
+    bars.update(reading, completed=progress.bytes, description=f"reading, {progress.rows:,} rows")
+    if progress.groups and len(bars.tasks) == 1:
+        bars.add_task("finding heavy items", total=progress.of_groups)
+    for finding in bars.task_ids[1:]:
+        bars.update(finding, completed=progress.groups)

@@ -150,7 +150,10 @@ def read_report(
     """
     header, reports, ended = read_report_and_end(paths, table, run_id)
     if ended is not None:
-        state = ended_words(ended)
+        from dp_transforms.views.page.report_columns import plan_of
+
+        plan = plan_of(header)
+        state = ended_words(ended, plan.schedule.horizon if plan else None)
     elif is_database(paths[0]):
         state = _NO_END_IN_TABLE
     elif _parts(paths):

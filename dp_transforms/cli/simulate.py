@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dp_transforms.cli.operator_log import operator_console
+from dp_transforms.cli.operator_log import operator_progress
 from dp_transforms.cli.options import UTC_TIME, filled_by, nested, opt
 from dp_transforms.cli.output_file import check_output, free_report_name, write_output
 from dp_transforms.errors import UserError
@@ -40,7 +40,6 @@ _LONGEST_DECAY = 18 * _HOUR
 # Weight of all persistent items together, and of the back catalogue of every story, in parts of all events.
 _PERSISTENT_SHARE = 0.12
 _CATALOGUE_SHARE = 0.18
-_PROGRESS_FROM_EVENTS = 1_000_000
 _EXAMPLE_OPTIONS = "--window 1h --epsilon 2 --delta 1e-9"
 _LATEST_SECONDS = 253_402_300_800  # the year 10000
 _AVRO_SCHEMA = {
@@ -228,18 +227,12 @@ def _writer(output: str) -> Callable[[BinaryIO, LogPlan], None]:
 
 
 def _blocks(plan: LogPlan) -> Iterator[SimulatedBlock]:
-    """The log, with progress on the terminal if it takes a while."""
-    if plan.events < _PROGRESS_FROM_EVENTS:
-        yield from simulate_log(plan)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("Simulating"), BarColumn(), MofNCompleteColumn(), TextColumn("events"), TimeRemainingColumn())
-    with Progress(*columns, console=operator_console(), transient=True) as progress:
-        task = progress.add_task("Simulating", total=plan.events)
+    """The log, with progress on the terminal."""
+    with operator_progress() as bars:
+        task = bars.add_task("simulating", total=plan.events)
         for block in simulate_log(plan):
             yield block
-            progress.advance(task, len(block.time_millis))
+            bars.advance(task, len(block.time_millis))
 
 
 def _write_parquet(file: BinaryIO, plan: LogPlan) -> None:

@@ -31,7 +31,7 @@ from dp_transforms.cli.options import (
     opt,
     switch,
 )
-from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
+from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
 from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions
 from dp_transforms.cli.table_output import PATH, TABLE_RULES, output_table_option, seen_as_place
@@ -238,7 +238,7 @@ class StreamOptions:
     source: SourceOptions = nested(SourceOptions)
     fields: FieldOptions = nested(FieldOptions)
     plan_file: str | None = plan_file_option()
-    plan: PlanOptions = nested(PlanOptions)
+    plan: StreamPlanOptions = nested(StreamPlanOptions)
     part: PartOptions = nested(PartOptions)
     account: AccountOptions = nested(AccountOptions)
     clock: ClockOptions = nested(ClockOptions)

@@ -18,12 +18,12 @@ import pathlib
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TextIO, cast
 
 import click
 
-from dp_transforms.checks import on_one_line
+from dp_transforms.checks import nearest, on_one_line
 from dp_transforms.cli import completion, exit_signals, operator_log
 from dp_transforms.errors import UserError, reason_of_machine
 
@@ -273,7 +273,7 @@ def _named() -> Iterator[None]:
         raise StandardOutputError(error.errno, error.strerror) from None
 
 
-def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:
+def read_config(path: str, commands: Collection[str]) -> dict[str, Any]:
     """The tables of the file, by command. Raises UserError for a file that cannot be read and for unknown tables."""
     import tomllib  # few commands have such a file
 
@@ -296,7 +296,7 @@ def read_config(path: str, commands: Iterable[str]) -> dict[str, Any]:
         raise UserError(f"{path} has a value that is too large. Write numbers and texts in it.") from None
     for name, table in tables.items():
         if name not in commands:
-            raise UserError(f"{path}: there is no command {_shown(name)}{_nearest(name, commands)}")
+            raise UserError(f"{path}: there is no command {_shown(name)}{nearest(name, commands)}")
         if not isinstance(table, dict):
             raise UserError(
                 f"{path}: {_shown(name)} must be a table of options: [{name}], and below it a line for each."
@@ -322,7 +322,7 @@ def defaults_of(path: str, command: click.Command, table: Mapping[str, Any]) -> 
         if key in inner and isinstance(value, dict):
             found[key] = defaults_of(path, inner[key], value)
         elif name not in options:
-            raise UserError(f"{where} is no option that a file may set{_nearest(name, [*options, *inner])}")
+            raise UserError(f"{where} is no option that a file may set{nearest(name, [*options, *inner])}")
         else:
             found[str(options[name].name)] = _value(where, options[name], value)
     return found
@@ -353,11 +353,6 @@ def _text(where: str, value: Any) -> str:
         return repr(value)
     except ValueError:  # a hexadecimal number of thousands of digits
         raise UserError(f"{where} is too large a number.") from None
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f". Do you mean {close[0]}?" if close else f". There are: {', '.join(sorted(known))}."
 
 
 def _shown(name: str) -> str:

@@ -15,6 +15,7 @@ import heapq
 import importlib
 import itertools
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -39,8 +40,15 @@ _FORMAT_OF_ENDING = {
     ".ndjson.gz": "json",
     ".json.gz": "json",
 }
+# Of nginx and Apache: address, -, user, [time], "method path protocol". With -f, zcat reads plain files too.
+_ACCESS_LOG = (
+    "Make CSV of it. If it is an access log of nginx or Apache: (echo address,time,path; zcat -f {0} | sed -nE"
+    r""" 's/^([^ ]+) [^[]+\[([^]]+)\] "[A-Z]+ ([^ "]+).*/\1,\2,"\3"/p') > access.csv"""
+)
 _CONVERTED = {
-    ".zip": "Unpack it: unzip -p FILE.zip | shh replay - --format csv",
+    ".log": _ACCESS_LOG,
+    ".log.gz": _ACCESS_LOG,
+    ".zip": "Unpack it: unzip -p {0} | shh replay - --format csv",
     ".xlsx": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
     ".xls": "Save the sheet as CSV (UTF-8) in the spreadsheet.",
 }
@@ -102,7 +110,7 @@ def format_of_log(path: str) -> str:
     found = _format(path)
     remedy = next((words for ending, words in _CONVERTED.items() if path.lower().endswith(ending)), None)
     if remedy is not None:
-        raise EventFileError(path, f"it cannot be read as it is. {remedy}")
+        raise EventFileError(path, f"it cannot be read as it is. {remedy.format(shlex.quote(path))}")
     if found is None:
         endings = ", ".join(_FORMAT_OF_ENDING)
         raise EventFileError(path, f"its ending is not that of a known format. Let it end in one of {endings}.")

@@ -199,15 +199,16 @@ class ReadBlock:
 def check_fields_present(path: str, available: Iterable[str], fields: EventFields, *, has_schema: bool) -> None:
     """Raises EventFileError unless each of the three fields is there exactly once.
 
-    has_schema: the names come from a schema, and the error lists them. Names in text may be cells, and are not listed:
-        a CSV file may have no header, and JSON objects may be keyed by user.
+    has_schema: the names come from a schema, and the error lists them. Those in the first line of a text may be cells,
+        and are listed only where two of the three are among them.
     """
     names = list(available)
     for name in fields.names:
-        if name not in names and not has_schema:
+        if name not in names and not has_schema and len(set(fields.names) & set(names)) < 2:
             raise EventFileError(
                 path,
-                f"no field {name!r}. Name it with {fields.flag(name)}; CSV must begin with the names of its fields.",
+                f"no field {name!r}. Name it with {fields.flag(name)} (shh doctor LOG shows all); CSV must begin with"
+                " the names of its fields.",
             )
         if name not in names:
             shown = [on_one_line(other, most=80) for other in names[:_MAX_NAMES_SHOWN]]

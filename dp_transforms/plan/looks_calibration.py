@@ -27,7 +27,7 @@ from dp_transforms.accounting.purse.purse_choice import (
     choose_purse,
 )
 from dp_transforms.accounting.purse.purse_search import SHAPES
-from dp_transforms.checks import check_range, check_whole, is_whole, shown
+from dp_transforms.checks import check_range, check_whole, is_whole
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
@@ -59,8 +59,8 @@ class LooksChoices(PerUser, total=False):
     usual_looks: most users have between so many pairs (window, item) in the whole run, by default (1, 1000), or up to
         most_looks if that is less. The noise is chosen for them; other users are served too.
     most_looks: a user's further pairs do not count, 3,000 by default.
-    known_items: items that were named are followed down to a lower threshold, by default True.
-    forget_after: until they were not named for so many windows, 168 by default.
+    forget_after: items that were named are followed down to a lower threshold, until they were not named for so many
+        windows, 168 by default; 0: no item is followed.
     known_error: the probability with which noise alone names a known item in a window, 1e-5 by default; in a known
         domain as small as 0.05 false names in the whole run need.
     size_error: the probability that any size that the run states is too large, 0.01 by default.
@@ -82,7 +82,6 @@ class LooksChoices(PerUser, total=False):
 
     usual_looks: tuple[int, int] | None
     most_looks: int | None
-    known_items: bool | None
     forget_after: int | None
     known_error: float | None
     size_error: float | None
@@ -220,27 +219,18 @@ def _largest(usual_looks: object) -> int:
 def _known(budget: Budget, given: LooksChoices) -> tuple[int, float]:
     """For how many windows named items are followed, 0 for not at all; and how often noise names a known item."""
     horizon, forget_after, known_error = budget.schedule.horizon, given.get("forget_after"), given.get("known_error")
-    known_items = given.get("known_items", True)
-    if not isinstance(known_items, bool):
-        raise ValueError(f"known_items must be True or False, got {shown(known_items)}.")
-    if forget_after is not None and (budget.domain or not known_items):
-        what = "a known domain, where every item is known. Leave it out" if budget.domain else "known_items=False"
-        raise ValueError(f"forget_after cannot be used with {what}." + ("" if budget.domain else " Leave one out."))
-    if budget.domain and not known_items:
-        raise ValueError(
-            "known_items=False cannot be used with a known domain, where every item is known. Leave it out."
-        )
-    if known_error is not None and not known_items:
-        raise ValueError("known_error cannot be used with known_items=False. Leave one out.")
+    if forget_after is not None and budget.domain:
+        raise ValueError("forget_after cannot be used with a known domain, where every item is known. Leave it out.")
+    if forget_after is None:
+        forget_after = 0 if budget.domain else min(DEFAULT_FORGET_AFTER, horizon)
+    check_whole("forget_after", forget_after, 0, horizon)
+    if known_error is not None and not (forget_after or budget.domain):
+        raise ValueError("known_error cannot be used with forget_after=0. Leave one out.")
     if known_error is None:
         tests = budget.domain_size * horizon
         known_error = min(0.5, DEFAULT_FALSE_REPORTS / tests) if tests else DEFAULT_KNOWN_ERROR
     check_range("known_error", known_error, SMALLEST_KNOWN_ERROR, 0.5)
-    if budget.domain or not known_items:
-        return 0, known_error
-    if forget_after is None:
-        return min(DEFAULT_FORGET_AFTER, horizon), known_error
-    return check_whole("forget_after", forget_after, 1, horizon), known_error
+    return forget_after, known_error
 
 
 def _hits_to_try(given: int | None, most_looks: int) -> tuple[int, ...]:

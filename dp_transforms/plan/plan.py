@@ -19,7 +19,7 @@ from dp_transforms.accounting.activity import guarantee_with_activity
 from dp_transforms.accounting.purse.open_threshold import found_from, smallest_size_margin
 from dp_transforms.accounting.purse.price_list import PriceList, hits_from
 from dp_transforms.accounting.release_modes import RELEASE_MODES
-from dp_transforms.checks import exact, shown
+from dp_transforms.checks import exact, nearest, shown
 from dp_transforms.html_tables import html_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.hits_calibration import HitsChoices, calibrate_hits
@@ -127,7 +127,8 @@ class Plan(Record):
         for name in given.keys() - choices_of(mode):
             others = ", ".join(other for other in MODES if name in choices_of(other))
             if not others:
-                raise TypeError(f"Plan.calibrate() got an unexpected keyword argument {name!r}")
+                known = {"epsilon", "delta", "schedule", *(cls.calibrate.__kwdefaults__ or ()), *choices_of(mode)}
+                raise TypeError(f"Plan.calibrate() has no argument {name!r}{nearest(name, known)}")
             raise ValueError(f"{name} cannot be used with mode {mode!r}: it belongs to {others}. Leave it out.")
         epsilon, delta = as_float("epsilon", epsilon), as_float("delta", delta)
         check_budget(epsilon, delta, schedule)

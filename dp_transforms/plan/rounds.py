@@ -43,7 +43,7 @@ _LIKELY_DRAWN = 10**6
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
 _REFUSED = {
-    "rounds": ("hits_per_user", "counts_for", "known_items", "forget_after", "known_error"),
+    "rounds": ("hits_per_user", "counts_for", "forget_after", "known_error"),
     "window_rounds": ("hits_per_user", "counts_for"),
 }
 UNITS_IN_WINDOWS = tuple(PURSE_UNITS * percent // 100 for percent in (5, 20, 75))

@@ -308,13 +308,9 @@ def most_looks_of(plan: Plan) -> int:
     return LOOKS[-1] if plan.looks is None else plan.looks.most_looks
 
 
-def chart_svg(title: str, found: dict[str, FoundFrom]) -> str:
-    """A whole SVG file. found: by plan, "" where there is only one; at most 8 lines in all."""
-    series: Series = {
-        f"{plan}: {TITLES[method]}" if plan else TITLES[method]: _points(row)
-        for plan, methods in found.items()
-        for method, row in methods.items()
-    }
+def chart_svg(title: str, found: FoundFrom) -> str:
+    """A whole SVG file, of at most 8 lines."""
+    series: Series = {TITLES[method]: _points(row) for method, row in found.items()}
     return line_plot_svg(
         title,
         "pairs (window, item) of each holder in the run",

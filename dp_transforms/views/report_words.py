@@ -42,8 +42,8 @@ _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say w
 _AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 _LONGEST = 80
-# What `label_text` would write otherwise, or what a page would show like another text.
-_AMBIGUOUS = re.compile(r'["\\]|^ | $|  ')
+# What a page would show like another text. What is quoted begins with a quotation mark.
+_AMBIGUOUS = re.compile(r'^"|^ | $|  ')
 
 
 def windows_table(
@@ -300,5 +300,8 @@ def counted(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def ended_words(ended: RunEnded) -> str:
+def ended_words(ended: RunEnded, horizon: int | None) -> str:
+    """horizon: so many windows the run has; None where its plan does not say."""
+    if horizon is not None and ended.windows < horizon:
+        return f"This part has ended: {ended.windows:,} of the run's {horizon:,} windows are closed. Others may follow."
     return f"The run has ended: all of its {ended.windows:,} windows are closed."

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.main import main
 from dp_transforms.cli.plan_options import read_plan
 from dp_transforms.cli.replay_request import ReplayOptions, ReplayRequest
@@ -170,7 +169,7 @@ def _replay_here(run_id: str, plan: Plan, key: pathlib.Path, output: str) -> Non
         output=output,
         run_id=run_id,
     )
-    run_replay(request, pipeline_options([]), ReadProgress())
+    run_replay(request, pipeline_options([]))
 
 
 def _tell(console: Console, found: Outcome) -> int:

@@ -155,8 +155,9 @@ def mixed() -> Any:
         (
             lambda: table(),
             {"user_field": "uid"},
-            "has no argument 'user_field'. Columns are named by user=",
+            r"has no argument 'user_field'\. Do you mean user\?",
         ),
+        (lambda: table(), {"most_look": 3}, r"has no argument 'most_look'\. Do you mean most_looks\?"),
         (lambda: table(), {"window": "hourly"}, "'hourly' is not a duration"),
         (lambda: table(), {"domain": "items.txt"}, "domain must be an ItemDomain, got a str"),
         (lambda: table(), {"noise_key": "nowhere.key"}, "nowhere.key"),

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from tests.canaries.traces import ROOT
 
 VERBOSE = "stderr with `--verbose`"
-PROCESSES = "stderr of `shh replay ... -- --direct_running_mode=multi_processing`, where a library fails"
 FIELD_NAMES = "errors that name the fields of a Parquet or Avro file"
 LOOKS = "`shh doctor`, and `shh replay LOG` alone: names of fields"
 SPILLED = "`shh replay`: what does not fit into `--memory`, in files without a name"
@@ -21,7 +20,6 @@ BROKER = "Kafka: the disk of the broker"
 # Each row, and the test that finds raw data there; other tests find none anywhere else.
 MEASURED_BY = {
     VERBOSE: "tests/canaries/test_failures.py::test_the_words_of_a_library_show_with_verbose_alone",
-    PROCESSES: "tests/canaries/test_failures.py::test_processes_of_beam_print_the_words_of_a_library",
     FIELD_NAMES: "tests/canaries/test_failures.py::test_names_of_fields_are_told",
     LOOKS: "tests/canaries/test_failures.py::test_a_look_at_a_log_tells_names_of_fields_alone",
     SPILLED: "tests/canaries/test_failures.py::test_what_workers_put_on_disk_has_no_name_and_no_user",

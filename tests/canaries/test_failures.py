@@ -21,14 +21,13 @@ from apache_beam.metrics import Metrics
 from dp_transforms.logs import EventFields, EventFileError, LogChunk, ReadBlock, discovery
 from dp_transforms.workers import ProcessPool
 from tests.canaries import logs
-from tests.canaries.logs import BUDGET, SHARED
-from tests.canaries.places import FIELD_NAMES, LOOKS, PROCESSES, SPILLED, VERBOSE, assert_as_documented
+from tests.canaries.logs import BUDGET
+from tests.canaries.places import FIELD_NAMES, LOOKS, SPILLED, VERBOSE, assert_as_documented
 from tests.canaries.search import Search, found_in
 from tests.canaries.tokens import Canaries
-from tests.canaries.traces import Home, Shell, quoting_library, run_apart
+from tests.canaries.traces import Home, Shell, run_apart
 
 REPLAY = ("replay", "log.csv", *BUDGET, "--time-unit", "s", "--output", "report.avro", "--dead-letter", "bad.jsonl")
-PROCESSES_OF_BEAM = ("--", "--direct_running_mode=multi_processing", "--direct_num_workers=1")
 read_chunk = discovery.read_log_chunk
 
 
@@ -217,26 +216,6 @@ def test_the_words_of_a_library_show_with_verbose_alone(
     leaks = shell.leaks(ran)
     assert {name for name, _ in leaks} == {"stderr"}
     assert_as_documented(VERBOSE, {kind for _, kind in leaks})
-
-
-def test_processes_of_beam_print_the_words_of_a_library(
-    home: Home,
-    canaries: Canaries,
-    search: Search,
-    tmp_path: pathlib.Path,
-) -> None:
-    """Past all that the command can do about it. In the one process of other runs nothing is printed."""
-    rows = [row for row in logs.rows_of(canaries) if row[1] != SHARED]
-    home.put("log.csv", logs.file_of("csv", rows))
-    home.put("noise.key", bytes(range(32)), 0o600)
-    words = [*REPLAY, "--noise-key-file", "noise.key", "--allow-large-log", *PROCESSES_OF_BEAM]
-    command = ("-m", "dp_transforms.cli.main", *words)
-    ran = run_apart(home, command, environment=quoting_library(tmp_path))
-    assert ran.code == 1
-    assert "the pipeline failed with LookupError" in ran.err.splitlines()[-1]
-    leaks = list(found_in(search, ran.places))
-    assert {name for name, _ in leaks} == {"stderr"}
-    assert_as_documented(PROCESSES, {kind for _, kind in leaks})
 
 
 @pytest.mark.parametrize("form", ["parquet", "avro"])

@@ -188,7 +188,7 @@ NIGHTLY = pytest.mark.nightly  # what takes longest
 SOUND: list[Any] = [
     {"most_looks": 1},
     {"most_looks": 3_000, "domain": DOMAIN},
-    {"counts_for": 4, "known_items": False, "schedule": _windows(30, 3600, 600)},
+    {"counts_for": 4, "forget_after": 0, "schedule": _windows(30, 3600, 600)},
     {"hits_per_user": 1, "most_looks": 5, "schedule": _windows(1, 60, 60), "epsilon": 10.0, "delta": 1e-4},
     {"forget_after": 1, "known_error": 0.2, "most_looks": 2},
     *(
@@ -198,7 +198,7 @@ SOUND: list[Any] = [
             {"hits_per_user": 2, "most_looks": 50, "domain": DOMAIN, "schedule": _windows(60, 3600, 900)},
             {"counts_for": 3, "most_looks": 2},
             {"counts_for": 10, "domain": DOMAIN},
-            {"hits_per_user": 10, "most_looks": 3_000, "known_items": False},
+            {"hits_per_user": 10, "most_looks": 3_000, "forget_after": 0},
             {"schedule": _windows(20_000, 60, 60)},
             {"epsilon": 0.01, "delta": 1e-6},
         )
@@ -396,7 +396,6 @@ LIMITS = {
     "usual_looks": "",
     "most_looks": "",
     "hits_per_user": "hits of a group in a stream",
-    "known_items": "",
     "forget_after": "",
     "known_error": "",
     "size_error": "",
@@ -420,7 +419,7 @@ def test_each_option_is_tried_or_in_the_list() -> None:
         ("hits_per_user", 2),
         ("counts_for", 3),
         ("activity_epsilon", 0.1),
-        ("known_items", False),
+        ("forget_after", 0),
         ("rounds", True),
         ("window_rounds", True),
     ],

@@ -7,11 +7,10 @@ import pathlib
 from typing import Any
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms import Plan, WindowSchedule
+from dp_transforms.cli.replay_request import WorkOptions, choose_replay_engine
 from dp_transforms.cli.replay_runs import drafts_are_private
-from dp_transforms.engines.local import pipeline_options
 from tests.helpers import forked
 from tests.helpers.crowded_logs import replay_request
 from tests.helpers.replay_logs import START, write_parquet
@@ -150,22 +149,23 @@ def test_a_report_that_fails_after_its_blocks_says_what_is_published(folder: pat
 
 
 @pytest.mark.parametrize(
-    ("words", "block_output", "is_private"),
+    ("engine", "block_output", "is_private"),
     [
-        (["--runner=FlinkRunner"], None, True),
-        (["--runner=FlinkRunner"], "blocks.jsonl", True),
-        (["--runner=FlinkRunner"], "gs://place/blocks.jsonl", False),
-        ([], "gs://place/blocks.jsonl", True),
+        ("flink", None, True),
+        ("flink", "blocks.jsonl", True),
+        ("flink", "gs://place/blocks.jsonl", False),
+        (None, "gs://place/blocks.jsonl", True),
     ],
 )
 def test_others_may_read_the_draft_of_a_block_report_at_a_url(
-    folder: pathlib.Path, words: list[str], block_output: str | None, *, is_private: bool
+    folder: pathlib.Path, engine: str | None, block_output: str | None, *, is_private: bool
 ) -> None:
     """A run that refuses its log is then not for another one: its account is told so."""
     plan = Plan.calibrate(epsilon=8, delta=1e-6, schedule=WindowSchedule.fixed(START, START + 8 * 3600, "1h"))
     log, output = folder / "log.parquet", folder / "windows.jsonl"
     request = replay_request(log, plan, output, None, block_output=block_output)
-    assert drafts_are_private(request, PipelineOptions(words) if words else pipeline_options(words)) == is_private
+    cluster = choose_replay_engine(WorkOptions(engine=engine), ())
+    assert drafts_are_private(request, cluster) == is_private
 
 
 def test_a_part_that_was_killed_between_its_reports_keeps_the_first_one(folder: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ start = 2026-01-01
 end = 2026-01-03T00:00:00Z
 usual_looks = [1, 50]
 most_looks = 50
-no-known-items = true
+forget-after = 0
 
 [replay]
 user-field = "who"
@@ -37,7 +37,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 def test_a_file_says_what_the_command_line_would_say_and_the_command_line_wins(folder: pathlib.Path) -> None:
     words = [
         *("--epsilon", "1", "--delta", "1e-9", "--window", "1h", "--start", "2026-01-01", "--end", "2026-01-03"),
-        *("--usual-looks", "1", "50", "--most-looks", "50", "--no-known-items"),
+        *("--usual-looks", "1", "50", "--most-looks", "50", "--forget-after", "0"),
     ]
     by_file = shh("--config", "shh.toml", "plan", "--json", "--epsilon", "1", cwd=folder)
     by_words = shh("plan", *words, "--json")

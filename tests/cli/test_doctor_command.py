@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +105,15 @@ def test_the_unit_of_numbers_is_found(tmp_path: pathlib.Path, ending: str, unit:
         assert looked.returncode == 0, looked.stdout
         fields = ["--user-field", "visitor", "--item-field", "sku", "--time-field", "at", "--time-unit", unit]
         assert command_of(looked.stdout)[2:10] == fields
+
+
+def test_days_are_those_of_the_zone_that_is_given(tmp_path: pathlib.Path) -> None:
+    """All of 24 hours, also where the clock is changed between them."""
+    (tmp_path / "log.csv").write_text("user,item,timestamp\nu,i,2026-03-01 00:30\nu,i,2026-03-29 23:30\n")
+    looked = shh("doctor", "log.csv", "--time-zone", "Europe/Berlin", cwd=tmp_path)
+    assert "are from 2026-03-01 00:30 to 2026-03-29 23:30 Europe/Berlin" in looked.stdout
+    words = command_of(looked.stdout)
+    assert words[4:8] == ["--start", "2026-03-01T00:00:00+01:00", "--end", "2026-03-30T00:00:00+01:00"]
 
 
 @pytest.mark.parametrize(
@@ -273,6 +283,21 @@ def test_files_that_are_converted_first_are_named_with_the_remedy(tmp_path: path
     (tmp_path / "bad.jsonl").unlink()
     assert shh(*words, cwd=tmp_path).returncode == 0
     assert "iconv -f latin1 -t utf-8" in (tmp_path / "bad.jsonl").read_text()
+
+
+def test_the_line_that_makes_csv_of_an_access_log_does(tmp_path: pathlib.Path) -> None:
+    line = '10.0.0.{} - {} [01/Mar/2026:10:{:02}:00 +0100] "GET /a,{} HTTP/1.1" 200 5 "-" "M"\n'
+    scan = '10.0.0.1 - - [01/Mar/2026:10:59:00 +0100] "\\x16\\x03" 400 0 "-" "-"\n'
+    log = "".join(line.format(n % 9, "anna" if n % 2 else "-", n, n % 3) for n in range(40)) + scan
+    (tmp_path / "site.log").write_text(log)
+    (tmp_path / "old one.log.gz").write_bytes(gzip.compress(log.encode()))
+    for name in ("site.log", "old one.log.gz"):
+        said = shh("doctor", name, cwd=tmp_path).stderr
+        subprocess.run(["bash", "-c", said[said.index("(echo") :]], cwd=tmp_path, check=True)
+        looked = shh("doctor", "access.csv", cwd=tmp_path)
+        assert (looked.returncode, "40 rows" in looked.stdout) == (0, True), looked.stdout
+        assert "address seems to be an address of the network" in looked.stdout
+        assert "--item-field path --time-field time --time-format '%d/%b/%Y:%H:%M:%S %z'" in looked.stdout
 
 
 def test_what_is_piped_in_is_looked_at_as_a_file(tmp_path: pathlib.Path) -> None:

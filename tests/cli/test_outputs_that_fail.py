@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.beam.read_events import ReadProgress
+from dp_transforms.beam.read_events import ReplayProgress
 from tests.cli.command_paths import BUDGET, lines_that_write, make_inputs, run
 from tests.helpers.forked import run_python
 from tests.helpers.shh_here import shh
@@ -25,12 +25,12 @@ main()
 # In the middle of a replay, within a DoFn.
 KILLED = """
 from dp_transforms.beam import read_events
-advance = read_events.ReadProgress.advance
+advance = read_events.ReplayProgress.advance
 def and_then(*arguments):
     advance(*arguments)
     import os, signal
     os.kill(os.getpid(), signal.SIGKILL)
-read_events.ReadProgress.advance = and_then
+read_events.ReplayProgress.advance = and_then
 from dp_transforms.cli.main import main
 main()
 """
@@ -88,14 +88,14 @@ def test_a_full_disk_names_the_output_and_leaves_nothing(
 
 def test_a_folder_that_is_removed_during_the_run(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "out").mkdir()
-    advance = ReadProgress.advance
+    advance = ReplayProgress.advance
 
     def and_remove(*arguments: Any) -> None:
         """In the middle of a replay, within a DoFn."""
         advance(*arguments)
         shutil.rmtree("out", ignore_errors=True)
 
-    monkeypatch.setattr(ReadProgress, "advance", and_remove)
+    monkeypatch.setattr(ReplayProgress, "advance", and_remove)
     done = shh("replay", "log.jsonl", *BUDGET, "--output", "out/report.avro", cwd=folder)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -336,6 +336,14 @@ def test_ten_thousand_windows_stay_fluid(browser, tmp_path):
     assert step < 300, "milliseconds for a step of the slider"
     assert page.locator("#picture rect").count() < 2_000
     assert "The 30 largest of 8,000 items" in page.locator("#shown").inner_text()
+    for width in range(400, 1400, 90):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(250)
+        cut = page.evaluate(
+            """() => [...document.querySelectorAll(".axis .tick")].filter((each) => each.textContent
+                && each.getBoundingClientRect().right > each.parentElement.getBoundingClientRect().right)"""
+        )
+        assert cut == []
     page.select_option("#span", "2592000000")
     expect(page.locator("#shown")).not_to_contain_text("8,000")
     assert watched.said == []

@@ -21,7 +21,6 @@ from dp_transforms.plan.plan_comparison import (
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.views.plan_words import in_a_sentence
-from tests.helpers.calibrated_plans import calibrated_plan
 from tests.helpers.shh_here import shh
 
 HOURLY = ["--window", "1h", "--start", "2017-10-01T03:00:00Z", "--end", "2017-10-17T03:00:00Z"]
@@ -141,7 +140,7 @@ def test_a_plan_with_hits_says_what_they_gain_and_cost(tmp_path: pathlib.Path) -
 
 
 def test_the_numbers_in_json() -> None:
-    record = _record(*LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--no-known-items")
+    record = _record(*LOOKS, "--usual-looks", "1", "4", "--most-looks", "5", "--forget-after", "0")
     plan = Plan.from_json(json.dumps(record["chosen"]))
     assert plan.looks is not None
     assert (plan.paid_looks.usual_looks, plan.paid_looks.most_looks, plan.known_for) == ((1, 4), 5, 0)
@@ -225,30 +224,6 @@ def test_a_chart_draws_users_against_activity(tmp_path: pathlib.Path) -> None:
     assert chart.read_text() == before
 
 
-def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
-    paths = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
-    plans = [calibrated_plan(), Plan.calibrate(epsilon=1, delta=1e-8, schedule=DAY, mode="looks", most_looks=100)]
-    for path, plan in zip(paths, plans, strict=True):
-        pathlib.Path(path).write_text(plan.to_json())
-    chart = tmp_path / "both.svg"
-    result = _run("--compare", *paths, "--chart", str(chart))
-    assert result.exit_code == 0, result.output
-    text = " ".join(result.stdout.split())
-    for part in ("A: ", "B: ", "hits │ looks", "2 │ 1 ", "384 │ 24", "from 530 users on", "found from about 530 users"):
-        assert part in text
-    assert f"from {plans[1].found_from(10)} users on" in text
-    assert "A: hits" in chart.read_text()
-    assert "B: looks, new item" in chart.read_text()
-    record = json.loads(_run("--compare", *paths, "--json").stdout)
-    assert [each["file"] for each in record["compared"]] == paths
-    assert [Plan.from_json(json.dumps(each["plan"])) for each in record["compared"]] == plans
-    assert set(record["compared"][0]["found_from"]) == {"hits"}
-    assert record["compared"][1]["found_from"]["looks"]["10"] == plans[1].found_from(10)
-    missing = _run("--compare", paths[0], str(tmp_path / "no.json"))
-    assert isinstance(missing.exception, UserError)
-    assert str(missing.exception).startswith(f"--compare {tmp_path / 'no.json'} cannot be read")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -267,11 +242,7 @@ def test_two_plans_side_by_side(tmp_path: pathlib.Path) -> None:
         ([*LOOKS, "--hits-per-user", "-1"], "--hits-per-user must be a whole number in 0 .. 3000, got -1"),
         ([*LOOKS, "--hits-per-user", "3001"], "--hits-per-user must be a whole number in 0 .. 3000, got"),
         ([*LOOKS, "--most-looks", "0"], "--most-looks must be a whole number in 1 .. 100000, got 0."),
-        ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 1 .. 384, got 400."),
-        (
-            [*LOOKS, "--forget-after", "4", "--no-known-items"],
-            "--forget-after cannot be used with --no-known-items. Leave one out.",
-        ),
+        ([*LOOKS, "--forget-after", "400"], "--forget-after must be a whole number in 0 .. 384, got 400."),
         ([*LOOKS, "--delta", "1e-13"], "--delta must be > 5.42e-12"),
         ([*LOOKS, "--epsilon", "1e-9"], "too small"),
     ],
@@ -288,7 +259,6 @@ def test_errors_name_the_flag(words: list[str], message: str) -> None:
     ("words", "code", "message"),
     [
         ([*BUDGET, *HOURLY, "--output", "a", "--chart", "a"], 2, "--output and --chart name the same file."),
-        (["--compare", "a.json"], 2, "Option '--compare' requires 2 arguments."),
         ([*BUDGET], 2, "Missing --window, --start, --end."),
         ([*HOURLY, "--epsilon", "2"], 2, "Missing --delta."),
         ([*BUDGET, *HOURLY, "--mode", "histogram"], 2, "'histogram' is not one of"),

@@ -106,10 +106,10 @@ def test_worker_processes_read_parts_of_one_stored_file(
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert all(part.span and part.stored for part in parts)
     assert len(parts) >= 8
-    expected = run_replay(here, pipeline_options([]), None)
+    expected = run_replay(here, pipeline_options([]))
     with ProcessPool(2, 1 << 30) as pool:
         read_ahead(pool, there)
-        found = run_replay(there, pipeline_options([]), None, pool=pool)
+        found = run_replay(there, pipeline_options([]), pool=pool)
     assert dataclasses.replace(found, seconds=0) == dataclasses.replace(expected, seconds=0)
     assert expected.rejected > 100
     report = (tmp_path / "here.jsonl").read_bytes()
@@ -265,37 +265,15 @@ def test_the_fingerprint_of_a_stored_log_is_that_of_its_content(bucket: str, tmp
     assert stored.text == InputFingerprint([(str(tmp_path / "log.csv"), ".csv")], ["user"]).text
 
 
-# The runner of this machine by its long name: for the command its workers are elsewhere, so drafts are in the store.
-ELSEWHERE = ["--", "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"]
-
-
-def test_what_workers_elsewhere_have_drawn_is_not_drawn_again_for_another_log(
+def test_a_refused_log_leaves_the_run_for_the_mended_one(
     s3: S3Server, bucket: str, log: str, tmp_path: pathlib.Path
 ) -> None:
-    """The draft lies in the store before the log is refused, so who reads the store may have the answer."""
+    """Its report was a private file here. What workers elsewhere have drawn may have been read in the store:
+    `drafts_are_private`."""
     event = '{"user": "u", "item": "light", "timestamp": "2026-01-01T00:00:07Z"}\n'  # else nothing would be reserved
     (tmp_path / "bad.jsonl").write_text(event + '{"user": "u"}\n' * 3)
     ledger = ["--ledger", "ledger.db", "--population", "news", "--max-epsilon", "100", "--max-delta", "1e-3"]
-    output = ["--output", f"{bucket}/out/report.avro", "--run-id", "monday", *ledger]
-    refused = shh("replay", "bad.jsonl", *BUDGET, *output, *ELSEWHERE, cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "could not be read, more than" in refused.stderr
-    assert "is not for another log" in refused.stderr
-    again = shh("replay", log, *BUDGET, *output, *ELSEWHERE, cwd=tmp_path)
-    assert again.returncode != 0
-    assert "monday" in again.stderr.splitlines()[-1]
-    assert [name for name in everything_in(bucket) if name.startswith("out/")] == []
-    # Here the report was a private file, so the run is still to be had for the log when it is mended.
     output = ["--output", f"{bucket}/out/report.avro", "--run-id", "tuesday", *ledger]
     assert "without --noise-key-file" in shh("replay", "bad.jsonl", *BUDGET, *output, cwd=tmp_path).stderr
     mended = shh("replay", log, *BUDGET, *output, cwd=tmp_path)
     assert mended.returncode == 0, mended.stderr
-
-
-def test_a_part_is_not_drawn_where_workers_are_elsewhere(bucket: str, log: str, tmp_path: pathlib.Path) -> None:
-    """After a refused log the next one would be drawn for by the same noise, and both drafts lay in the store."""
-    key_file(tmp_path)
-    state = ["--state", "run.state", "--noise-key-file", "noise.key", "--output", f"{bucket}/out/report.avro"]
-    refused = shh("replay", log, *BUDGET, *state, *ELSEWHERE, cwd=tmp_path)
-    assert error_line(refused).startswith("shh: --state cannot be used with another runner")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet", "noise.key"]

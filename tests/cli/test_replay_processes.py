@@ -61,7 +61,7 @@ def replayed(request: ReplayRequest, pool: ProcessPool | None) -> tuple[bytes, b
     """The report, the dead letter, and what the operator is told of the rows."""
     if pool is not None:
         read_ahead(pool, request)
-    summary = run_replay(request, pipeline_options([]), None, pool=pool)
+    summary = run_replay(request, pipeline_options([]), pool=pool)
     assert request.options.dead_letter is not None
     bad = pathlib.Path(request.options.dead_letter).read_bytes()
     return pathlib.Path(request.output).read_bytes(), bad, dataclasses.replace(summary, seconds=0)
@@ -125,7 +125,7 @@ def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_
         read_ahead(pool, request)
         workers_of(fork_server())[0].kill()
         with pytest.raises(UserError, match=r"a worker process was ended by signal 9, perhaps for lack of memory;"):
-            run_replay(request, pipeline_options([]), None, pool=pool)
+            run_replay(request, pipeline_options([]), pool=pool)
     assert not pathlib.Path(request.output).exists()
     assert not [path for path in tmp_path.iterdir() if "draft" in path.name or path.name.startswith(".")]
 
@@ -137,7 +137,7 @@ def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest)
         fork_server().kill()
         read_ahead(pool, request)
         with pytest.raises(UserError, match=r"a worker process ended; nothing was published\. Give the command again"):
-            run_replay(request, pipeline_options([]), None, pool=pool)
+            run_replay(request, pipeline_options([]), pool=pool)
     assert not pathlib.Path(request.output).exists()
 
 
@@ -231,7 +231,7 @@ def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(
         return result
 
     with pytest.raises(LogError, match=r"bad\.jsonl: it was changed while it was read"):
-        run_replay(request, pipeline_options([]), None, run=run_and_write)
+        run_replay(request, pipeline_options([]), run=run_and_write)
     assert {path.name for path in tmp_path.iterdir()} == {"log", "noise.key"}
 
 
@@ -242,7 +242,7 @@ def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeR
         with pytest.raises(
             UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published"
         ) as error:
-            run_replay(request, pipeline_options([]), None, pool=pool)
+            run_replay(request, pipeline_options([]), pool=pool)
     assert "32 bytes" not in str(error.value)
 
 
@@ -339,7 +339,6 @@ def test_the_command_uses_processes_by_itself_for_a_log_that_is_not_small(
     ("words", "said"),
     [
         (("--processes", "2", "--state", "s"), "--processes cannot be used with --state"),
-        (("--memory", "1GB", "--", "--direct_num_workers=1"), "--memory cannot be used with options for Beam"),
         (("--processes", "2", "--engine", "flink"), "--processes cannot be used with --engine"),
         (("--memory", "1TB"), "is not a size"),
         (("--memory", "0GB"), "is not a size"),

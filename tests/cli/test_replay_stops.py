@@ -5,9 +5,7 @@ from __future__ import annotations
 import pathlib
 import signal
 import subprocess
-import time
 
-import psutil
 import pytest
 
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
@@ -15,7 +13,6 @@ from dp_transforms.errors import UserError
 from tests.helpers.forked import python
 from tests.helpers.replay_logs import BUDGET
 from tests.helpers.shh_here import shh
-from tests.helpers.small_runs import key_file
 
 
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -39,11 +36,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may ha
 from dp_transforms.beam import read_events
 from dp_transforms.cli.main import main
 
-advance = read_events.ReadProgress.advance
+advance = read_events.ReplayProgress.advance
 def stop_after(*arguments):
     advance(*arguments)
     os.kill(os.getpid(), {stop})
-read_events.ReadProgress.advance = stop_after
+read_events.ReplayProgress.advance = stop_after
 main({words})
 """
 
@@ -78,23 +75,3 @@ def test_what_workers_say_is_told_without_their_words(error: Exception, message:
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.waits
-def test_workers_in_processes_of_their_own_end_with_the_replay(tmp_path: pathlib.Path) -> None:
-    assert shh("simulate", "--events", 300_000, "--output", "log.parquet", cwd=tmp_path).returncode == 0
-    words = ["replay", "log.parquet", *BUDGET, "--noise-key-file", key_file(tmp_path), "--output", "report.avro"]
-    words += ["--", "--direct_running_mode=multi_processing"]
-    process = python("-m", "dp_transforms.cli.main", *words, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (workers := psutil.Process(process.pid).children(recursive=True)):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 143
-    _, alive = psutil.wait_procs(workers, timeout=120)
-    for worker in alive:
-        worker.kill()
-    assert not alive
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.parquet", "noise.key"]

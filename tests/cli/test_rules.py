@@ -17,9 +17,6 @@ from tests.helpers.shh_here import shh
 
 REFUSED = {
     "plan": """
-        --compare a b --epsilon 2: --compare cannot be used with --epsilon.
-        --compare a b --output c: --compare cannot be used with --output.
-        --compare a b --from-log c: --compare cannot be used with --from-log.
         --from-log-users same: --from-log-users needs --from-log.
         --user-field who: --user-field needs --from-log.
         --time-unit ms: --time-unit needs --from-log.
@@ -31,7 +28,7 @@ REFUSED = {
         --max-items-per-user 5: --max-items-per-user needs --mode hits or --mode hits-with-counts or --mode kms21.
         --threshold 5: --threshold needs --mode hits or
         --usual-looks 1 2 --mode hits: --usual-looks needs --mode looks.
-        --no-known-items --mode kms21: --no-known-items needs --mode looks.
+        --forget-after 0 --mode kms21: --forget-after needs --mode looks.
         --counts-for 5 --mode hits: --counts-for needs --mode looks.
     """,
     "replay": """
@@ -51,7 +48,6 @@ REFUSED = {
         --state s --noise-key-file k --output sqlite:///r.db: --output DATABASE cannot be used with --state: a part
         --state s --noise-key-file k --engine flink: --state cannot be used with --engine flink: it was not tried.
         --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --ledger l --population p: --detach cannot
-        --titles t.csv: --titles needs --html.
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
         --until 2026-01-01: --until needs --state.

@@ -133,10 +133,10 @@ def test_windows_appear_as_they_close_and_the_end_is_told(tmp_path: pathlib.Path
         ]
         late = Listener(server.port, "", Last_Event_ID=found[0].event_id)
         assert [late.next().event_id for _ in range(2)] == [each.event_id for each in found[1:]]
-        writer.end(RunEnded("news", 48, 5))
+        writer.end(RunEnded("news", 24, 5))
         ended = listener.next("status").data
-        assert "The run has ended: all of its 48 windows are closed." in ended["summary"]
-        assert ended["state"] == "The run has ended. No further window will come."
+        assert "This part has ended: 24 of the run's 48 windows are closed." in ended["summary"]
+        assert ended["state"] == "This part has ended. No further window will come."
         again = Listener(server.port, events(Page(server.get().text)))
         assert again.next("status").data["state"] == ended["state"]
         code, seconds = server.end(signal.SIGINT)

@@ -81,7 +81,7 @@ def test_a_query_of_duckdb_is_read_as_a_file_and_changes_nothing(tmp_path: pathl
         (("-", "-", "--format", "csv"), "Name - once"),
         (("log.csv", "--format", "csv"), "--format is for standard input"),
         (("duckdb:///gone.duckdb?query=FROM a",), "there is no such database"),
-        (("log.zip",), "unzip -p FILE.zip | shh replay - --format csv"),
+        (("log.zip",), "unzip -p log.zip | shh replay - --format csv"),
         (("log.xlsx",), "Save the sheet as CSV"),
     ],
 )

@@ -78,6 +78,8 @@ def test_replays_and_streams_that_are_stopped_make_the_one_run(live: LiveParts) 
     assert 4 < end < 8
     assert state.header.intent is None
     assert f"{end} of the {WINDOWS} windows of the run are closed" in said
+    shown = shh("show", "3", cwd=live.folder).stdout
+    assert f"This part has ended: {end} of the run's {WINDOWS} windows are closed." in " ".join(shown.split())
     assert not (live.folder / "3.stop").exists()
     fourth = live.run("replay", "4.jsonl", *live.until(end + 2), **LEDGER)
     assert fourth.returncode == 0, fourth.stderr

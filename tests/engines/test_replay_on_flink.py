@@ -18,7 +18,6 @@ from collections.abc import Iterator
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.beam.read_events import ReadProgress
 from dp_transforms.cli.engine_choice import EngineChoice
 from dp_transforms.cli.flink_replay import replay_on_flink
 from dp_transforms.cli.replay_request import ClusterReplay, ReplaySummary
@@ -87,7 +86,7 @@ def test_large_pieces_that_are_cut_change_nothing_on_flink(key_path, tmp_path, m
     parts = [chunk for joined in spread_chunks(there.chunks, fields, 2) for chunk in joined.chunks]
     assert min(Counter(part.path for part in parts if part.span).values()) >= 2
     assert len({part.path for part in parts if part.span}) == 3
-    expected = run_replay(here, pipeline_options([]), ReadProgress())
+    expected = run_replay(here, pipeline_options([]))
     choice = EngineChoice(FLINK, parallelism=2, is_batch=True)
     summary = replay_on_flink(there, ClusterReplay(choice, (), detach=False))
     assert summary is not None
@@ -144,7 +143,7 @@ def _assert_report_of_process(log: pathlib.Path, output: pathlib.Path, key_path:
     header, reports = read_report_file(output)
     assert len(list(reports)) == SCHEDULE.horizon
     here = replay_request(log, _plan("looks"), tmp_path / "here.jsonl", key_path, header.run_id)
-    run_replay(here, pipeline_options([]), ReadProgress())
+    run_replay(here, pipeline_options([]))
     assert output.read_bytes() == pathlib.Path(here.output).read_bytes()
 
 

@@ -20,7 +20,7 @@ epsilon = 2
 delta = "1e-9"
 start = 2026-01-01T00:00:00Z
 user-field = "reader"
-allow-large-log = true
+allow-empty = true
 
 [stream]
 input = "logs"

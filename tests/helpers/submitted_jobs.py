@@ -80,7 +80,7 @@ def assert_answers(name: str, folder: pathlib.Path) -> ReportHeader:
     here = folder / f"here-{header.run_id}.avro"
     plan = Plan.from_json((folder / "plan.json").read_text())
     request = replay_request(folder / "clicks", plan, here, str(folder / "noise.key"), header.run_id, EventFields())
-    run_replay(request, pipeline_options([]), None)
+    run_replay(request, pipeline_options([]))
     assert found == list(read_report_file(here)[1])
     assert items(found) == HEAVY
     if name == REPLAY:

@@ -99,13 +99,13 @@ def replayed(run: Run, replay: Callable[[ReplayRequest], ReplaySummary], **more:
 
 
 def replay_here(request: ReplayRequest) -> ReplaySummary:
-    return run_replay(request, pipeline_options([]), None)
+    return run_replay(request, pipeline_options([]))
 
 
 def replay_by_three(request: ReplayRequest) -> ReplaySummary:
     with ProcessPool(3, _POOL_BYTES) as pool:
         read_ahead(pool, request)
-        return run_replay(request, pipeline_options([]), None, pool=pool)
+        return run_replay(request, pipeline_options([]), pool=pool)
 
 
 def replay_on_flink(run: Run, parallelism: int) -> Left:

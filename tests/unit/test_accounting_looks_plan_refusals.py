@@ -22,15 +22,12 @@ from tests.helpers.calibrated_plans import DOMAIN, HOURLY, looks_plan
         ({"usual_looks": ("a", "b")}, "each of usual_looks"),
         ({"most_looks": 0}, "most_looks must be a whole number"),
         ({"most_looks": 5, "usual_looks": (1, 9)}, r"each of usual_looks must be a whole number in 1 \.\. 5, got 9"),
-        ({"known_items": 0}, "known_items must be True or False"),
-        ({"known_items": False, "forget_after": 5}, "forget_after cannot be used with known_items=False"),
-        ({"known_items": False, "known_error": 1e-5}, "known_error cannot be used with known_items=False"),
-        ({"forget_after": 0}, r"forget_after must be a whole number in 1 \.\. 384"),
-        ({"forget_after": 385}, r"forget_after must be a whole number in 1 \.\. 384"),
+        ({"forget_after": 0, "known_error": 1e-5}, "known_error cannot be used with forget_after=0"),
+        ({"forget_after": -1}, r"forget_after must be a whole number in 0 \.\. 384"),
+        ({"forget_after": 385}, r"forget_after must be a whole number in 0 \.\. 384"),
         ({"known_error": 0.0}, "known_error must lie in"),
         ({"known_error": 0.01}, "again and again"),
         ({"size_error": 1.0}, "size_error must lie in"),
-        ({"domain": DOMAIN, "known_items": False}, "known_items=False cannot be used with a known domain"),
         ({"domain": DOMAIN, "forget_after": 5}, "forget_after cannot be used with a known domain"),
         ({"domain": DOMAIN, "max_items": 999}, "max_items must be >= 1000"),
         ({"epsilon": 41.0}, "epsilon must be > 0 and at most 40"),
@@ -44,9 +41,7 @@ def test_bad_choices_are_refused(choices: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts", "kms21"])
-@pytest.mark.parametrize(
-    "choice", ["usual_looks", "most_looks", "known_items", "forget_after", "known_error", "size_error"]
-)
+@pytest.mark.parametrize("choice", ["usual_looks", "most_looks", "forget_after", "known_error", "size_error"])
 def test_choices_of_names_are_refused_in_other_modes(mode: str, choice: str) -> None:
     with pytest.raises(ValueError, match=f"{choice} cannot be used with mode '{mode}': it belongs to looks"):
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=HOURLY, mode=mode, **{choice: 1})  # type: ignore[arg-type]

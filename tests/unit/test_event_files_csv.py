@@ -144,7 +144,8 @@ def test_bytes_that_are_no_utf8_cost_their_row_alone(tmp_path: pathlib.Path) -> 
     ("content", "words"),
     [
         ("user;item;timestamp\n1;2;3\n", "its cells are not separated by commas"),
-        ("user,item\n1,2\n", "no field 'timestamp'"),
+        ("user,item\n1,2\n", "no field 'timestamp'; its fields are: user, item. Name one with --time-field."),
+        ("user,SECRET,2026-01-01\n1,2\n", "no field 'item'. Name it with --item-field"),
         ("user,item,timestamp,user\na,b,2017-10-01,c\n", "2 fields called 'user'. Rename all but one"),
         ("user,item,timestamp\rSECRET,b,2017-10-01\r", "its header has a carriage return inside a line."),
         ("\n" * (1 << 20) + HEADER, "it begins with blank lines"),

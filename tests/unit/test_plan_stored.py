@@ -39,7 +39,7 @@ PLANS = {
     "a higher threshold": calibrated_plan(threshold=600),
     "looks": LOOKS,
     "looks in a domain": LOOKS_IN_DOMAIN,
-    "items that are not followed": short_looks_plan(known_items=False),
+    "items that are not followed": short_looks_plan(forget_after=0),
     "looks and hits": WITH_HITS,
     "looks and counts": WITH_COUNTS,
 }

@@ -104,7 +104,7 @@ def test_a_purse_that_is_spent_twice_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"known_items": False}, {"mode": "hits"}]
+    "choices", [{"hits_per_user": 3}, {"counts_for": 3}, {"forget_after": 3}, {"forget_after": 0}, {"mode": "hits"}]
 )
 def test_what_rounds_do_not_go_with_yet_is_refused(choices: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="cannot be used with"):

@@ -83,7 +83,7 @@ def one_in(probability: float) -> str:
 def up(value: float) -> str:
     """Three digits, rounded up."""
     rounded = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING).create_decimal(repr(value))
-    return f"{float(rounded):,.3g}" if value < 1000 else f"{float(rounded):.3g}"
+    return f"{rounded:,.0f}" if 1000 <= rounded < 1e9 else f"{float(rounded):,.3g}"
 
 
 def may_be_done(plan: Plan | None, *, of_blocks: bool = False) -> list[str]:

@@ -233,9 +233,14 @@ class LiveReport(Followed):
         return summary(self._header, self._plan, self._extent, self._zone, self._state())
 
     def _state(self) -> str:
-        return "" if self._ended is None else ended_words(self._ended)
+        return "" if self._ended is None else ended_words(self._ended, self._horizon)
+
+    @property
+    def _horizon(self) -> int | None:
+        return None if self._plan is None else self._plan.schedule.horizon
 
     def _badge(self) -> str:
         if self._ended is not None:
-            return "The run has ended. No further window will come."
+            is_all = self._horizon is None or self._ended.windows >= self._horizon
+            return f"{'The run' if is_all else 'This part'} has ended. No further window will come."
         return "" if self._goes_on else "A report file. The page loads anew when another one takes its place."

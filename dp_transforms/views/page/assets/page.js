@@ -171,7 +171,8 @@ const reportPage = (() => {
   const overlay = (first, last, isAxis) => {
     const box = make("div", "", isAxis ? "axis" : "lines");
     for (const [at, text] of ticksAt(first, last)) {
-      const tick = make("span", isAxis && at < 93 ? text : "", "tick");
+      const fits = (at / 100) * stripWidth() + 8 * text.length < stripWidth();
+      const tick = make("span", isAxis && fits ? text : "", "tick");
       tick.style.left = `${at}%`;
       box.append(tick);
     }
