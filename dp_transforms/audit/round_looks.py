@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _MOST_SECOND = 3  # pairs of which second looks are followed; of more, what they
 _STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
 _NEAR = 4  # steps
 _SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
+_States = Mapping[tuple[int, int], Values]  # by the number of pairs that the next round draws for, and of named ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,35 +123,31 @@ def _transcripts(
         looks = max(1, drawn + others)
         return mechanism.rounds[number].replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
 
-    @functools.lru_cache(maxsize=64)  # of the margins that are tried many begin alike
-    def before(margins: tuple[int, ...]) -> dict[tuple[int, int], Values]:
-        """After these rounds, by the number of pairs that the next one draws for, and of named ones."""
-        if not margins:
-            return {(pairs, 0): np.zeros((2, 1))}
-        number, after = len(margins) - 1, collections.defaultdict(list)
-        for (drawn, done), logs in before(margins[:-1]).items():
-            of_named = _log_binomial(law, weight_of(number, drawn, done), drawn, margins[-1])
+    def after_round(number: int, here: _States, margin: int, margin_of_second: int = 0) -> _States:
+        after = collections.defaultdict(list)
+        for (drawn, done), logs in here.items():
+            of_named = _log_binomial(law, weight_of(number, drawn, done), drawn, margin)
+            if number == last and done:
+                of_last = mechanism.last_weight(drawn + others, done, is_second=True)
+                of_second = _log_binomial(law, of_last, done, margin_of_second)
+                logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
                 left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
                 after[left, again if pairs <= _MOST_SECOND else 0].append(logs + of_named[:, named, None])
         return {left: np.concatenate(found, axis=1) for left, found in after.items()}
 
+    @functools.lru_cache(maxsize=64)  # of the margins that are tried many begin alike
+    def before(margins: tuple[int, ...]) -> _States:
+        """What is left after these rounds."""
+        if not margins:
+            return {(pairs, 0): np.zeros((2, 1))}
+        return after_round(len(margins) - 1, before(margins[:-1]), margins[-1])
+
     def transcripts_at(margins: tuple[int, ...]) -> Values:
-        *early, margin, margin_of_second = margins
-        found = []
-        for (drawn, done), logs in before(tuple(early)).items():
-            of_named = _log_binomial(law, weight_of(last, drawn, done), drawn, margin)
-            if done:
-                of_last = mechanism.last_weight(drawn + others, done, is_second=True)
-                logs = _each_with_each(logs, _log_binomial(law, of_last, done, margin_of_second))
-            found.append(_each_with_each(logs, of_named))
-        return np.concatenate(found, axis=1)
+        here = after_round(last, before(margins[:last]), margins[last], margins[last + 1])
+        return np.concatenate(list(here.values()), axis=1)
 
     return transcripts_at
-
-
-def _each_with_each(logs: Values, more: Values) -> Values:
-    return (logs[:, :, None] + more[:, None]).reshape(2, -1)
 
 
 @functools.lru_cache(maxsize=4096)  # a grid of counts has the same ones again and again
