@@ -41,10 +41,12 @@ PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/s
 install: $(INSTALLED)
 
 # uv takes a tenth of the time of pip. Its index is UV_DEFAULT_INDEX; where it finds none, pip may.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
 $(INSTALLED): pyproject.toml setup.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP_INSTALL) uv
+	$(UV_INSTALL) --editable '.[dev]' || $(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
 demo: $(INSTALLED)
