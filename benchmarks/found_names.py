@@ -19,6 +19,7 @@ from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -118,7 +119,7 @@ class OrderedStream:
         order = np.argsort(codes * len(self._table) + positions)
         pairs = UserPairs(self._hashes, codes[order], np.full(len(order), window), positions[order], self._table)
         pairs = pairs.select(slice(None))
-        in_order = self._purses.spend(pairs, window)
+        in_order = weights_of(self._purses.spend_on_lists(pairs, window))
         self._sums.append(ItemSums.of_weights(pairs, in_order, self._keys))
         weights = np.empty(len(order), dtype=np.int64)
         weights[order] = in_order

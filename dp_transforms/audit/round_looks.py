@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _MOST_SECOND = 3  # pairs of which second looks are followed; of more, what they
 _STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
 _NEAR = 4  # steps
 _SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
+_States = Mapping[tuple[int, int], Values]  # by the number of pairs that the next round draws for, and of named ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,15 +57,20 @@ def _worst(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float)
     weights = tuple(listed.replay_weight(pairs) for listed in rounds)
     grid = [np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest[:-1]]
     coarse = list(itertools.product(*grid, [0]))
-    transcripts = [_transcripts(law, mechanism, pairs, margins) for margins in coarse]
+    transcripts_at = _transcripts(law, mechanism, pairs)
+
+    @functools.cache
+    def deltas_at(margins: tuple[int, ...]) -> tuple[float, float]:
+        transcripts = transcripts_at(margins)
+        return _delta(transcripts, epsilon, adds_user=True), _delta(transcripts, epsilon, adds_user=False)
+
     found = []
     for adds_user in (True, False):
 
         def delta_of(margins: tuple[int, ...], adds_user: bool = adds_user) -> float:
-            return _delta(_transcripts(law, mechanism, pairs, margins), epsilon, adds_user=adds_user)
+            return deltas_at(margins)[not adds_user]
 
-        deltas = [_delta(each, epsilon, adds_user=adds_user) for each in transcripts]
-        starts = [coarse[at] for at in np.argsort(deltas)[-_STARTS:]]
+        starts = sorted(coarse, key=delta_of)[-_STARTS:]
         margins = max((_refined(start, highest, law.scale, delta_of) for start in starts), key=delta_of)
         found.append(RoundLooks(pairs, weights, margins, delta_of(margins), adds_user))
     return found
@@ -98,35 +104,50 @@ def together_in_rounds(law: NoiseLaw, mechanism: LooksMechanism, epsilon: float)
         for listed, threshold in open_looks:
             each = law.tail(threshold - listed.replay_weight(looks + 1))
             of_none += looks * math.log1p(-min(each, 1 - 1e-16))
-        transcripts = _transcripts(law, mechanism, 1, margins, looks if mechanism.in_windows else 0)
-        delta_of = functools.partial(_delta, transcripts, adds_user=True)
+        transcripts_at = _transcripts(law, mechanism, 1, looks if mechanism.in_windows else 0)
+        delta_of = functools.partial(_delta, transcripts_at(margins), adds_user=True)
         best = max(best, with_lone_items(-math.expm1(of_none), epsilon, delta_of))
     return best * (1 - ROUNDING)
 
 
 def _transcripts(
-    law: NoiseLaw, mechanism: LooksMechanism, pairs: int, margins: Sequence[int], others: int = 0
-) -> Values:
-    """``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says of each round how
-    many of the pairs are named, and of how many of these a second look shows a size. others: so many other pairs of the
-    user are paid for in each round, too."""
-    here = {(pairs, 0): np.zeros((2, 1))}  # by the number of pairs that the next round draws for, and of named ones
+    law: NoiseLaw, mechanism: LooksMechanism, pairs: int, others: int = 0
+) -> Callable[[tuple[int, ...]], Values]:
+    """At these margins ``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says
+    of each round how many of the pairs are named, and of how many of these a second look shows a size. others: so many
+    other pairs of the user are paid for in each round, too."""
     last = len(mechanism.rounds) - 1
-    for number, (listed, margin) in enumerate(zip(mechanism.rounds, margins[:-1], strict=True)):
+
+    @functools.cache
+    def weight_of(number: int, drawn: int, done: int) -> int:
+        looks = max(1, drawn + others)
+        return mechanism.rounds[number].replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
+
+    def after_round(number: int, here: _States, margin: int, margin_of_second: int = 0) -> _States:
         after = collections.defaultdict(list)
         for (drawn, done), logs in here.items():
-            looks = max(1, drawn + others)
-            weight = listed.replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
-            of_named = _log_binomial(law, weight, drawn, margin)
+            of_named = _log_binomial(law, weight_of(number, drawn, done), drawn, margin)
             if number == last and done:
                 of_last = mechanism.last_weight(drawn + others, done, is_second=True)
-                of_second = _log_binomial(law, of_last, done, margins[-1])
+                of_second = _log_binomial(law, of_last, done, margin_of_second)
                 logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
                 left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
                 after[left, again if pairs <= _MOST_SECOND else 0].append(logs + of_named[:, named, None])
-        here = {left: np.concatenate(found, axis=1) for left, found in after.items()}
-    return np.concatenate(list(here.values()), axis=1)
+        return {left: np.concatenate(found, axis=1) for left, found in after.items()}
+
+    @functools.lru_cache(maxsize=64)  # of the margins that are tried many begin alike
+    def before(margins: tuple[int, ...]) -> _States:
+        """What is left after these rounds."""
+        if not margins:
+            return {(pairs, 0): np.zeros((2, 1))}
+        return after_round(len(margins) - 1, before(margins[:-1]), margins[-1])
+
+    def transcripts_at(margins: tuple[int, ...]) -> Values:
+        here = after_round(last, before(margins[:last]), margins[last], margins[last + 1])
+        return np.concatenate(list(here.values()), axis=1)
+
+    return transcripts_at
 
 
 @functools.lru_cache(maxsize=4096)  # a grid of counts has the same ones again and again

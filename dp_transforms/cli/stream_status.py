@@ -62,7 +62,10 @@ _GAUGES = {
 
 
 class StreamStatus:
-    """Prints reports as they come. stdout: a table on a terminal, else a JSON line for each window."""
+    """Prints reports as they come. stdout: a table on a terminal, else a JSON line for each window.
+
+    Several threads may use it: what one says is whole before another says something.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class StreamStatus:
         of this process."""
         self._covered = covered
         self._plan = plan or {}
+        self._turn = threading.RLock()
         self._latest: list[WindowReport] = []
         self._out = out or Console(highlight=False)
         self._err = err or Console(stderr=True, highlight=False, soft_wrap=True)
@@ -86,11 +90,12 @@ class StreamStatus:
 
     def tell(self, text: str) -> None:
         """A line for the operator, on stderr."""
-        self._clear()
-        if operator_log.is_json():
-            operator_log.tell(text)
-        else:
-            self._err.print(text, markup=False)
+        with self._turn:
+            self._clear()
+            if operator_log.is_json():
+                operator_log.tell(text)
+            else:
+                self._err.print(text, markup=False)
 
     def announce(self, text: str) -> None:
         """A line of declared values, on stdout; only on a terminal."""
@@ -99,8 +104,11 @@ class StreamStatus:
 
     def show_reports(self, reports: Sequence[WindowReport]) -> None:
         """reports: none that was shown before."""
-        if not reports:
-            return
+        if reports:
+            with self._turn:
+                self._show(reports)
+
+    def _show(self, reports: Sequence[WindowReport]) -> None:
         self._clear()
         if self._out.is_terminal:
             self._with_epsilon = self._with_epsilon or tells_epsilon(reports)  # rows must not lose a column again
@@ -124,8 +132,11 @@ class StreamStatus:
 
     def show_operator_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         """Nothing while the engine has none."""
-        if not counts and not gauges:
-            return
+        if counts or gauges:
+            with self._turn:
+                self._show_line(counts, gauges)
+
+    def _show_line(self, counts: Mapping[str, int], gauges: Mapping[str, int]) -> None:
         now = time.monotonic()
         line = self._operator_line(counts, gauges, now)
         if operator_log.is_json():

@@ -22,10 +22,10 @@ from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import LEAST, MOST, Column
 from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import places_of
-from dp_transforms.monitor.item_holders import terms_of, weights_of
+from dp_transforms.monitor.item_holders import terms_of
 from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.packed_arrays import BYTES, WHOLE, WORDS, Packed, check_unpacked
-from dp_transforms.monitor.pairs import Pairs, UserPairs, keep_by_hash
+from dp_transforms.monitor.pairs import Pairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import SECOND_LOOKS
 
@@ -100,17 +100,14 @@ class Purses:
         purses._stored = [entries] if len(entries) else []
         return purses
 
-    def spend(self, pairs: UserPairs, window: int) -> npt.NDArray[np.int64]:
-        """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it.
-
-        Returns the weight of each pair, 0 for one that cannot be paid: int64[len(pairs)]. Raises ValueError for pairs
-        of other windows, and for a window before the first one that one of these users has paid.
-        """
-        return weights_of(self.spend_on_lists(pairs, window))
-
     def spend_on_lists(self, pairs: Pairs, window: int, end: int | None = None) -> npt.NDArray[np.int64]:
-        """The same, but returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that
-        cannot be paid. end: the windows ``window .. end - 1`` are paid together."""
+        """Pays for the looks of a window. ``pairs`` must contain all pairs of its users in it. end: the windows
+        ``window .. end - 1`` are paid together.
+
+        Returns how each pair counts, of `terms_of`: its weight and its price list; 0 for one that cannot be paid.
+        Raises ValueError for pairs of other windows, and for a window before the first one that one of these users has
+        paid.
+        """
         end = window + 1 if end is None else end
         looks, before = pairs.counts, self._before(pairs, pairs.users, window, end)
         looks_before, first_windows = before.looks.astype(np.int64), before.first_windows.astype(np.int64)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dp_transforms.cli import main as cli
 from dp_transforms.reports import write_report_file
 from tests.cli.shown_reports import HEADER
+from tests.helpers.shh_here import said
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def terminal(monkeypatch):
 
 
 @pytest.fixture
-def show(tmp_path, capsys, terminal):
+def show(tmp_path, terminal):
     """Runs ``shh show`` on a file of the reports; returns what it prints, its errors and its exit code."""
 
     def run(reports, *options, ending="avro", header=HEADER):
@@ -26,12 +26,6 @@ def show(tmp_path, capsys, terminal):
         if reports is not None:
             path.unlink(missing_ok=True)
             write_report_file(path, header, reports)
-        code = 0
-        try:
-            cli.main(["show", str(path), *options])
-        except SystemExit as leaving:
-            code = leaving.code
-        printed = capsys.readouterr()
-        return printed.out, printed.err, code
+        return said("show", path, *options)
 
     return run

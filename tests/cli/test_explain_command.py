@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from dp_transforms.cli.main import main
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader, write_report_file
@@ -17,26 +16,22 @@ from tests.cli.shown_reports import HOSTILE, hostile_characters
 from tests.helpers.calibrated_plans import COUNTS, IN_DOMAIN, KMS21, LABELS, short_looks_plan
 from tests.helpers.page_reports import STORIES, header_of, hourly_plan, reports_of
 from tests.helpers.pages import Page
+from tests.helpers.shh_here import said
 
 PLAN = hourly_plan()
 REPORTS = reports_of(PLAN, STORIES)
 
 
 @pytest.fixture
-def explain(tmp_path, capsys):
+def explain(tmp_path):
     """Runs ``shh explain`` on a file of the reports; what it prints without line ends, its errors, its exit code."""
 
     def run(reports, *words, header=None):
         path = tmp_path / "report.avro"
         path.unlink(missing_ok=True)
         write_report_file(path, header or header_of(PLAN), reports)
-        code = 0
-        try:
-            main(["explain", str(path), *words])
-        except SystemExit as leaving:
-            code = leaving.code
-        printed = capsys.readouterr()
-        return " ".join(printed.out.split()), printed.err, code
+        out, err, code = said("explain", path, *words)
+        return " ".join(out.split()), err, code
 
     return run
 
@@ -97,10 +92,10 @@ def test_what_a_hostile_report_says_is_shown_harmless(explain):
 
 
 @pytest.mark.parametrize("plan", [short_looks_plan(), LABELS, COUNTS, KMS21, IN_DOMAIN], ids=lambda plan: plan.mode)
-def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, capsys, plan):
+def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, plan):
     (tmp_path / "plan.json").write_text(plan.to_json())
-    main(["explain", "--plan", str(tmp_path / "plan.json"), "--html", str(tmp_path / "sheet.html")])
-    assert f"Fact sheet written to {tmp_path / 'sheet.html'}." in capsys.readouterr().out
+    words = ("explain", "--plan", "plan.json", "--html", "sheet.html")
+    assert "Fact sheet written to sheet.html." in said(*words, cwd=tmp_path)[0]
     page = Page((tmp_path / "sheet.html").read_text())
     text = " ".join(page.texts)
     for stated in (
@@ -128,11 +123,10 @@ def test_a_fact_sheet_states_the_whole_contract_of_a_plan(tmp_path, capsys, plan
         (["--plan", "plan.json", "--html", "sheet.pdf"], "--html must end in .html"),
     ],
 )
-def test_what_cannot_be_explained_is_a_usage_error(words, told, capsys):
-    with pytest.raises(SystemExit) as leaving:
-        main(["explain", *words])
-    assert leaving.value.code == 2
-    assert told in capsys.readouterr().err
+def test_what_cannot_be_explained_is_a_usage_error(words, told):
+    _, err, code = said("explain", *words)
+    assert code == 2
+    assert told in err
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.01, 0.0), (0.5, 1e-6), (2.0, 1e-9), (8.0, 0.01), (40.0, 0.1)])

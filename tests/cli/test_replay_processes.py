@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import os
 import pathlib
@@ -21,7 +22,7 @@ from apache_beam.runners.runner import PipelineResult
 
 from dp_transforms import Plan
 from dp_transforms.cli import home_workers
-from dp_transforms.cli.home_workers import read_ahead
+from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay, run_to_end
@@ -38,6 +39,7 @@ from tests.helpers.small_runs import key_file
 
 ALL_IN_MEMORY, ALL_ON_DISK = 1 << 40, 0
 BUDGET = (*RANGE, "--epsilon", "2", "--delta", "1e-6")
+pool_of = functools.partial(ProcessPool, libraries=LIBRARIES)
 
 MakeRequest = Callable[..., ReplayRequest]
 
@@ -91,7 +93,7 @@ def test_processes_memory_and_shards_change_no_byte(
     """Where not all that lies between two steps is kept in memory; where it is: tests/conformance."""
     plan = PLANS[kind]()
     expected = replayed(request_of("here.jsonl", plan), None)
-    with ProcessPool(processes, memory) as pool:
+    with pool_of(processes, memory) as pool:
         found = replayed(request_of("there.jsonl", plan, shards=shards), pool)
         if kind == "looks":  # windows of the other are cut into small pieces, which travel themselves
             assert pool.spilled_bytes
@@ -121,7 +123,7 @@ def workers_of(server: psutil.Process, processes: int = 2) -> list[psutil.Proces
 
 def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
     request = request_of("report.jsonl", PLANS["looks"]())
-    with ProcessPool(2, ALL_IN_MEMORY) as pool:
+    with pool_of(2, ALL_IN_MEMORY) as pool:
         read_ahead(pool, request)
         workers_of(fork_server())[0].kill()
         with pytest.raises(UserError, match=r"a worker process was ended by signal 9, perhaps for lack of memory;"):
@@ -133,7 +135,7 @@ def test_a_killed_worker_fails_the_run_in_one_line(request_of: MakeRequest, tmp_
 def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest) -> None:
     """Before it has forked: the workers do not come."""
     request = request_of("report.jsonl", PLANS["looks"]())
-    with ProcessPool(2, ALL_IN_MEMORY) as pool:
+    with pool_of(2, ALL_IN_MEMORY) as pool:
         fork_server().kill()
         read_ahead(pool, request)
         with pytest.raises(UserError, match=r"a worker process ended; nothing was published\. Give the command again"):
@@ -143,7 +145,7 @@ def test_a_killed_fork_server_fails_the_run_in_one_line(request_of: MakeRequest)
 
 def test_workers_go_on_without_their_fork_server(request_of: MakeRequest) -> None:
     request = request_of("report.jsonl", PLANS["looks"]())
-    with ProcessPool(2, ALL_IN_MEMORY) as pool:
+    with pool_of(2, ALL_IN_MEMORY) as pool:
         server = fork_server()
         workers = workers_of(server)
         server.kill()
@@ -164,7 +166,7 @@ def test_a_task_puts_no_more_into_memory_than_there_is_room_for(
         request_of("report.jsonl", PLANS["looks"]()), chunks=find_log_chunks([str(path)], EventFields())
     )
     most = 0
-    with ProcessPool(1, 2_000_000) as pool:
+    with pool_of(1, 2_000_000) as pool:
         note = pool._note_stored
 
         def noted(outputs: list[object]) -> None:
@@ -211,7 +213,7 @@ def test_a_damaged_file_gives_the_same_line(request_of: MakeRequest, tmp_path: p
     request = request_of("report.jsonl", PLANS["looks"]())
     with pytest.raises(LogError, match="it is damaged") as here:
         replayed(request, None)
-    with ProcessPool(2, ALL_IN_MEMORY) as pool, pytest.raises(LogError) as there:
+    with pool_of(2, ALL_IN_MEMORY) as pool, pytest.raises(LogError) as there:
         replayed(request, pool)
     assert str(here.value).startswith(str(path))
     assert str(there.value) == str(here.value)
@@ -237,7 +239,7 @@ def test_a_log_that_is_written_to_after_it_was_read_is_refused_too(
 
 def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeRequest) -> None:
     request = request_of("report.jsonl", PLANS["looks"]())
-    with ProcessPool(1, ALL_IN_MEMORY) as pool:
+    with pool_of(1, ALL_IN_MEMORY) as pool:
         pool.use_key(b"short")
         with pytest.raises(
             UserError, match=r"failed with ValueError at dp_transforms/.*nothing was published"
@@ -249,7 +251,7 @@ def test_an_error_of_a_library_in_a_worker_shows_no_word_of_it(request_of: MakeR
 def test_the_key_is_in_no_command_line_and_in_no_environment(request_of: MakeRequest, tmp_path: pathlib.Path) -> None:
     request = request_of("report.jsonl", PLANS["looks"]())
     secret = pathlib.Path(str(request.options.noise_key_file)).read_bytes()
-    with ProcessPool(2, ALL_ON_DISK) as pool:
+    with pool_of(2, ALL_ON_DISK) as pool:
         read_ahead(pool, request)
         seen = b""
         for process in (fork_server(), *workers_of(fork_server())):

@@ -14,7 +14,6 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.cli import main as cli
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded
 from dp_transforms.reports import decode_report, write_report_file
 from dp_transforms.reports.report_folder import ReportFolder
@@ -23,6 +22,7 @@ from tests.cli.shown_reports import HEADER, LABELS, NAMES_HEADER, legend_of, ren
 from tests.helpers.forked import python
 from tests.helpers.oracle import oracle_reports
 from tests.helpers.page_reports import header_of, hourly_plan, reports_of
+from tests.helpers.shh_here import said
 from tests.helpers.shh_process import shh
 from tests.helpers.small_runs import SECRET, random_log, settings_of, small_plan
 
@@ -323,35 +323,29 @@ def stream_folder(tmp_path, ended=None, reports=LABELS):
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"),
+    ("ended", "last_words"),
     [
         (None, "The run goes on: further windows may follow."),
         (RunEnded("news", 8760, 2), "The run has ended: all of its 8,760 windows are closed."),
     ],
 )
-def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tmp_path, capsys, ended, said):
+def test_the_folder_of_a_stream_is_shown_in_order_and_says_whether_it_goes_on(tmp_path, ended, last_words):
     folder = stream_folder(tmp_path, ended)
-    cli.main(["show", str(folder)])
-    out = capsys.readouterr().out
+    out, _, _ = said("show", folder)
     assert out.splitlines()[0] == HEADER.guarantee
     assert out.index("iphone") < out.index("android")
-    assert out.splitlines()[-1] == said
-    cli.main(["show", str(folder), "--json"])
-    assert list(map(without_trend, capsys.readouterr().out.splitlines())) == LABELS
+    assert out.splitlines()[-1] == last_words
+    assert list(map(without_trend, said("show", folder, "--json")[0].splitlines())) == LABELS
 
 
-def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path, capsys):
+def test_a_folder_without_a_run_or_with_a_damaged_window_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     folder = stream_folder(tmp_path)
     next(folder.glob("2017*")).write_text("{}\n")
-    for path, said in ((tmp_path / "empty", "has no such run of a stream"), (folder, "cannot be used")):
-        with pytest.raises(SystemExit) as leaving:
-            cli.main(["show", str(path)])
-        assert leaving.value.code == 1
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert said in printed.err
-        assert printed.err.count("\n") == 1
+    for path, words in ((tmp_path / "empty", "has no such run of a stream"), (folder, "cannot be used")):
+        out, err, code = said("show", path)
+        assert (out, code, err.count("\n")) == ("", 1, 1)
+        assert words in err
 
 
 def parts(tmp_path, *headers, reports=LABELS, endings=("avro", "jsonl")):
@@ -363,38 +357,27 @@ def parts(tmp_path, *headers, reports=LABELS, endings=("avro", "jsonl")):
     return folder
 
 
-def said_by(capsys, *words):
-    try:
-        cli.main([*map(str, words)])
-        code = 0
-    except SystemExit as leaving:
-        code = leaving.code
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
-
-
-def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path, capsys):
+def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path):
     folder = parts(tmp_path)
     (folder / ".draft.avro").write_bytes(b"")
     (folder / "notes.txt").write_bytes(b"")
     whole = tmp_path / "whole.avro"
     write_report_file(whole, HEADER, LABELS)
-    _, expected, _ = said_by(capsys, "show", whole)
+    expected, _, _ = said("show", whole)
     first, second = sorted(folder.glob("[0-9]*"))
     for words in ([folder], [second, first]):
-        code, out, err = said_by(capsys, "show", *words)
+        out, err, code = said("show", *words)
         assert (code, err) == (0, "")
         assert out == f"{expected}These files are parts of a run, and do not say whether it has ended.\n"
-        code, out, _ = said_by(capsys, "show", *words, "--json")
-        assert list(map(without_trend, out.splitlines())) == LABELS
-        assert "3 items were named in 2 windows" in said_by(capsys, "explain", *words)[1]
+        assert list(map(without_trend, said("show", *words, "--json")[0].splitlines())) == LABELS
+        assert "3 items were named in 2 windows" in said("explain", *words)[0]
         page = tmp_path / "page.html"
-        assert said_by(capsys, "show", *words, "--html", page, "--force")[1] == f"Page written to {page}.\n"
+        assert said("show", *words, "--html", page, "--force")[0] == f"Page written to {page}.\n"
         assert "3 items were named in 2 windows" in page.read_text()
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "told"),
     [
         (dataclasses.replace(HEADER, run_id="other"), "are of different runs. Only the parts of one run"),
         (dataclasses.replace(HEADER, stream="other"), "are of different runs. Only the parts of one run"),
@@ -402,24 +385,23 @@ def test_the_files_of_one_run_are_one_report_by_name_and_as_a_folder(tmp_path, c
     ],
     ids=["run", "stream", "plan"],
 )
-def test_files_of_another_run_are_refused(tmp_path, capsys, header, said):
+def test_files_of_another_run_are_refused(tmp_path, header, told):
     folder = parts(tmp_path, HEADER, header)
     for words in (["show", folder], ["show", *folder.iterdir()], ["explain", folder]):
-        code, out, err = said_by(capsys, *words)
-        assert (code, out) == (1, "")
-        assert said in err
-        assert err.count("\n") == 1
+        out, err, code = said(*words)
+        assert (out, code, err.count("\n")) == ("", 1, 1)
+        assert told in err
 
 
-def test_a_window_that_two_files_have_and_a_folder_among_files_are_refused(tmp_path, capsys):
+def test_a_window_that_two_files_have_and_a_folder_among_files_are_refused(tmp_path):
     folder = parts(tmp_path, reports=[LABELS[0], LABELS[1]])
     again = tmp_path / "again.avro"
     write_report_file(again, HEADER, LABELS[1:])
-    code, out, err = said_by(capsys, "show", *sorted(folder.iterdir()), again)
+    out, err, code = said("show", *sorted(folder.iterdir()), again)
     assert (code, out) == (1, "")
     assert "both have the window that begins at 2017-10-01T08:00:00Z. Name each part of a run once." in err
     for other in (folder, "sqlite:///reports.db"):
-        code, _, err = said_by(capsys, "show", again, other)
+        _, err, code = said("show", again, other)
         assert code == 1
         assert "several reports must be files of one run" in err
 

@@ -16,7 +16,7 @@ from dp_transforms.logs.streams.partition_poller import PartitionPoller
 from dp_transforms.logs.streams.partition_progress import CLOCK_BEGIN, CLOCK_END, StreamClock
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
@@ -160,7 +160,7 @@ def _naming_samples() -> list[Sample]:
     keys = settings.stream_keys(SECRET)
     purses, parts, schedule = Purses(settings, keys), [], small_plan().schedule
     for window, _, pairs in pairs_of_events(batch_of(_LOG), schedule, keys, windows_per_slab=1, shards=1):
-        parts.append(ItemSums.of_weights(pairs, purses.spend(pairs, window), keys))
+        parts.append(ItemSums.of_weights(pairs, weights_of(purses.spend_on_lists(pairs, window)), keys))
     sums = ItemSums.merge(parts)
     named = ItemNamer(settings, keys).name_windows(sums, KnownItems.none(), 0, schedule.horizon)
     known = KnownItems.none().after(named, schedule.horizon, schedule.horizon)
@@ -211,7 +211,7 @@ def _run_state_samples() -> list[Sample]:
     purses = Purses(settings, settings.stream_keys(SECRET))
     for pairs in _pairs()[:1]:
         window = int(pairs.windows[0])
-        purses.spend(pairs.select(pairs.windows == window), window)
+        purses.spend_on_lists(pairs.select(pairs.windows == window), window)
     entries = PurseEntries.from_bytes(purses.changed_cells()[0])
     cells = [(Kind.HIT_BOUND, 0, hit_bound_cell(5)), *((Kind.PURSES, *cell) for cell in cells_by_bucket(entries))]
     samples = []

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 from dp_transforms.cli.main import main
@@ -33,6 +34,12 @@ def shh(*words: object, cwd: pathlib.Path | str = ".", **environment: str) -> su
         sys.stdout.flush()
         sys.stderr.flush()
         return subprocess.CompletedProcess(arguments, code, _content(out), _content(err))
+
+
+def said(*words: object, **more: Any) -> tuple[str, str, int]:
+    """What it says on stdout and stderr, and its exit code."""
+    done = shh(*words, **more)
+    return done.stdout, done.stderr, done.returncode
 
 
 def _exit_code(arguments: list[str]) -> int:

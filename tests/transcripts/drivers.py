@@ -33,7 +33,7 @@ from dp_transforms import (
 from dp_transforms.beam.set_up_workers import operator_counts
 from dp_transforms.cli import flink_replay
 from dp_transforms.cli.engine_choice import EngineChoice
-from dp_transforms.cli.home_workers import read_ahead
+from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
@@ -103,7 +103,7 @@ def replay_here(request: ReplayRequest) -> ReplaySummary:
 
 
 def replay_by_three(request: ReplayRequest) -> ReplaySummary:
-    with ProcessPool(3, _POOL_BYTES) as pool:
+    with ProcessPool(3, _POOL_BYTES, libraries=LIBRARIES) as pool:
         read_ahead(pool, request)
         return run_replay(request, pipeline_options([]), pool=pool)
 

@@ -64,7 +64,7 @@ def test_solver_survives_jumps() -> None:
     assert 3.0 <= found <= 3.0 * (1 + 1e-5)
 
 
-def testchernoff_tail_holds_with_the_floor_of_the_calls() -> None:
+def test_a_chernoff_tail_holds_with_the_floor_of_the_calls() -> None:
     """``Pr[Binomial(floor(r), q) < hits] <= exp(-alpha^2 hits / (2 (1 + alpha)))`` at ``r = (1 + alpha) hits / q``."""
     for q in (0.499, 0.3, 0.05):
         for hits in (1, 2, 10, 100):

@@ -278,7 +278,7 @@ def test_purses_of_a_run_with_hits_are_not_those_of_a_run_without():
     pairs = pairs_by_shard(log, chosen, keys, 1, 10, (), 1)[0, 0]
     for one, other in ((looks_alone, chosen), (chosen, looks_alone)):
         purses = Purses(one, keys)
-        purses.spend(pairs, 0)
+        purses.spend_on_lists(pairs, 0)
         with pytest.raises(ValueError, match="damaged"):
             Purses(other, keys, purses.changed_cells())
 

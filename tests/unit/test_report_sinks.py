@@ -7,11 +7,12 @@ import pathlib
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 
-from dp_transforms.errors import StreamError
+from dp_transforms.errors import LastingError, StreamError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, RunEnded
 from dp_transforms.reports import ReportFileError, sink_of
 from dp_transforms.reports.report_folder import ReportFolder
@@ -136,16 +137,19 @@ def what_is_not_of_this_run_or_breaks_the_guarantee_is_refused(sink: Any) -> Non
 
 
 def a_run_keeps_its_plan(sink: Any) -> None:
-    """A folder has one run of one stream, a table one stream of each run."""
+    """A folder has one run of one stream, a table one stream of each run; a report of windows is not one of blocks."""
     write_all(sink)
     before = stored(sink)
-    others = {"another plan": header(epsilon=3.0)}
+    others = {
+        "another plan": header(epsilon=3.0),
+        "has the report of the windows of run 'run-1', and this is that of its blocks": replace(HEADER, of_blocks=True),
+    }
     if not isinstance(sink, ReportTopic):
         others["stream is 'news', and this run has 'olds'"] = header(stream="olds")
     if isinstance(sink, ReportFolder):
         others["run_id is 'run-1', and this run has 'run-2'"] = header("run-2")
     for said, other in others.items():
-        with pytest.raises(StreamError, match=said):
+        with pytest.raises(LastingError, match=said):
             sink.open(other)
     assert stored(sink) == before
 
