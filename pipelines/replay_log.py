@@ -17,6 +17,7 @@ other file, however often a worker dies. What is told on stderr, and Beam's own 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import sys
@@ -51,8 +52,8 @@ def parser() -> argparse.ArgumentParser:
 
 def build(pipeline: beam.Pipeline, ours: argparse.Namespace, draft: str) -> None:
     """Reading, the transform, a draft of the report, and its name. Raises ValueError for what cannot be used."""
-    fields = fields_of(ours)
     plan = read_plan(ours.plan)
+    fields = dataclasses.replace(fields_of(ours), facets=plan.facets)
     read = ReadEvents(find_log_chunks(ours.log, fields), fields)
     batches, unread = pipeline | "ReadEvents" >> read
     heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(

@@ -63,10 +63,12 @@ def run_at_once(
     return Sent(outputs.sent, (outputs[STATE],))
 
 
-def merge_pairs(groups: beam.PCollection, noise_key: beam.Secret, pool: str | None) -> beam.PCollection:
+def merge_pairs(
+    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, *, has_facets: bool
+) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again."""
-    merge = beam.ParDo(_do_fn_of(MergePairs(), noise_key, pool)).with_output_types(Packed)
+    merge = beam.ParDo(_do_fn_of(MergePairs(has_facets), noise_key, pool)).with_output_types(Packed)
     return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
 
 

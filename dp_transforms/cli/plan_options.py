@@ -39,7 +39,8 @@ from dp_transforms.plan.plan import (
     Plan,
     choices_of,
 )
-from dp_transforms.plan.rounds import units_of_shares
+from dp_transforms.plan.records import check_facets
+from dp_transforms.plan.rounds import facet_labels, units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored
@@ -56,6 +57,13 @@ def _percents(text: str) -> tuple[int, ...]:
     shares = tuple(int(each) if each.strip().isdecimal() else 0 for each in text.split(","))
     units_of_shares(shares)
     return shares
+
+
+def _by(text: str) -> tuple[str, tuple[str, ...]]:
+    column, _, values = text.partition("=")
+    found = column, tuple(values.split(","))
+    check_facets(facet_labels(dict([found])))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,6 +174,16 @@ class PlanOptions:
         type=ParsedText("percents", _percents),
         metavar="N,N,...",
     )
+    by: tuple[tuple[str, tuple[str, ...]], ...] = opt(
+        BUDGET,
+        "With looks, for a replay: look at named items once more by these public values of a column, such as "
+        "country=DE,FR,US; at most twice. Takes a fifth of each purse and turns on --rounds. Events with other values "
+        "count for the item alone.",
+        default=(),
+        multiple=True,
+        type=ParsedText("values", _by),
+        metavar="COLUMN=VALUE,...",
+    )
     window_rounds: bool = switch(
         ADVANCED,
         "With looks, for a stream whose users come and go, such as readers of news: look at each window in three "
@@ -188,6 +206,19 @@ class PlanOptions:
         "Most different items that may ever appear (for hash collisions). The default fits most "
         f"logs. Default: {DEFAULT_MAX_ITEMS:,}.",
     )
+
+    @property
+    def values_by_column(self) -> dict[str, tuple[str, ...]]:
+        """Of ``--by``. Raises UserError for a column that is named twice."""
+        found = dict(self.by)
+        if len(found) < len(self.by):
+            raise UserError("--by names a column twice. Name all of its values at once: --by country=DE,FR.")
+        return found
+
+    @property
+    def facets(self) -> tuple[str, ...]:
+        """The same as `Plan.facets` has it."""
+        return facet_labels(self.values_by_column)
 
 
 PLAN_OPTIONS = names_of(PlanOptions)
@@ -243,6 +274,7 @@ def plan_from_options(options: PlanOptions, activity_epsilon: float | None = Non
     choices["block_seconds"] = choices.pop("block")
     choices["rounds"] = choices.pop("round_shares") or options.rounds or options.block is not None or None
     choices["window_rounds"] = choices["window_rounds"] or None
+    choices["by"] = options.values_by_column or None
     for name in ("window", "slide", "start", "end", "domain_file"):
         del choices[name]
     given = {name: value for name, value in choices.items() if value is not None}

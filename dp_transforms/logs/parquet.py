@@ -1,4 +1,4 @@
-"""Parquet logs: one chunk per row group. Only the three columns are read, as dictionaries where the file has them.
+"""Parquet logs: one chunk per row group. Only the columns of events are read, as dictionaries where the file has them.
 
 A row group can only be read from its beginning on. So a chunk that was cut skips the rows before its own, which takes
 a seventh of the time of reading and hashing them (`benchmarks scale`).
@@ -142,8 +142,10 @@ def _batches(source: Any, metadata: pq.FileMetaData, group: int, fields: EventFi
     schema = metadata.schema.to_arrow_schema()
     as_dictionary = [
         name
-        for name in (fields.user, fields.item)
-        if id_columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, group, name)
+        for name in fields.names
+        if name != fields.time
+        and id_columns.is_text_type(schema.field(name).type)
+        and _is_dictionary_encoded(metadata, group, name)
     ]
     with pq.ParquetFile(
         source,
@@ -167,7 +169,7 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
     arrays = [batch.column(name) for name in fields.names]
-    columns = id_columns.event_columns(arrays, fields.time_reading)
+    columns = id_columns.event_columns(arrays, fields)
     return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 

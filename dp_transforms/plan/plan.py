@@ -38,7 +38,14 @@ from dp_transforms.plan.records import (
     Shares,
     WindowRounds,
 )
-from dp_transforms.plan.rounds import RoundTerms, found_in_rounds, second_terms, terms_in_windows, terms_of_round
+from dp_transforms.plan.rounds import (
+    RoundTerms,
+    facets_of,
+    found_in_rounds,
+    second_terms,
+    terms_in_windows,
+    terms_of_round,
+)
 from dp_transforms.plan.stored import (
     Record,
     as_fields,
@@ -190,9 +197,15 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round; where they do not come in rounds, a purse."""
+        """What the looks of a user may cost in each round, that of facets too; where they do not come in rounds, a
+        purse."""
         cut = self.rounds or self.window_rounds
-        return (PURSE_UNITS,) if cut is None else cut.units
+        return (PURSE_UNITS,) if cut is None else cut.all_units
+
+    @property
+    def facets(self) -> tuple[str, ...]:
+        """The labels of all facets, ``COLUMN=VALUE``; none without."""
+        return facets_of(self.rounds)
 
     @property
     def hits_per_user(self) -> int:

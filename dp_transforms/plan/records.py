@@ -27,6 +27,7 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
 MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
+MOST_BY = 2  # columns whose values are facets: each event adds as many looks
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many cost as much as another look
 FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 4, 40  # that the purse of the round pays for: so nobody adds far more
@@ -308,24 +309,69 @@ class Known(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Facets(Record):
+    """After all other rounds over blocks, one more draws for the facets of each named pair (window, item): its users
+    whose events have a declared value of a declared column.
+
+    labels: of all facets, each ``COLUMN=VALUE``; an event without any of these values counts for no facet.
+    units: what the looks of a user at facets cost of a purse together, at most.
+    """
+
+    labels: tuple[str, ...]
+    units: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_facets(self.labels)
+        check_whole("units", self.units, 1, PURSE_UNITS)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the log."""
+        return columns_of_facets(self.labels)
+
+
+def columns_of_facets(labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of these facets, in order."""
+    return tuple(dict.fromkeys(label.partition("=")[0] for label in labels))
+
+
+def check_facets(labels: tuple[str, ...]) -> None:
+    """Raises ValueError unless these are some different ``COLUMN=VALUE``, of at most `MOST_BY` columns."""
+    parts = [label.partition("=") for label in labels]
+    if not parts or not all(column and value for column, _, value in parts) or len(set(labels)) < len(labels):
+        raise ValueError("by must name a column and some different values, such as country=DE,FR.")
+    if len(columns_of_facets(labels)) > MOST_BY:
+        raise ValueError(f"by must name at most {MOST_BY} columns, got {len(columns_of_facets(labels))}.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
     """The looks of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
     later one draws for all pairs (window, item) of these that are not named yet.
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    false_names: so many pairs are named by noise alone in each later round, at most, on average.
+    false_names: so many pairs are named by noise alone in each later round, at most, on average; and so many facets.
+    facets: where what is named is looked at by facets, in a round after these.
     """
 
     block_seconds: int
     units: tuple[int, ...]
     false_names: float
+    facets: Facets | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("block_seconds", self.block_seconds, 1)
         check_rounds(self.units, MOST_ROUNDS)
+        check_purse_pays(self.all_units)
         check_range("false_names", self.false_names, SMALLEST_KNOWN_ERROR, 1e6)
+
+    @property
+    def all_units(self) -> tuple[int, ...]:
+        """The same with the round of facets."""
+        return self.units if self.facets is None else (*self.units, self.facets.units)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -345,11 +391,21 @@ class WindowRounds(Record):
         if len(self.later_thresholds) != len(self.units) - 1:
             raise ValueError("each round but the first must have a threshold among later_thresholds.")
 
+    @property
+    def all_units(self) -> tuple[int, ...]:
+        """As of `Rounds`; there are no facets here."""
+        return self.units
+
 
 def check_rounds(units: tuple[int, ...], most: int) -> None:
     """Raises ValueError unless a purse pays for so many rounds."""
     if not 2 <= len(units) <= most:
         raise ValueError(f"there must be 2 to {most} rounds, got {len(units)}.")
+    check_purse_pays(units)
+
+
+def check_purse_pays(units: tuple[int, ...]) -> None:
+    """Raises ValueError for rounds that cost more than a purse together."""
     if sum(units) > PURSE_UNITS:
         raise ValueError(f"the rounds must cost at most a purse together, {PURSE_UNITS} units.")
 
