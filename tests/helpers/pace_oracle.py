@@ -46,7 +46,8 @@ class Wallet:
         ``paid_looks`` counts 100ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
         spread = self.spread(100 * looks + second, window, settings)
-        most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 4)
+        cut = settings.rounds or settings.window_rounds
+        most = cut.units[-1] // (40 if settings.rounds is None else 4)
         amounts = self.left * 100 // spread, min(self.left // spread, most)
         found = []
         for asked, amount, parts in zip((looks, second), amounts, (100, 1), strict=True):
