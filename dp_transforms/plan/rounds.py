@@ -162,6 +162,11 @@ def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, pr
     return _found_from(looks, rounds.units[0], threshold, number, probability)
 
 
+def found_of_facet(looks: Looks, rounds: Rounds, units: int, number: int, probability: float) -> int:
+    """The same of a facet of a named pair, if each user has so many facets in the run. units: of their round."""
+    return _found_from(looks, units, threshold_of_round(looks, rounds, _LIKELY_DRAWN), number, probability)
+
+
 def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
 

@@ -53,14 +53,14 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
     return pa.field(avro["name"], _arrow_type(avro["type"]), nullable, metadata={"doc": avro["doc"]})
 
 
-# Names, types and documentation follow the Avro schema.
-def _arrow_schema(header: ReportHeader) -> pa.Schema:
+def arrow_schema(header: ReportHeader) -> pa.Schema:
+    """Names, types and documentation follow the Avro schema."""
     return pa.schema([_arrow_field(each) for each in window_report_schema(has_facets=header.has_facets)["fields"]])
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     """reports: of `check_report`, in order."""
-    schema = _arrow_schema(header).with_metadata({HEADER_KEY: header.to_json()})
+    schema = arrow_schema(header).with_metadata({HEADER_KEY: header.to_json()})
     with pq.ParquetWriter(handle, schema) as writer:
         rows: list[dict[str, Any]] = []
         heavy_hitters = 0
@@ -85,7 +85,7 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     )
     schema = file.schema.to_arrow_schema()
     header = parse_header((schema.metadata or {}).get(HEADER_KEY.encode()))  # first, since it has the version
-    if not schema.equals(_arrow_schema(header), check_metadata=False):
+    if not schema.equals(arrow_schema(header), check_metadata=False):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
     return header, _records(file)
 
