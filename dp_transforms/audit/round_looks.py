@@ -33,7 +33,7 @@ class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
     weights: in each round, while all pairs are left. margins: the threshold of each round, then that of second looks,
-    less what others add.
+    and that of facets, less what others add.
     """
 
     pairs: int
@@ -52,10 +52,11 @@ def _worst(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float)
     """The worst that was found with the user added, and removed: a coarse grid of the counts of all rounds, and then
     from the worst ones on those of one round after the other, while those of the others stay."""
     reach, rounds = law.smallest_margin(_SURE), mechanism.rounds
-    highest = [*(min(reach, margin) for margin in mechanism.highest_margins), reach]
+    highest = [min(reach, margin) for margin in mechanism.highest_margins]
+    highest.insert(len(rounds), reach)
     weights = tuple(listed.replay_weight(pairs) for listed in rounds)
-    grid = [np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest[:-1]]
-    coarse = list(itertools.product(*grid, [0]))
+    grid = [np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest[: len(rounds)]]
+    coarse = list(itertools.product(*grid, *([0] for _ in highest[len(rounds) :])))
     transcripts = [_transcripts(law, mechanism, pairs, margins) for margins in coarse]
     found = []
     for adds_user in (True, False):
@@ -108,11 +109,11 @@ def _transcripts(
     law: NoiseLaw, mechanism: LooksMechanism, pairs: int, margins: Sequence[int], others: int = 0
 ) -> Values:
     """``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says of each round how
-    many of the pairs are named, and of how many of these a second look shows a size. others: so many other pairs of the
-    user are paid for in each round, too."""
+    many of the pairs are named, and of how many of these a second look shows a size; and of how many the one facet of
+    each. others: so many other pairs of the user are paid for in each round, too."""
     here = {(pairs, 0): np.zeros((2, 1))}  # by the number of pairs that the next round draws for, and of named ones
     last = len(mechanism.rounds) - 1
-    for number, (listed, margin) in enumerate(zip(mechanism.rounds, margins[:-1], strict=True)):
+    for number, (listed, margin) in enumerate(zip(mechanism.rounds, margins, strict=False)):
         after = collections.defaultdict(list)
         for (drawn, done), logs in here.items():
             looks = max(1, drawn + others)
@@ -120,12 +121,17 @@ def _transcripts(
             of_named = _log_binomial(law, weight, drawn, margin)
             if number == last and done:
                 of_last = mechanism.last_weight(drawn + others, done, is_second=True)
-                of_second = _log_binomial(law, of_last, done, margins[-1])
+                of_second = _log_binomial(law, of_last, done, margins[last + 1])
                 logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
                 left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
                 after[left, again if pairs <= _MOST_SECOND else 0].append(logs + of_named[:, named, None])
         here = {left: np.concatenate(found, axis=1) for left, found in after.items()}
+    if mechanism.facets is not None:
+        for (drawn, done), logs in here.items():
+            if done:
+                of_facets = _log_binomial(law, mechanism.facets.replay_weight(done), done, margins[-1])
+                here[drawn, done] = (logs[:, :, None] + of_facets[:, None]).reshape(2, -1)
     return np.concatenate(list(here.values()), axis=1)
 
 

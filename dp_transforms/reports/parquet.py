@@ -32,7 +32,7 @@ _ROW_GROUP_HEAVY_HITTERS = 1 << 17
 _MAX_VALUES_PER_COLUMN = _ROW_GROUP_HEAVY_HITTERS + MAX_HEAVY_HITTERS
 _MAX_METADATA_ITEMS = 1 << 20
 _BATCH_WINDOWS = 64
-_TEXTS = ("item", "zone", "facets.list.element.by", "facets.list.element.value")
+_TEXTS, _FACET_TEXTS = ("item", "zone"), ("facets.list.element.by", "facets.list.element.value")
 _TYPES = {"string": pa.string(), "long": pa.int64(), "double": pa.float64()}
 
 
@@ -75,18 +75,16 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
-    file = pq.ParquetFile(
-        handle,
-        # A label of megabytes in every row takes a few bytes in the file, and also here until it is measured.
-        read_dictionary=["stream", *(f"heavy_hitters.list.element.{name}" for name in _TEXTS)],
-        # A table schema is text of up to 4/3 of the metadata that it carries.
-        thrift_string_size_limit=2 * MAX_HEADER_BYTES,
-        thrift_container_size_limit=_MAX_METADATA_ITEMS,
-    )
-    schema = file.schema.to_arrow_schema()
+    # A table schema is text of up to 4/3 of the metadata that it carries.
+    limits = {"thrift_string_size_limit": 2 * MAX_HEADER_BYTES, "thrift_container_size_limit": _MAX_METADATA_ITEMS}
+    metadata = pq.ParquetFile(handle, **limits).metadata
+    schema = metadata.schema.to_arrow_schema()
     header = parse_header((schema.metadata or {}).get(HEADER_KEY.encode()))  # first, since it has the version
     if not schema.equals(arrow_schema(header), check_metadata=False):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
+    # A label of megabytes in every row takes a few bytes in the file, and also here until it is measured.
+    texts = [f"heavy_hitters.list.element.{name}" for name in (*_TEXTS, *(_FACET_TEXTS if header.has_facets else ()))]
+    file = pq.ParquetFile(handle, metadata=metadata, read_dictionary=["stream", *texts], **limits)
     return header, _records(file)
 
 
