@@ -176,9 +176,9 @@ class PlanOptions:
     )
     by: tuple[tuple[str, tuple[str, ...]], ...] = opt(
         BUDGET,
-        "With looks, for a replay: look at named items once more by these public values of a column, such as "
-        "country=DE,FR,US; at most twice. Takes a fifth of each purse and turns on --rounds. Events with other values "
-        "count for the item alone.",
+        "With looks, for a replay: also look at named items by these public values of a column, e.g. country=DE. "
+        "For one or two columns. Takes a fifth of each purse and turns on --rounds. Events with other values count for "
+        "the item alone.",
         default=(),
         multiple=True,
         type=ParsedText("values", _by),

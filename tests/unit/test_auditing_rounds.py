@@ -91,7 +91,7 @@ def test_all_rounds_together_show_what_the_definition_says(later_open: tuple[int
         2.0, 20, listed[0], (60, 200), (50, 190), rounds=tuple(listed), later_open=later_open, most_of_second=32
     )
     if of_facets:
-        mechanism = dataclasses.replace(mechanism, facets=PricesOfUser(*listed[0][:2], of_facets))
+        mechanism = dataclasses.replace(mechanism, facets=dataclasses.replace(listed[0], purse=of_facets))
     epsilon, steps = 0.3, 2 if of_facets else 4
     highest = mechanism.highest_margins
     grid = [[int(-60 + part * (high + 60) / steps) for part in range(steps + 1)] for high in highest]
@@ -242,7 +242,7 @@ def test_a_plan_with_facets_passes_and_another_purse_of_facets_is_found() -> Non
     found = p_values_of(trials, trial)
     assert min(found.values()) > 0.001
     assert sum(", facets, " in name for name in found) > 10
-    facets = dataclasses.replace(trial.paid_rounds.facets, units=2 * trial.paid_rounds.facets.units)
+    facets = dataclasses.replace(trial.paid_rounds.facets, units=trial.paid_rounds.facets.units // 2)
     other = dataclasses.replace(trial, rounds=dataclasses.replace(trial.paid_rounds, facets=facets))
     assert min(p_values_of(trials, other).values()) < FALSE_ALARM / 100
 
