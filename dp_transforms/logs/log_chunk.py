@@ -88,8 +88,8 @@ class EventFields:
             raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
         if len({self.user, self.item, self.time}) < 3 or not all(self.names):
             raise ValueError("user, item and time must name three different fields.")
-        if self.user in self.names[3:] or self.time in self.names[3:]:
-            raise ValueError("by must name other fields than those of users and times.")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("by must name other fields than user, item and time.")
 
     @property
     def names(self) -> tuple[str, ...]:

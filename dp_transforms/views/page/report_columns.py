@@ -170,7 +170,7 @@ def report_columns(
     for report, number in zip(rows, numbers, strict=True):
         for heavy_hitter in report.heavy_hitters:
             key = (report.stream if several else "", heavy_hitter.item)
-            pairs.setdefault(key, {})[number] = heavy_hitter[1:5]
+            pairs.setdefault(key, {})[number] = heavy_hitter.kind
             for facet in heavy_hitter.facets:
                 name = f"{shown_text(facet.by)}: {shown_text(facet.value)}"
                 over_time = facets.setdefault(key, {}).setdefault(name, FacetOverTime(name, [], []))
