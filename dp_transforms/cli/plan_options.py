@@ -29,6 +29,7 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError, check_room
+from dp_transforms.plan.facets import check_facets, facet_labels
 from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.plan.plan import (
@@ -39,8 +40,7 @@ from dp_transforms.plan.plan import (
     Plan,
     choices_of,
 )
-from dp_transforms.plan.records import check_facets
-from dp_transforms.plan.rounds import facet_labels, units_of_shares
+from dp_transforms.plan.rounds import units_of_shares
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stores.local_files import read_regular
 from dp_transforms.stores.remote_files import UrlError, is_remote, read_stored

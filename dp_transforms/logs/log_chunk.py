@@ -19,7 +19,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.plan.records import columns_of_facets
+from dp_transforms.plan.facets import columns_of_facets
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
 
 TIME_UNITS = ("s", "ms", "us", "iso")

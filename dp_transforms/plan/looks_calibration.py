@@ -40,7 +40,6 @@ from dp_transforms.plan.rounds import (
     UNITS_IN_WINDOWS,
     block_rounds,
     check_choices,
-    facets_of,
     with_rounds,
 )
 from dp_transforms.plan.stored import as_float
@@ -111,7 +110,7 @@ def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, 
     if units:
         most_looks *= LOOKS_OF_ROUNDS
         check_most_looks(most_looks)
-    hash_share = hash_delta(budget.max_users, budget.max_items * (1 + len(facets_of(rounds))))
+    hash_share = hash_delta(budget.max_users, budget.max_items * (1 + (len(rounds.facet_labels) if rounds else 0)))
     counts_for, hits_per_user = given.get("counts_for") or 0, 0 if units else given.get("hits_per_user")
     if check_whole("counts_for", counts_for, 0):
         if hits_per_user:

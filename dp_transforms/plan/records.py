@@ -22,12 +22,12 @@ from dp_transforms.accounting.release_modes import NoiseParameters, ReleaseMode,
 from dp_transforms.checks import check_range, check_whole, shown
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, PricedWeights
+from dp_transforms.plan.facets import Facets
 from dp_transforms.plan.stored import Record
 from dp_transforms.plan.window_schedule import WindowSchedule
 
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
 MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
-MOST_BY = 2  # columns whose values are facets: each event adds as many looks
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many cost as much as another look
 FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 4, 40  # that the purse of the round pays for: so nobody adds far more
@@ -309,43 +309,6 @@ class Known(Record):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facets(Record):
-    """After all other rounds over blocks, one more draws for the facets of each named pair (window, item): its users
-    whose events have a declared value of a declared column.
-
-    labels: of all facets, each ``COLUMN=VALUE``; an event without any of these values counts for no facet.
-    units: what the looks of a user at facets cost of a purse together, at most.
-    """
-
-    labels: tuple[str, ...]
-    units: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_facets(self.labels)
-        check_whole("units", self.units, 1, PURSE_UNITS)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Of the log."""
-        return columns_of_facets(self.labels)
-
-
-def columns_of_facets(labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns of these facets, in order."""
-    return tuple(dict.fromkeys(label.partition("=")[0] for label in labels))
-
-
-def check_facets(labels: tuple[str, ...]) -> None:
-    """Raises ValueError unless these are some different ``COLUMN=VALUE``, of at most `MOST_BY` columns."""
-    parts = [label.partition("=") for label in labels]
-    if not parts or not all(column and value for column, _, value in parts) or len(set(labels)) < len(labels):
-        raise ValueError("by must name a column and some different values, such as country=DE,FR.")
-    if len(columns_of_facets(labels)) > MOST_BY:
-        raise ValueError(f"by must name at most {MOST_BY} columns, got {len(columns_of_facets(labels))}.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
     """The looks of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
     later one draws for all pairs (window, item) of these that are not named yet.
@@ -372,6 +335,11 @@ class Rounds(Record):
     def all_units(self) -> tuple[int, ...]:
         """The same with the round of facets."""
         return self.units if self.facets is None else (*self.units, self.facets.units)
+
+    @property
+    def facet_labels(self) -> tuple[str, ...]:
+        """Of all facets; none without."""
+        return () if self.facets is None else self.facets.labels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

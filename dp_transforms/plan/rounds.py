@@ -20,14 +20,14 @@ import numpy as np
 from dp_transforms.accounting.purse.open_threshold import found_from, size_margin, smallest_open_threshold
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
-from dp_transforms.checks import is_whole, shown
+from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
+from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, facet_labels
 from dp_transforms.plan.records import (
     FEWEST_SECOND,
     FEWEST_SECOND_IN_WINDOWS,
     MOST_ROUNDS,
     Budget,
-    Facets,
     Looks,
     Rounds,
     WindowRounds,
@@ -44,7 +44,6 @@ _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs 
 _LIKELY_DRAWN = 10**6
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
-SHARE_OF_FACETS = 20  # percent of a purse
 _REFUSED = {
     "rounds": ("hits_per_user", "counts_for", "known_items", "forget_after", "known_error"),
     "window_rounds": ("hits_per_user", "counts_for"),
@@ -221,20 +220,6 @@ def units_over_blocks(given: Mapping[str, Any]) -> tuple[int, ...]:
     """What a purse has for each round, less what it has for facets. given: `LooksChoices`."""
     left = PURSE_UNITS * (100 - (SHARE_OF_FACETS if given.get("by") else 0)) // 100
     return units_of_shares(given.get("rounds") or True, left)
-
-
-def facets_of(rounds: Rounds | None) -> tuple[str, ...]:
-    """The labels of all facets."""
-    return () if rounds is None or rounds.facets is None else rounds.facets.labels
-
-
-def facet_labels(by: object) -> tuple[str, ...]:
-    """``COLUMN=VALUE`` of every declared value. by: the values of each column. Raises ValueError."""
-    if not isinstance(by, Mapping) or not all(isinstance(values, (list, tuple)) for values in by.values()):
-        raise ValueError(f"by must name the values of a column, such as {{'country': ('DE', 'FR')}}, got {shown(by)}.")
-    if any("=" in str(column) for column in by):
-        raise ValueError("by must name columns without '='. Rename the column.")
-    return tuple(f"{column}={value}" for column, values in by.items() for value in values)
 
 
 def _block_seconds(schedule: WindowSchedule) -> int:

@@ -27,7 +27,8 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import FacetPairs, item_pairs_of_events
 from dp_transforms.monitor.window_report import Facet
-from dp_transforms.plan.records import Facets, Rounds
+from dp_transforms.plan.facets import Facets
+from dp_transforms.plan.records import Rounds
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span
