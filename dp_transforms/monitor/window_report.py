@@ -91,7 +91,13 @@ class WindowReport(NamedTuple):
             f" ({exact(self.epsilon_total)}, {exact(self.delta)})-DP for each user, over all windows of the run"
             " together"
         )
-        return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
+        rows = [(each.item, *each.kind, _facets_in_words(each)) for each in self.heavy_hitters]
+        shown = len(HeavyHitter._fields) - (not any(each.facets for each in self.heavy_hitters))
+        return html_table(caption, HeavyHitter._fields[:shown], [row[:shown] for row in rows])
+
+
+def _facets_in_words(hitter: HeavyHitter) -> str:
+    return ", ".join(f"{each.by}={each.value}: {each.at_least_users or 'named'}" for each in hitter.facets)
 
 
 class RunEnded(NamedTuple):
