@@ -17,6 +17,7 @@ other file, however often a worker dies. What is told on stderr, and Beam's own 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import sys
@@ -59,6 +60,7 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace, drafts: Sequence[st
     """
     fields = fields_of(ours)
     plan = read_plan(ours.plan)
+    fields = dataclasses.replace(fields_of(ours), facets=plan.facets)
     read = ReadEvents(find_log_chunks(ours.log, fields), fields)
     batches, unread = pipeline | "ReadEvents" >> read
     heavy = batches | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(

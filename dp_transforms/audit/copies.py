@@ -28,10 +28,10 @@ from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import ItemPairs, UserPairs
+from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, UserPairs
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import Domain, Known
+from dp_transforms.plan.records import Domain, Known, Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.carried import Carried
@@ -79,6 +79,7 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
     is_followed, rounds = scene.forget_after > 0 and not scene.is_domain, run.plan.rounds
     in_windows = run.plan.window_rounds
     if rounds is not None:
+        rounds = with_one_facet(rounds)
         rounds = dataclasses.replace(rounds, block_seconds=scene.windows * slide, false_names=scene.false_names)
     if in_windows is not None:
         later = (scene.threshold,) * len(in_windows.later_thresholds)
@@ -93,6 +94,14 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
         counts=None if scene.in_order else run.plan.counts,  # a stream has none
         rounds=rounds,
         window_rounds=in_windows,
+    )
+
+
+def with_one_facet(rounds: Rounds) -> Rounds:
+    """If it has any: a scene needs no more."""
+    facets = rounds.facets
+    return (
+        rounds if facets is None else dataclasses.replace(rounds, facets=dataclasses.replace(facets, labels=("a=b",)))
     )
 
 
@@ -136,7 +145,8 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
             copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
             np.add.at(levels[number, here], (copy, named.windows, item), named.levels)
             np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
-        for of_rounds in (levels[:, here], sizes):
+        last = len(levels) - bool(run.plan.facets)
+        for of_rounds in (levels[:last, here], sizes[:last]):
             of_rounds[1 + of_earlier : -1] -= of_rounds[of_earlier:-2].copy()
         sizes_fit &= _sizes_fit_in_rounds(of_scene, levels[:, here], sizes)
     return Published(levels, sizes_fit)
@@ -144,16 +154,18 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
     """What is named in blocks, if there are any; and in windows in each later round and those before it. The last one
-    is told names without their levels and sizes: so what comes shows its second looks."""
+    is told names without their levels and sizes: so what comes shows its second looks. And then facets."""
     works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
     pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
+    if plan.facets:
+        pairs = in_one_facet(pairs)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
-        if 0 < number == len(plan.units_of_rounds) - 1 and len(before) > (plan.rounds is not None):
+        users, items = (work(plan, keys, None, number) for work in works)
+        if users.has_second and len(before) > (plan.rounds is not None):
             none = np.zeros(len(before[-1]), dtype=np.int64)
             told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=none).to_bytes()]
-        users, items = (work(plan, keys, None, number) for work in works)
         span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
         sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
         for shard in range(_SHARDS):
@@ -162,7 +174,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
             found.append(items.advance(Carried(items).over_to_part(here, come), come, here, counts))
         named = NamedItems.merge(found)
         before = [*before[: plan.rounds is not None], named]
-        yield named
+        yield named if named.facets is None else named.select(named.facets > 0)
 
 
 def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
@@ -171,14 +183,17 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     if mechanism.in_windows:
         levels, sizes, windows = levels[:, :, -1:], sizes[:, :, -1:], 1
     drawn = np.repeat(levels[0, :, :1] > 0, levels.shape[2], axis=1)
-    named, fits = np.zeros_like(drawn), True
+    named, fits, last = np.zeros_like(drawn), True, len(mechanism.rounds) - 1
     for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
+        if number > last:
+            terms = plan.terms_of_round(number, int(named.sum()), windows)
+            return fits and _sizes_of_terms(mechanism, terms, of_round, stated)
         if mechanism.in_windows:
             terms = plan.terms_in_windows[number]._replace(threshold=plan.known_threshold)
         else:
             terms = plan.terms_of_round(number, int(drawn.sum()), windows)
         fits &= _sizes_of_terms(mechanism, terms, np.where(named, 0, of_round), np.where(named, 0, stated))
-        if number == len(levels) - 1:
+        if number == last:
             terms = plan.terms_of_second_looks(int(named.sum()), windows)
             fits &= _sizes_of_terms(mechanism, terms, np.where(named, of_round, 0), np.where(named, stated, 0))
         if number or mechanism.in_windows:
@@ -244,6 +259,12 @@ def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
     """The same pairs, as counts need them."""
     table, items = _items_of(rows, keys)
     return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
+
+
+def in_one_facet(pairs: ItemPairs) -> FacetPairs:
+    """The same pairs, of users who all have the first facet."""
+    facets = np.ones(len(pairs), dtype=np.int64)
+    return FacetPairs(pairs.users, pairs.codes, pairs.windows, pairs.items, pairs.table, facets)
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:

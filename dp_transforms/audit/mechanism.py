@@ -227,6 +227,7 @@ class LooksMechanism:
     hits_list: PricesOfUser | None = None
     count_scale: int = 0
     rounds: tuple[PricesOfUser, ...] = ()
+    facets: PricesOfUser | None = None
     later_open: tuple[int, ...] = ()
     size_error: float = 0.01
     most_of_second: int = 0
@@ -256,8 +257,9 @@ class LooksMechanism:
             hits_list=hits_list,
             count_scale=0 if plan.counts is None else plan.counts.scale,
             rounds=tuple(PricesOfUser(looks.weights, looks.units, units) for units in units_of_rounds),
+            facets=PricesOfUser(looks.weights, looks.units, plan.units_of_rounds[-1]) if plan.facets else None,
             later_open=() if plan.window_rounds is None else plan.window_rounds.later_thresholds,
-            size_error=looks.size_error / (len(units_of_rounds) + 1),
+            size_error=looks.size_error / (1 + (0 if rounds is None else len(rounds.all_units))),
             most_of_second=0 if rounds is None else most_of_second_look(rounds),
             patience=looks.patience or 16,
         )
@@ -274,8 +276,8 @@ class LooksMechanism:
 
     @property
     def purses(self) -> tuple[PricesOfUser, ...]:
-        """What all looks of a user may be paid from: that of a list, or of each round its own."""
-        return self.rounds or self.lists
+        """What all looks of a user may be paid from: that of a list, or of each round its own, that of facets last."""
+        return (*(self.rounds or self.lists), *(() if self.facets is None else (self.facets,)))
 
     def last_weight(self, looks: int, second: int, *, is_second: bool = False) -> int:
         """Of a user in the last round, with so many looks and so many second looks, at what is named already: a weight
@@ -308,12 +310,13 @@ class LooksMechanism:
     @property
     def units_of_user(self) -> int:
         """A user pays at most this."""
-        return sum(listed.purse for listed in self.rounds) or self.purse
+        return sum(listed.purse for listed in self.purses) if self.rounds else self.purse
 
     @property
     def most_looks(self) -> int:
         """A user pays for no more looks than this."""
-        return sum(listed.most_looks for listed in self.rounds) or max(listed.most_looks for listed in self.lists)
+        of_all = [listed.most_looks for listed in self.purses]
+        return sum(of_all) if self.rounds else max(of_all)
 
     @property
     def most_paid(self) -> int:

@@ -20,10 +20,12 @@ import numpy as np
 from dp_transforms.audit.copies import (
     Rows,
     all_counted,
+    in_one_facet,
     item_pairs_of,
     labels_of,
     numbers_of,
     user_pairs_of,
+    with_one_facet,
 )
 from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
@@ -241,7 +243,7 @@ def _changed(weights: Weights, fewer: Weights) -> bool:
 
 def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, slide: int) -> PaymentAudit:
     """A user alone cannot be told from others where they share items: so what each pays is that of items of its own."""
-    rounds = run.plan.rounds and dataclasses.replace(run.plan.rounds, block_seconds=2 * slide)
+    rounds = run.plan.rounds and dataclasses.replace(with_one_facet(run.plan.rounds), block_seconds=2 * slide)
     trial = TrialPlan.of(run, schedule=WindowSchedule.fixed(0, _WINDOWS * slide, slide), rounds=rounds)
     in_windows = ("stream", tuple(range(1, _WINDOWS + 1)))
     cuts = (("replay", _WHOLE), ("run in parts", _PARTS)) if rounds else (in_windows, ("run in parts", _PARTS))
@@ -259,7 +261,7 @@ def _audit_rounds(mechanism: LooksMechanism, run: PlannedRun, secret: bytes, sli
             found.append(f"in a {name}, users have weights that are not on the price list")
         if shares[-1] > 1:
             found.append(f"in a {name}, a user pays {shares[-1]:.4g} times what is in its purse")
-        for number, (units, listed) in enumerate(zip(spent.max(axis=1), mechanism.rounds, strict=True)):
+        for number, (units, listed) in enumerate(zip(spent.max(axis=1), mechanism.purses, strict=True)):
             if units > listed.purse:
                 found.append(f"in a {name}, a user pays {units / listed.purse:.4g} times what round {number} may cost")
         if code.not_drawn_for:
@@ -288,14 +290,15 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 class _RoundCode:
     """What users add in each round, by the code that runs. Each item is named in a block by lot, and each pair in some
-    later round or in none; in windows, each pair in some round or in none.
+    later round or in none; in windows, each pair in some round or in none. With facets each pair has one.
 
     not_drawn_for: whether users have added to a pair that is not drawn for. is_refused: whether what was stored between
     two windows was.
     """
 
     def __init__(self, plan: TrialPlan, keys: StreamKeys, items: int) -> None:
-        self._plan, self._keys, self._rounds = plan, keys, len(plan.units_of_rounds)
+        self._plan, self._keys = plan, keys
+        self._rounds = len(plan.units_of_rounds) - bool(plan.facets)
         self._in_windows = plan.window_rounds is not None
         lots = np.frombuffer(secrets.token_bytes(2 * items * _WINDOWS), np.uint8).reshape(2, items, _WINDOWS)
         self._in_block = lots[0] < _OF_BLOCKS
@@ -305,16 +308,19 @@ class _RoundCode:
     def sums(self, rows: Rows, item_of: Whole, ends: tuple[int, ...]) -> list[Cells]:
         """Of each round, through the parts of a run that end here. item_of: whose lot each item has."""
         work: Any = SpendPurses if self._in_windows else WeighRound
-        rounds = [work(self._plan, self._keys, None, number) for number in range(self._rounds)]
+        rounds = [work(self._plan, self._keys, None, number) for number in range(len(self._plan.units_of_rounds))]
         users, found = [Carried(work) for work in rounds], [Cells() for _ in rounds]
         counts, first = collections.Counter[str](), 0
         for end in ends:
             pairs_of = user_pairs_of if self._in_windows else item_pairs_of
-            pairs = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
+            pairs: Any = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
+            pairs = in_one_facet(pairs) if self._plan.facets else pairs
             firsts, named_in = self._lots(item_of, first, end)
-            for number in range(self._rounds):
+            for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block
                 drawn = named_in >= (number if not is_last else 0 if self._in_windows else 1)
+                if number == self._rounds:  # facets of what is named
+                    drawn = (named_in > 0) & (named_in < number)
                 told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
                 span, carried, come = Span(first, end), users[number], rounds[number].told(pairs, *told)
                 if len(ends) == _WINDOWS:

@@ -34,7 +34,7 @@ class RoundLooks:
     """So many pairs of a user in all rounds, and the delta that they attain at the claimed epsilon.
 
     weights: in each round, while all pairs are left. margins: the threshold of each round, then that of second looks,
-    less what others add.
+    and that of facets, less what others add.
     """
 
     pairs: int
@@ -53,10 +53,11 @@ def _worst(law: NoiseLaw, mechanism: LooksMechanism, pairs: int, epsilon: float)
     """The worst that was found with the user added, and removed: a coarse grid of the counts of all rounds, and then
     from the worst ones on those of one round after the other, while those of the others stay."""
     reach, rounds = law.smallest_margin(_SURE), mechanism.rounds
-    highest = [*(min(reach, margin) for margin in mechanism.highest_margins), reach]
+    highest = [min(reach, margin) for margin in mechanism.highest_margins]
+    highest.insert(len(rounds), reach)
     weights = tuple(listed.replay_weight(pairs) for listed in rounds)
-    grid = [np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest[:-1]]
-    coarse = list(itertools.product(*grid, [0]))
+    grid = [np.linspace(-reach, high, _COARSE).astype(int).tolist() for high in highest[: len(rounds)]]
+    coarse = list(itertools.product(*grid, *([0] for _ in highest[len(rounds) :])))
     transcripts_at = _transcripts(law, mechanism, pairs)
 
     @functools.cache
@@ -114,8 +115,8 @@ def _transcripts(
     law: NoiseLaw, mechanism: LooksMechanism, pairs: int, others: int = 0
 ) -> Callable[[tuple[int, ...]], Values]:
     """At these margins ``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says
-    of each round how many of the pairs are named, and of how many of these a second look shows a size. others: so many
-    other pairs of the user are paid for in each round, too."""
+    of each round how many of the pairs are named, and of how many of these a second look shows a size; and of how many
+    the one facet of each. others: so many other pairs of the user are paid for in each round, too."""
     last = len(mechanism.rounds) - 1
 
     @functools.cache
@@ -144,8 +145,13 @@ def _transcripts(
         return after_round(len(margins) - 1, before(margins[:-1]), margins[-1])
 
     def transcripts_at(margins: tuple[int, ...]) -> Values:
-        here = after_round(last, before(margins[:last]), margins[last], margins[last + 1])
-        return np.concatenate(list(here.values()), axis=1)
+        found, facets = [], mechanism.facets
+        for (_, done), logs in after_round(last, before(margins[:last]), margins[last], margins[last + 1]).items():
+            if facets is not None and done:
+                of_facets = _log_binomial(law, facets.replay_weight(done), done, margins[-1])
+                logs = (logs[:, :, None] + of_facets[:, None]).reshape(2, -1)
+            found.append(logs)
+        return np.concatenate(found, axis=1)
 
     return transcripts_at
 

@@ -2,8 +2,9 @@
 
 docs/guarantee.md, "Rounds", in plain integers: what is drawn for, who has which weight, and the threshold that follows
 how many pairs are drawn for. All windows of a scene are one block. An other user holds one pair, and so has all that
-the purse of a round buys. Where rounds are in each window, the law is that of the last window: what is held there is
-drawn for, and all that the window before has named.
+the purse of a round buys. Of a plan with facets each pair has one, which all of its holders have. Where rounds are in
+each window, the law is that of the last window: what is held there is drawn for, and all that the window before has
+named.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _window_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Itera
 
 def levels_of_boundaries(mechanism: LooksMechanism, largest: int, threshold: int) -> tuple[Whole, Whole]:
     """The boundaries of a round of looks, and the level of each: both rise. largest: the largest weight of it."""
-    of_all = max(listed.replay_weight(1) for listed in mechanism.rounds[not mechanism.in_windows :])
+    of_all = max(listed.replay_weight(1) for listed in mechanism.purses[not mechanism.in_windows :])
     boundaries = threshold + mechanism.spacing * np.arange(_BOUNDARIES)
     return boundaries, 1 + (boundaries * of_all // largest - threshold) // mechanism.spacing
 
@@ -104,6 +105,8 @@ class _Round:
 
     def weight(self, looks: int, second: int) -> int:
         """Of a user with so many looks in this round."""
+        if self.number == len(self.mechanism.rounds):  # of facets, one of each pair
+            return self.mechanism.purses[-1].replay_weight(looks)
         if self.number < len(self.mechanism.rounds) - 1:
             return self.mechanism.rounds[self.number].replay_weight(looks)
         return self.mechanism.last_weight(looks, second, is_second=self.is_second)
@@ -149,6 +152,8 @@ class _Round:
 
     @property
     def name(self) -> str:
+        if self.number == len(self.mechanism.rounds):
+            return "facets"
         return f"round {self.number}" + (", second looks" if self.is_second else "")
 
     def _have(self, looks: tuple[int, int]) -> Bits:
@@ -200,7 +205,7 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         yield of_round(0, scene.threshold, everything, bins[:, :1], looks, of_block, in_block)
         drawn = np.repeat(bins[:, :1] > 0, scene.windows, axis=1)
     named = np.zeros_like(drawn)
-    for number in range(first, len(levels)):
+    for number in range(first, len(mechanism.rounds)):
         if mechanism.in_windows:
             threshold = scene.known_threshold if scene.forget_after else scene.threshold
         else:
@@ -208,7 +213,7 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         of_largest = functools.partial(_bins, mechanism, levels=levels[number])
         bins = of_largest(mechanism.rounds[number].replay_weight(1), threshold)
         looks = np.stack([(each & by_user).sum(axis=(1, 2)) for each in (drawn, named)])
-        if number == len(levels) - 1:
+        if number == len(mechanism.rounds) - 1:
             windows = scene.windows if mechanism.in_windows else 1
             largest, error = mechanism.last_weight(0, 1, is_second=True), mechanism.size_error
             margin = law.smallest_margin(error / max(1, int(named.sum()) * windows))
@@ -221,6 +226,12 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         yield of_round(number, threshold, drawn, bins, looks, others, by_user)
         named = np.logical_or(named, bins > 0)
         drawn = np.logical_and(drawn, bins == 0)
+    if mechanism.facets is not None:
+        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(named.sum()))))
+        bins = _bins(mechanism, mechanism.facets.replay_weight(1), threshold, levels[-1])
+        held = (named & by_user).sum(axis=(1, 2))
+        looks = np.stack([held, np.zeros_like(held)])
+        yield of_round(len(mechanism.rounds), threshold, named, bins, looks, others, by_user)
 
 
 def _bins(mechanism: LooksMechanism, largest: int, threshold: int, levels: Whole) -> Whole:

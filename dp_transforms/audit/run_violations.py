@@ -48,7 +48,7 @@ def _wrong_sizes(plan: Plan, looks: Looks, of_run: Plan) -> float:
         return _wrong_of_weights(law, looks.weights[-1], numbers, of_run.likely_noise, plan.max_users, unheld)
     wrong = _wrong_of_terms(law, plan, mechanism.rounds[0], of_run.terms_of_round(0, 0, horizon).likely_noise, 0)
     of_all: list[Callable[..., RoundTerms]] = [of_run.terms_of_second_looks]
-    of_all += [functools.partial(of_run.terms_of_round, number) for number in range(1, len(mechanism.rounds))]
+    of_all += [functools.partial(of_run.terms_of_round, number) for number in range(1, len(mechanism.purses))]
     return wrong + sum(_wrong_of_all(law, terms_of, horizon, parts=[1, horizon]) for terms_of in of_all)
 
 

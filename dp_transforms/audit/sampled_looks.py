@@ -172,8 +172,8 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
 
 
 def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
-    """Of all rounds of looks together, but for those in blocks."""
-    return levels[not mechanism.in_windows :].sum(axis=0) if mechanism.rounds else levels
+    """Of all rounds of looks together, but for those in blocks and of facets."""
+    return levels[not mechanism.in_windows : len(mechanism.rounds)].sum(axis=0) if mechanism.rounds else levels
 
 
 def _seen(levels: Whole, event: int) -> int:

@@ -70,7 +70,13 @@ class ReleasePart(beam.PTransform):
         noise_key = resolve_noise_key(self._noise_key, batches.pipeline)
         keep_bundles_whole(batches.pipeline)
         by_item = self._stages.users.work.TAKES is ItemPairs
-        step = PackPairs(self._run.plan.schedule, self._cuts.users, self._part, by_item=by_item)
+        step = PackPairs(
+            self._run.plan.schedule,
+            self._cuts.users,
+            self._part,
+            by_item=by_item,
+            has_facets=bool(self._run.plan.facets),
+        )
         release = ReleaseAtOnce(self._stages, noise_key, self._cuts, self._part, with_blocks=self._with_blocks)
         assign = assign_windows(self._run, noise_key, step, self._domain)
         released = batches | "AssignWindows" >> assign | "Release" >> release

@@ -103,7 +103,7 @@ def rows_of_report(report: WindowReport) -> Iterator[HeavyHitterRow]:
     start, end = format_utc(report.window_start), format_utc(report.window_end)
     total = report.epsilon_total, report.delta, report.epsilon_spent
     for heavy_hitter in report.heavy_hitters:
-        yield HeavyHitterRow(report.stream, start, end, *heavy_hitter, *total)
+        yield HeavyHitterRow(report.stream, start, end, *heavy_hitter[:5], *total)
 
 
 class RowsChoices(typing.TypedDict, total=False):
@@ -178,6 +178,8 @@ class HeavyHitterRows(beam.PTransform):
         self.plan = declared_plan(
             plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, mode=mode
         )
+        if self.plan.facets:
+            raise ValueError("a plan with facets cannot be used for rows. Use shh replay or dp_transforms.replay.")
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item = user, item
         self.arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}

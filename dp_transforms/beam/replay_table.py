@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import tempfile
@@ -77,6 +78,7 @@ def replay(
     """
     fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
     plan = _plan_of(plan, domain, budget)
+    fields = dataclasses.replace(fields, facets=plan.facets)
     run_id = fresh_run_id() if run_id is None else run_id
     release = ShiftingHeavyHitters(plan, noise_key=noise_key, run_id=run_id, stream=stream, domain=domain)
     try:

@@ -64,7 +64,8 @@ class ReleaseAtOnce(beam.PTransform):
             packed = packed | "AllUsers" >> WithStarts(AtOnceStep(stages.users, cuts.users, cuts.users, part))
         users = packed | "GroupUsers" >> beam.GroupByKey()
         if run.plan.rounds is not None:
-            users = merge_pairs(users, noise_key, self._pool, AtOnceStep(stages.users, cuts.users, cuts.users, part))
+            step = AtOnceStep(stages.users, cuts.users, cuts.users, part)
+            users = merge_pairs(users, noise_key, self._pool, step, has_facets=bool(run.plan.facets))
         in_first_round, (found, states) = self._found(users)
         if stages.windows.work is MonitorWindows:
             monitored = found | "MonitorHeavyHitters" >> MonitorHeavyHitters(stages.windows, noise_key, part=part)

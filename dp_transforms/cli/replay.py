@@ -77,7 +77,9 @@ def command(options: ReplayOptions) -> None:
     check_page(options.html)
     titles = {} if options.view.titles is None else read_titles(options.view.titles)
     with contextlib.ExitStack() as started:
-        logs = spooled_logs(options.logs, options.log_format, options.fields.fields().names, started)
+        facets = options.plan.facets
+        names = options.fields.fields(facets).names if options.plan_file is None else None  # which it may have more of
+        logs = spooled_logs(options.logs, options.log_format, names, started)
         options = dataclasses.replace(options, logs=logs)
         if options.dry_run:
             _say_what_would_be_done(options)
@@ -209,12 +211,14 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     if path is not None:
         inputs = {"--plan": options.plan_file, "--noise-key-file": options.noise_key_file}
         check_state_file(path, {"--output": options.output, **others, **inputs})
-    fields = options.fields.fields()
     plan = plan_of_command(options.plan, options.plan_file)
+    fields = options.fields.fields(plan.facets)
     if plan.rounds is not None and options.plan_file is None:
         tell(rounds_in_words(plan))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
+    if table is not None and plan.facets:
+        raise UserError("--output DATABASE cannot be used with --by: its tables have no place for it. Write a file.")
     if path is not None and plan.counts is not None:
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"

@@ -61,7 +61,9 @@ class ReadingOptions:
         """The character of --csv-separator."""
         return "\t" if self.csv_separator in ("tab", "\\t") else self.csv_separator
 
-    def fields(self, user: str = "user", item: str = "item", time: str = "time") -> EventFields:
+    def fields(
+        self, user: str = "user", item: str = "item", time: str = "time", facets: tuple[str, ...] = ()
+    ) -> EventFields:
         """These fields, read so. Raises UserError."""
         from dp_transforms.logs import EventFields  # a plan needs no reader
 
@@ -75,6 +77,7 @@ class ReadingOptions:
                 time_format=self.time_format,
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
+                facets=facets,
             )
         except ValueError as error:
             names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
@@ -95,9 +98,9 @@ class FieldOptions:
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
-    def fields(self) -> EventFields:
-        """Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field)
+    def fields(self, facets: tuple[str, ...] = ()) -> EventFields:
+        """facets: of `--by`. Raises UserError."""
+        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -282,7 +282,7 @@ def whole_block_bytes(schema: RecordSchema) -> int:
     return _WHOLE_BLOCK_BYTES_OF_REPEATS if schema.has_repeats else _WHOLE_BLOCK_BYTES
 
 
-ArrowColumns = tuple[pa.Array, pa.Array, pa.Array]
+ArrowColumns = tuple[pa.Array, ...]  # as `EventFields.names`
 
 
 class BlockDecoder:
@@ -317,10 +317,9 @@ class BlockDecoder:
 
 
 def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
-    """User, item and time. records: as fastavro returns them."""
+    """records: as fastavro returns them."""
     columns = zip(schema.keys, schema.types, strict=True)
-    user, item, time = (column_of([record[key] for record in records], arrow_type) for key, arrow_type in columns)
-    return user, item, time
+    return tuple(column_of([record[key] for record in records], arrow_type) for key, arrow_type in columns)
 
 
 def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
@@ -349,7 +348,7 @@ def _zigzag(number: int) -> bytes:
 def to_columns(parts: Sequence[ArrowColumns], fields: EventFields) -> id_columns.Columns:
     """The columns of at least one decoded block, joined."""
     arrays = [pa.concat_arrays(columns) for columns in zip(*parts, strict=True)]
-    return id_columns.event_columns(arrays, fields.time_reading)
+    return id_columns.event_columns(arrays, fields)
 
 
 def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSample:

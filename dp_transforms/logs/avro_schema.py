@@ -61,7 +61,7 @@ class RecordSchema:
 
 @dataclasses.dataclass(frozen=True)
 class EventSchema:
-    """Which events are in the records. keys: of user, item and time in `RecordSchema.record`. types: their columns."""
+    """Which events are in the records. keys: of `EventFields.names` in `RecordSchema.record`. types: their columns."""
 
     records: RecordSchema
     keys: tuple[str, ...]
@@ -72,8 +72,12 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     """Raises EventFileError unless events can be read with the schema of this JSON text."""
     records = record_schema(path, text, fields)
     branches = [records.branches[name] for name in fields.names]
-    types = [type_of(each) for type_of, each in zip((id_type, id_type, time_type), branches, strict=True)]
-    shown = [_shown(each, _ID_KINDS) for each in branches[:2]] + [_shown_time(branches[2])]
+    are_times = [name == fields.time for name in fields.names]
+    types = [(time_type if is_time else id_type)(each) for is_time, each in zip(are_times, branches, strict=True)]
+    shown = [
+        _shown_time(each) if is_time else _shown(each, _ID_KINDS)
+        for is_time, each in zip(are_times, branches, strict=True)
+    ]
     check_event_types(path, types, shown, fields)
     return EventSchema(records, tuple(records.keys[name] for name in fields.names), tuple(types))
 

@@ -199,7 +199,7 @@ def _read_block(path: str, rows: RowBlock, parser: RowParser, fields: EventField
     arrays, kept = parser.read(rows)
     reasons = Reasons(rows.count)
     reasons.add_others(id_columns.WRONG_NUMBER_OF_CELLS, kept)
-    columns = id_columns.event_columns(arrays, fields.time_reading)
+    columns = id_columns.event_columns(arrays, fields)
     return id_columns.block_of(
         path, columns, kept, reasons, lambda found: rows.numbers()[found], byte_share, rows.rejected
     )

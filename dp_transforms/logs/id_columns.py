@@ -18,7 +18,6 @@ from dp_transforms.logs import times
 from dp_transforms.logs.log_chunk import (
     EventFields,
     ReadBlock,
-    TimeReading,
     id_type_error,
     time_type_error,
     time_unit_error,
@@ -30,6 +29,7 @@ from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, id
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
+_TIME = 2  # its place among `EventFields.names`
 
 BROKEN_LINE = "broken line"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
@@ -49,7 +49,14 @@ class IdColumn:
     faults: npt.NDArray[np.uint8]
 
 
-Columns = tuple[IdColumn, IdColumn, TimeColumn]  # user, item and time of n rows
+class Columns(NamedTuple):
+    """Of n rows. facets: int64[n, columns], in each column with facets which one the row has, counted from 1, 0 for
+    none; None without such columns."""
+
+    user: IdColumn
+    item: IdColumn
+    time: TimeColumn
+    facets: npt.NDArray[np.int64] | None = None
 
 
 def is_id_type(column_type: pa.DataType) -> bool:
@@ -66,17 +73,17 @@ def check_event_types(
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
-    for name, column_type, words in zip(fields.names[:2], types, shown, strict=False):
-        if column_type is None or not is_id_type(column_type):
+    for place, (name, column_type, words) in enumerate(zip(fields.names, types, shown, strict=True)):
+        if place != _TIME and (column_type is None or not is_id_type(column_type)):
             raise id_type_error(path, name, words)
-    time_type = types[2]
+    time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
         time_type = time_type.value_type
     if time_type is not None and times.is_number_type(time_type):
         if fields.time_unit not in times.MICROS_PER_UNIT:
             raise time_unit_error(path, fields)
     elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
-        raise time_type_error(path, fields.time, shown[2])
+        raise time_type_error(path, fields.time, shown[_TIME])
 
 
 def is_text_type(column_type: pa.DataType) -> bool:
@@ -127,10 +134,24 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
     return array.dictionary_encode()
 
 
-def event_columns(arrays: Sequence[pa.Array], time_reading: TimeReading) -> Columns:
-    """arrays: user, item and time as a format has them. time_reading: see `EventFields`."""
-    user, item, time = arrays
-    return encode_ids(user), encode_ids(item), parse_times(time, *time_reading)
+def event_columns(arrays: Sequence[pa.Array], fields: EventFields) -> Columns:
+    """arrays: user, item, time and columns of facets, as a format has them."""
+    user, item, time, *by = arrays
+    ids = encode_ids(user), encode_ids(item)
+    return Columns(*ids, parse_times(time, *fields.time_reading), facets_of([*map(encode_ids, by)], fields))
+
+
+def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int64] | None:
+    """What `Columns` has of these columns. A cell that is missing, or not text or a whole number, is of no facet."""
+    if not by:
+        return None
+    found = []
+    for name, column in zip(fields.names[_TIME + 1 :], by, strict=True):
+        labels = pc.binary_join_element_wise(name, column.values, "=")
+        numbers = pc.index_in(labels, pa.array(fields.facets, pa.string())).fill_null(-1).to_numpy() + 1
+        of_rows = numbers.take(column.indices, mode="clip") if len(numbers) else np.zeros(len(column.indices), int)
+        found.append(np.where(column.faults == 0, of_rows, 0).astype(np.int64))
+    return np.stack(found, axis=1)
 
 
 class Events(NamedTuple):
@@ -150,7 +171,7 @@ def events_of(
     columns: of the records that could be decoded. rows: their numbers. reasons: of all n records, with those of the
     records that could not be decoded. positions_of: numbers of records -> their positions in the source.
     """
-    user, item, time = columns
+    user, item, time, facets = columns
     faulty = [
         (name, column.faults)
         for name, column in (("user", user), ("item", item), ("time", time))
@@ -164,7 +185,8 @@ def events_of(
     if faulty:
         good = np.flatnonzero(np.bitwise_or.reduce([faults for _, faults in faulty]) == 0)
         users, items, micros, rows = users[good], items[good], micros[good], rows[good]
-    batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros)
+        facets = None if facets is None else facets[good]
+    batch = EventBatch(_dictionary_array(user.values, users), _dictionary_array(item.values, items), micros, facets)
     return Events(batch, rows, reasons.report(source, positions_of))
 
 
@@ -194,9 +216,9 @@ def join_columns(parts: Sequence[Columns]) -> Columns:
     """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
-    users, items, moments = zip(*parts, strict=True)
+    users, items, moments, by = zip(*parts, strict=True)
     times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
-    return _join_ids(users), _join_ids(items), times
+    return Columns(_join_ids(users), _join_ids(items), times, None if by[0] is None else np.concatenate(by))
 
 
 def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:

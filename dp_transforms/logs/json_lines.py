@@ -163,7 +163,7 @@ def read_fast(text: bytes, count: int, schema: pa.Schema | None, fields: EventFi
     if table.num_rows != count:
         return None
     arrays = [one_chunk(table.column(name)) for name in fields.names]
-    columns = id_columns.event_columns(arrays, fields.time_reading)
+    columns = id_columns.event_columns(arrays, fields)
     if pa.types.is_floating(arrays[2].type):
         # Whole numbers beyond 2**53 have lost digits on the way through a float.
         largest = max(np.abs(arrays[2].fill_null(0.0).to_numpy()).max(), np.abs(columns[2].micros).max())
@@ -173,7 +173,7 @@ def read_fast(text: bytes, count: int, schema: pa.Schema | None, fields: EventFi
 
 
 def guess_schema(lines: list[bytes], fields: EventFields) -> pa.Schema | None:
-    """The types of the three fields in some lines; None if a field has several or a line is broken."""
+    """The types of the fields of events in some lines; None if a field has several or a line is broken."""
     parser = LineParser(fields)
     kinds: dict[str, set[type]] = {name: set() for name in fields.names}
     for line in lines:
@@ -200,7 +200,7 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, R
     """The columns of the lines that are not broken, read line by line; the numbers of these lines."""
     parser = LineParser(fields)
     kept = []
-    cells: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    cells: list[list[Any]] = [[] for _ in fields.names]
     for number, line in enumerate(lines):
         event = parser.parse(line)  # it does not stay: one line may hold millions of values
         if event is not None:
@@ -208,7 +208,8 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, R
             for values, name in zip(cells, fields.names, strict=True):
                 values.append(event.get(name))
     moments = times.parse_values([_time_value(value) for value in cells[2]], *fields.time_reading)
-    return (_id_column(cells[0]), _id_column(cells[1]), moments), np.array(kept, np.int64)
+    user, item, _, *by = map(_id_column, cells)
+    return Columns(user, item, moments, id_columns.facets_of(by, fields)), np.array(kept, np.int64)
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:

@@ -19,6 +19,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
+from dp_transforms.plan.facets import columns_of_facets
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
 
 TIME_UNITS = ("s", "ms", "us", "iso")
@@ -58,6 +59,7 @@ class EventFields:
     time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
+    facets: ``COLUMN=VALUE`` of every declared value of further fields (`Plan.facets`).
     """
 
     user: str = "user"
@@ -68,6 +70,7 @@ class EventFields:
     time_format: str | None = None
     time_zone: str | None = None
     csv_separator: str | None = None
+    facets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.time_format is not None:
@@ -85,10 +88,13 @@ class EventFields:
             raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
         if len({self.user, self.item, self.time}) < 3 or not all(self.names):
             raise ValueError("user, item and time must name three different fields.")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("by must name other fields than user, item and time.")
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        return self.user, self.item, self.time
+    def names(self) -> tuple[str, ...]:
+        """Of user, item and time, and then of facets."""
+        return self.user, self.item, self.time, *columns_of_facets(self.facets)
 
     @property
     def time_reading(self) -> TimeReading:
@@ -97,7 +103,8 @@ class EventFields:
 
     def flag(self, name: str) -> str:
         """The option that sets the field called ``name``."""
-        return {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}[name]
+        flags = {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}
+        return flags.get(name, "--by")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +204,7 @@ class ReadBlock:
 
 
 def check_fields_present(path: str, available: Iterable[str], fields: EventFields, *, has_schema: bool) -> None:
-    """Raises EventFileError unless each of the three fields is there exactly once.
+    """Raises EventFileError unless each of the fields is there exactly once.
 
     has_schema: the names come from a schema, and the error lists them. Those in the first line of a text may be cells,
         and are listed only where two of the three are among them.

@@ -1,5 +1,5 @@
 """Parquet logs: one chunk per row group; small ones are one with their neighbours, since a read costs as much as
-thousands of rows. Only the three columns are read, those of one row group as dictionaries where the file has them.
+thousands of rows. Only the columns of events are read, those of one row group as dictionaries where the file has them.
 
 A row group can only be read from its beginning on. So a chunk that was cut skips the rows before its own, which takes
 a seventh of the time of reading and hashing them (`benchmarks scale`).
@@ -162,8 +162,10 @@ def _batches_of_one(
     schema, group = metadata.schema.to_arrow_schema(), groups[0]
     as_dictionary = [
         name
-        for name in (fields.user, fields.item)
-        if id_columns.is_text_type(schema.field(name).type) and _is_dictionary_encoded(metadata, group, name)
+        for name in fields.names
+        if name != fields.time
+        and id_columns.is_text_type(schema.field(name).type)
+        and _is_dictionary_encoded(metadata, group, name)
     ]
     with _open(source, metadata, as_dictionary) as file:
         yield from file.iter_batches(_rows_at_once(metadata, group, fields), row_groups=groups, columns=fields.names)
@@ -201,7 +203,7 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
     arrays = [batch.column(name) for name in fields.names]
-    columns = id_columns.event_columns(arrays, fields.time_reading)
+    columns = id_columns.event_columns(arrays, fields)
     return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 

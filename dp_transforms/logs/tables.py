@@ -38,7 +38,7 @@ def _blocks(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
     for columns in _columns(table, fields):
         for begin in range(0, len(columns[0]), MAX_BLOCK_ROWS):
             some = [column.slice(begin, MAX_BLOCK_ROWS) for column in columns]
-            yield id_columns.block_of_rows(_TABLE, id_columns.event_columns(some, fields.time_reading), row, 0)
+            yield id_columns.block_of_rows(_TABLE, id_columns.event_columns(some, fields), row, 0)
             row += len(some[0])
 
 
@@ -65,7 +65,7 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
 
 
 def _of_pandas(frame: Any, fields: EventFields) -> pa.Table:
-    """The three columns alone: others may be of no type of Arrow. They may also be in the index."""
+    """The columns of events alone: others may be of no type of Arrow. They may also be in the index."""
     if any(name not in frame.columns for name in fields.names):
         frame = frame.reset_index()
     check_fields_present(_TABLE, map(str, frame.columns), fields, has_schema=True)

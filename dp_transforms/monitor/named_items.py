@@ -15,7 +15,7 @@ from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, WHOLE
-from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
+from dp_transforms.monitor.window_report import Facet, HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -42,6 +42,8 @@ class NamedItems(Cells):
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on.
     at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
+    facets: int64[n], of a plan with facets: 0 for an item as a whole, else the number of the facet, counted from 1, in
+        the place of an item of its own (`ItemTable.of_facets`).
     """
 
     windows: npt.NDArray[np.int64]
@@ -49,6 +51,7 @@ class NamedItems(Cells):
     levels: npt.NDArray[np.int64]
     at_least_users: npt.NDArray[np.int64]
     table: ItemTable
+    facets: npt.NDArray[np.int64] | None = None
 
     SCHEMA: ClassVar = {
         "windows": Windows(),
@@ -56,6 +59,7 @@ class NamedItems(Cells):
         "levels": Column(WHOLE),
         "at_least_users": Column(WHOLE),
         "table": Items(),
+        "facets": Narrow(NARROW, is_optional=True),
     }
 
     ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
@@ -82,6 +86,8 @@ class NamedItems(Cells):
                 HeavyHitter(labels[item].as_py(), None, None if count == NOT_COUNTED else count, level, users)
                 for item, level, users, count in zip(*columns, counts, strict=True)
             ]
+            if self.facets is not None:
+                heavy_hitters = _with_facets(heavy_hitters, self.facets[rows].tolist(), plan.facets)
             last = int((self.windows if lasts is None else lasts)[rows.start])
             yield (
                 last,
@@ -95,3 +101,16 @@ class NamedItems(Cells):
                     epsilon_spent=plan.epsilon,
                 ),
             )
+
+
+def _with_facets(found: list[HeavyHitter], numbers: list[int], labels: tuple[str, ...]) -> list[HeavyHitter]:
+    """Items with their facets, in declared order. numbers: of the facet of each that was found, 0 for an item."""
+    of_items: dict[str, list[tuple[int, Facet]]] = {}
+    for hitter, number in zip(found, numbers, strict=True):
+        if number:
+            column, _, value = labels[number - 1].partition("=")
+            of_items.setdefault(hitter.item, []).append((number, Facet(column, value, hitter.at_least_users or 0)))
+    whole = (hitter for hitter, number in zip(found, numbers, strict=True) if not number)
+    return [
+        hitter._replace(facets=tuple(each for _, each in sorted(of_items.get(hitter.item, ())))) for hitter in whole
+    ]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
-from dp_transforms.monitor.columns import Columns
+from dp_transforms.monitor.columns import Cells, Columns
 from dp_transforms.monitor.equal_rows import (
     concatenated_ranges,
     distinct_hashes,
@@ -72,10 +72,11 @@ class Pairs(Columns):
         # "stable" finds the runs that are in order already. And np.unique would hash.
         users = np.sort(np.concatenate([part.users for part in parts]), kind="stable")
         users = users[group_starts(users)]
-        codes = np.concatenate([np.searchsorted(users, part.users)[part.codes] for part in parts])
-        windows = np.concatenate([part.windows for part in parts])
-        items = np.concatenate([item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)])
-        merged, _ = cls._of_rows(Pairs(users, codes, windows, items, table), [], stable=True)
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.ORDER}
+        columns["codes"] = np.concatenate([np.searchsorted(users, part.users)[part.codes] for part in parts])
+        items = [item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)]
+        columns["items"] = np.concatenate(items)
+        merged, _ = cls._of_rows(cls(users=users, table=table, **columns), [], stable=True)
         return merged
 
     @classmethod
@@ -92,16 +93,18 @@ class Pairs(Columns):
     ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
         """The distinct rows by group, each group in order; and their groups. All by one sort."""
         first = int(rows.windows.min(initial=MOST_WINDOWS))
-        columns = {"codes": rows.codes, "windows": rows.windows - first, "items": rows.items}
-        sizes = {"codes": len(rows.users), "windows": _size(columns["windows"]), "items": len(rows.table)}
-        *groups, one, two, three = sort_distinct(
-            [*groups, *(columns[name] for name in cls.ORDER)],
-            [*map(_size, groups), *(sizes[name] for name in cls.ORDER)],
+        columns = {name: getattr(rows, name) for name in cls.ORDER}
+        columns["windows"] = rows.windows - first
+        sizes = {name: _size(values) for name, values in columns.items()}
+        sizes |= {"codes": len(rows.users), "items": len(rows.table)}
+        ordered = sort_distinct(
+            [*groups, *columns.values()],
+            [*map(_size, groups), *sizes.values()],
             kind="stable" if stable else "quicksort",
         )
-        columns = dict(zip(cls.ORDER, (one, two, three), strict=True))
+        columns = dict(zip(cls.ORDER, ordered[len(groups) :], strict=True))
         columns["windows"] += first
-        return cls(users=rows.users, table=rows.table, **columns), groups
+        return cls(users=rows.users, table=rows.table, **columns), ordered[: len(groups)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,12 +120,40 @@ class ItemPairs(Pairs):
     """The same sorted by window, then item, then user, for steps that add up over users: what comes as events in the
     order of time is nearly in this order, and needs no second sort."""
 
-    ORDER = ("windows", "items", "codes")
+    ORDER: ClassVar[tuple[str, ...]] = ("windows", "items", "codes")
 
     def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemPairs:
         """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
         moved, _ = self._of_rows(dataclasses.replace(self, windows=windows), [], stable=True)
         return moved
+
+    def whole(self) -> ItemPairs:
+        """The same without facets."""
+        return self
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FacetPairs(ItemPairs):
+    """n distinct (user, window, item, facet), of a plan with facets, sorted by window, item, user and facet.
+
+    facets: int64[n], counted from 1; 0 for events that have none.
+    """
+
+    facets: npt.NDArray[np.int64]
+
+    ORDER = ("windows", "items", "codes", "facets")
+    SCHEMA: ClassVar = {**Pairs.SCHEMA, "facets": Narrow(NARROW)}
+
+    def whole(self) -> ItemPairs:
+        starts = group_starts(self.windows, self.items, self.codes)
+        return ItemPairs(self.users, self.codes[starts], self.windows[starts], self.items[starts], self.table)
+
+    def as_items(self, named: Cells, keys: IdKeys) -> ItemPairs:
+        """The facets of pairs (window, item) that are named, each as if it were an item (`ItemTable.of_facets`)."""
+        some = self.select((self.facets > 0) & named.contain(self))
+        table, items = some.table.of_facets(some.items, some.facets, keys)
+        pairs, _ = ItemPairs._of_rows(Pairs(some.users, some.codes, some.windows, items, table), [])
+        return pairs
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -159,9 +190,11 @@ def item_pairs_of_events(
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
 ) -> Iterator[tuple[int, ItemPairs]]:
-    """The same in all these windows, by shard of users: ``(shard, pairs)``."""
+    """The same in all these windows, by shard of users: ``(shard, pairs)``. Of a batch with facets they are
+    `FacetPairs`."""
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        yield from ItemPairs.by_group(rows, _shards_of(rows, shards))
+        kind = ItemPairs if batch.facets is None else FacetPairs
+        yield from kind.by_group(rows, _shards_of(rows, shards))
 
 
 def rows_of_events(
@@ -187,19 +220,28 @@ def rows_of_events(
     inside &= firsts < ends
     if not inside.any():
         return
-    firsts, ends = firsts[inside], ends[inside]
+    firsts, ends, facets = firsts[inside], ends[inside], None if batch.facets is None else batch.facets[inside]
     users, user_of_code = distinct_hashes(keys.hash_users(batch.user.dictionary)[:, 0])
     codes = user_of_code[batch.user.indices.to_numpy()[inside]]
     table, item_of_code = ItemTable.of_labels(batch.item.dictionary, keys.hash_items)
     items = item_of_code[batch.item.indices.to_numpy()[inside]]
     if schedule.windows_per_event == 1:
-        yield Pairs(users, codes, firsts, items, table)
+        yield _with_facets(Pairs(users, codes, firsts, items, table), facets)
         return
     for low, high in _parts_of_windows(firsts, ends, rows_at_once):
         begins = np.maximum(firsts, low)
         counts = np.maximum(0, np.minimum(ends, high) - begins)
         windows, _ = concatenated_ranges(begins, counts)
-        yield Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
+        rows = Pairs(users, np.repeat(codes, counts), windows, np.repeat(items, counts), table)
+        yield _with_facets(rows, None if facets is None else np.repeat(facets, counts, axis=0))
+
+
+def _with_facets(rows: Pairs, facets: npt.NDArray[np.int64] | None) -> Pairs:
+    """A row for each column of facets; without these the same rows. facets: of each row, as `EventBatch` has them."""
+    if facets is None:
+        return rows
+    codes, windows, items = (np.repeat(each, facets.shape[1]) for each in (rows.codes, rows.windows, rows.items))
+    return FacetPairs(rows.users, codes, windows, items, rows.table, facets.reshape(-1))
 
 
 def _parts_of_windows(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.monitor.item_table import ItemTable
@@ -71,6 +72,24 @@ class Candidates:
             raise ValueError("a pair was named of an item that was not named in its block.")
         named = np.sort(in_windows.windows * len(table) + places[in_windows.items])
         return cls(of_windows, table, in_blocks.windows, in_blocks.items, named)
+
+    @classmethod
+    def of_facets(
+        cls, of_windows: WindowBlocks, named: NamedItems, facets: int, keys: IdKeys
+    ) -> tuple[Candidates, Whole]:
+        """All facets of what is named, each pair a block of its own; and the number of each in the table. facets: how
+        many the plan has."""
+        every = np.arange(1, facets + 1)
+        table, places = named.table.of_facets(
+            np.repeat(np.arange(len(named.table)), facets), np.tile(every, len(named.table)), keys
+        )
+        numbers = np.zeros(len(table), dtype=np.int64)
+        numbers[places] = np.tile(every, len(named.table))
+        of_pairs = places.reshape(-1, facets)[named.items]
+        cells = np.sort((named.windows[:, None] * len(table) + of_pairs).reshape(-1))
+        windows, items = np.divmod(cells, max(1, len(table)))
+        alone = dataclasses.replace(of_windows, seconds=of_windows.schedule.slide_seconds)
+        return cls(alone, table, windows, items, np.zeros(0, dtype=np.int64)), numbers
 
     @property
     def drawn(self) -> int:

@@ -6,6 +6,7 @@ published"). No field can carry a raw count.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,17 @@ from dp_transforms.plan.window_schedule import format_utc
 
 ABOVE = "above"
 BETWEEN = "between"
+
+
+class Facet(NamedTuple):
+    """The users of a named item in a window whose events have a declared value.
+
+    by, value: the column of the log and the value. at_least_users: so many; 0 says nothing, as of `HeavyHitter`.
+    """
+
+    by: str
+    value: str
+    at_least_users: int
 
 
 class HeavyHitter(NamedTuple):
@@ -29,6 +41,7 @@ class HeavyHitter(NamedTuple):
         hits 1 (a hit) or 2. Else None.
     at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run
         is wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
+    facets: of a plan with facets those that were named, in declared order.
     """
 
     item: str
@@ -36,6 +49,12 @@ class HeavyHitter(NamedTuple):
     noisy_count: int | None
     level: int | None = None
     at_least_users: int | None = None
+    facets: tuple[Facet, ...] = ()
+
+    @property
+    def kind(self) -> tuple[str | None, int | None, int | None, int | None]:
+        """What is said of it as a whole, beside the label."""
+        return self[1:5]
 
     @property
     def size_in_words(self) -> str:
@@ -72,7 +91,13 @@ class WindowReport(NamedTuple):
             f" ({exact(self.epsilon_total)}, {exact(self.delta)})-DP for each user, over all windows of the run"
             " together"
         )
-        return html_table(caption, HeavyHitter._fields, self.heavy_hitters)
+        rows = [(each.item, *each.kind, _facets_in_words(each)) for each in self.heavy_hitters]
+        shown = len(HeavyHitter._fields) - (not any(each.facets for each in self.heavy_hitters))
+        return html_table(caption, HeavyHitter._fields[:shown], [row[:shown] for row in rows])
+
+
+def _facets_in_words(hitter: HeavyHitter) -> str:
+    return ", ".join(f"{each.by}={each.value}: {each.at_least_users or 'named'}" for each in hitter.facets)
 
 
 class RunEnded(NamedTuple):
@@ -102,6 +127,20 @@ def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, str]:
     )
 
 
+FACET_SCHEMA: dict[str, Any] = {
+    "type": "record",
+    "name": "Facet",
+    "fields": [
+        {"name": "by", "type": "string", "doc": "Name of the column."},
+        {"name": "value", "type": "string", "doc": "The value."},
+        {"name": "at_least_users", "type": "long", "doc": "At least so many users, or 0: not stated."},
+    ],
+}
+_FACETS = {
+    "name": "facets",
+    "doc": "Of the declared values of some columns those that many of these users have, in declared order.",
+    "type": {"type": "array", "items": FACET_SCHEMA},
+}
 WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "WindowReport",
@@ -164,3 +203,15 @@ WINDOW_REPORT_AVRO_SCHEMA: dict[str, Any] = {
         },
     ],
 }
+
+
+def window_report_schema(*, has_facets: bool) -> dict[str, Any]:
+    """The Avro schema of the reports of a plan, with facets or without."""
+    schema = WINDOW_REPORT_AVRO_SCHEMA
+    if not has_facets:
+        return schema
+    schema = copy.deepcopy(schema)
+    next(each for each in schema["fields"] if each["name"] == "heavy_hitters")["type"]["items"]["fields"].append(
+        _FACETS
+    )
+    return schema

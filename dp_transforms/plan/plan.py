@@ -191,9 +191,14 @@ class Plan(Record):
 
     @property
     def units_of_rounds(self) -> tuple[int, ...]:
-        """What the looks of a user may cost in each round; where they do not come in rounds, a purse."""
+        """What the looks of a user may cost in each round, that of facets too; without rounds, a purse."""
         cut = self.rounds or self.window_rounds
-        return (PURSE_UNITS,) if cut is None else cut.units
+        return (PURSE_UNITS,) if cut is None else cut.all_units
+
+    @property
+    def facets(self) -> tuple[str, ...]:
+        """The labels of all facets, ``COLUMN=VALUE``; none without."""
+        return () if self.rounds is None else self.rounds.facet_labels
 
     @property
     def hits_per_user(self) -> int:
@@ -355,10 +360,7 @@ class Plan(Record):
         return fingerprint_of(self._fields())
 
     def to_json(self) -> str:
-        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back.
-
-        One line a field, also of the records in it. A list has one line.
-        """
+        """The plan as JSON text, with a format version and its fingerprint; `from_json` reads it back."""
         return sealed(self._fields())
 
     @classmethod

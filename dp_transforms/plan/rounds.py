@@ -21,6 +21,7 @@ from dp_transforms.accounting.purse.open_threshold import found_from, size_margi
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
+from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, facet_labels
 from dp_transforms.plan.records import (
     FEWEST_SECOND,
     FEWEST_SECOND_IN_WINDOWS,
@@ -51,15 +52,14 @@ _FEWEST_WINDOWS = 6  # of a block, and
 _FEWEST_LOOKS = 3  # of the busiest usual users: with fewer one round finds more (docs/benchmarks.md)
 
 
-def units_of_shares(shares: object) -> tuple[int, ...]:
+def units_of_shares(shares: object, left: int = PURSE_UNITS) -> tuple[int, ...]:
     """What a purse has for each round over blocks. shares: percents of what is left; True: the usual ones. Raises
-    ValueError for others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything."""
+    ValueError for others than 2 to `MOST_ROUNDS` whole ones, and if they leave anything. left: at first."""
     percents = USUAL_SHARES if shares is True else shares
     if not (isinstance(percents, (tuple, list)) and 2 <= len(percents) <= MOST_ROUNDS):
         raise ValueError(f"rounds must be True, or 2 to {MOST_ROUNDS} percents such as {USUAL_SHARES}, got {shares!r}.")
     if not all(is_whole(each) and 1 <= each <= 100 for each in percents) or percents[-1] != 100:
         raise ValueError(f"rounds must be whole percents of what is left, 1 to 100, the last one 100, got {shares!r}.")
-    left = PURSE_UNITS
     units = []
     for percent in percents:
         units.append(left * percent // 100)
@@ -83,11 +83,12 @@ def terms_of_round(
 ) -> RoundTerms:
     """A function of what was named before, and of the plan.
 
-    drawn: for so many pairs a later round draws, held or not, in this part of the run; round 0 for none without a sum.
+    drawn: for so many pairs a later round draws, held or not, in this part of the run, or for so many facets of pairs;
+    round 0 for none without a sum.
     users: of the run, at most. threshold: of round 0. parts: how often the windows of the part fit into the run, at
     least 1. Each part has its share of `false_names` and of the false sizes.
     """
-    paid = rounds.units[number]
+    paid = rounds.all_units[number]
     if number == 0:
         return _terms(looks, paid, threshold, _size_error(looks, rounds), users, 0)
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
@@ -110,7 +111,7 @@ def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
 
 def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:
     """Of each round, and of second looks."""
-    return looks.size_error / (len(rounds.units) + 1)
+    return looks.size_error / (len(rounds.all_units) + 1)
 
 
 def _likely_noise(looks: Looks, rounds: Rounds | WindowRounds, drawn: int) -> int:
@@ -159,12 +160,19 @@ def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, pr
     return _found_from(looks, rounds.units[0], threshold, number, probability)
 
 
+def found_of_facet(looks: Looks, rounds: Rounds, units: int, number: int, probability: float) -> int:
+    """The same of a facet of a named pair, if each user has so many facets in the run. units: of their round."""
+    return _found_from(looks, units, threshold_of_round(looks, rounds, _LIKELY_DRAWN), number, probability)
+
+
 def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
     return found_from(looks.prices, threshold, number, probability, reserved=PURSE_UNITS - units)
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
     """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
+    if given.get("by") and not given.get("rounds"):
+        raise ValueError("by needs rounds over blocks of windows, which name what it looks at. Leave one out.")
     if given.get("block_seconds") is not None and not given.get("rounds"):
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
     if given.get("rounds") and given.get("window_rounds"):
@@ -192,7 +200,7 @@ def _why_not(name: str, given: Mapping[str, Any], *, has_domain: bool) -> str:
         if given.get(other) is not None:
             return f"{other} cannot be used with {name}. Leave one out."
     most_looks: Any = given.get("most_looks")
-    units = UNITS_IN_WINDOWS if name == "window_rounds" else units_of_shares(given.get("rounds") or True)
+    units = UNITS_IN_WINDOWS if name == "window_rounds" else units_over_blocks(given)
     least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))
     if is_whole(most_looks) and most_looks < least:
         return f"most_looks must be at least {least} with {name}, each of which pays for a look."
@@ -203,8 +211,16 @@ def block_rounds(schedule: WindowSchedule, given: Mapping[str, Any]) -> Rounds |
     """None where they are not asked for. given: `LooksChoices`."""
     if not given.get("rounds"):
         return None
-    seconds = given.get("block_seconds", _block_seconds(schedule))
-    return Rounds(block_seconds=seconds, units=units_of_shares(given["rounds"]), false_names=FALSE_NAMES)
+    seconds, facets = given.get("block_seconds", _block_seconds(schedule)), None
+    if given.get("by"):
+        facets = Facets(labels=facet_labels(given["by"]), units=PURSE_UNITS * SHARE_OF_FACETS // 100)
+    return Rounds(block_seconds=seconds, units=units_over_blocks(given), false_names=FALSE_NAMES, facets=facets)
+
+
+def units_over_blocks(given: Mapping[str, Any]) -> tuple[int, ...]:
+    """What a purse has for each round, less what it has for facets. given: `LooksChoices`."""
+    left = PURSE_UNITS * (100 - (SHARE_OF_FACETS if given.get("by") else 0)) // 100
+    return units_of_shares(given.get("rounds") or True, left)
 
 
 def _block_seconds(schedule: WindowSchedule) -> int:

@@ -1,7 +1,7 @@
 """Records as JSON and back: what is stored follows from the annotations of the records alone, and so does the schema.
 
-A record is a frozen dataclass. Its fields are numbers, texts, pairs and lists of whole numbers, and records; a choice
-that was not made is a missing record. What is read is hostile: errors show one line and little.
+A record is a frozen dataclass. Its fields are numbers, texts, pairs and lists of whole numbers, lists of texts, and
+records; a choice that was not made is a missing record. What is read is hostile: errors show one line and little.
 """
 
 from __future__ import annotations
@@ -161,16 +161,19 @@ def _checked(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
     if int in kinds:
         return check_whole(name, value, _SMALLEST)
     if typing.get_origin(kinds[0]) is tuple:
-        return _as_tuple(name, value, is_pair=_is_pair(kinds[0]))
+        return _as_tuple(name, value, kinds[0])
     if not isinstance(value, tuple(kind for kind in kinds if kind is not types.NoneType)):
         raise ValueError(f"{name} must be a {kinds[0].__name__}, got {shown(value)}.")
     return value
 
 
-def _as_tuple(name: str, value: object, *, is_pair: bool) -> tuple[int, ...]:
+def _as_tuple(name: str, value: object, kind: Any) -> tuple[Any, ...]:
+    is_pair, is_text = _is_pair(kind), str in typing.get_args(kind)
     if not isinstance(value, (list, tuple)) or len(value) > _MOST_NUMBERS or (is_pair and len(value) != 2):
-        kind = "a pair of" if is_pair else f"at most {_MOST_NUMBERS:,}"
-        raise ValueError(f"{name} must be {kind} whole numbers, got {shown(value)}.")
+        some = "a pair of" if is_pair else f"at most {_MOST_NUMBERS:,}"
+        raise ValueError(f"{name} must be {some} {'texts' if is_text else 'whole numbers'}, got {shown(value)}.")
+    if is_text:
+        return tuple(_checked(f"each of {name}", each, (str,)) for each in value)
     return tuple(check_whole(f"each of {name}", each, 1) for each in value)
 
 
@@ -213,7 +216,7 @@ def _schema_of_kind(kind: Any) -> dict[str, Any]:
         return schema_of(cast(type, kind))
     if typing.get_origin(kind) is tuple:
         length = {"minItems": 2, "maxItems": 2} if _is_pair(kind) else {"maxItems": _MOST_NUMBERS}
-        return {"type": "array", "items": {"type": "integer"}, **length}
+        return {"type": "array", "items": _schema_of_kind(typing.get_args(kind)[0]), **length}
     return {"type": {float: "number", int: "integer", str: "string"}[kind]}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -17,8 +18,15 @@ from typing import IO, Any
 import fastavro
 import fastavro.schema
 
-from dp_transforms.monitor.window_report import WINDOW_REPORT_AVRO_SCHEMA, RunEnded, WindowReport
+from dp_transforms.monitor.window_report import (
+    FACET_SCHEMA,
+    WINDOW_REPORT_AVRO_SCHEMA,
+    RunEnded,
+    WindowReport,
+    window_report_schema,
+)
 from dp_transforms.reports.report_records import (
+    FACETS,
     HEADER_KEY,
     MAX_HEADER_BYTES,
     MAX_HEAVY_HITTERS,
@@ -52,12 +60,13 @@ _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     """reports: of `check_report`, in order."""
-    records = [plain_fields(report) for report in reports]
+    records = [plain_fields(report, has_facets=header.has_facets) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
     sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
     # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
-    fastavro.writer(handle, WINDOW_REPORT_AVRO_SCHEMA, records, codec="deflate", metadata=metadata, sync_marker=sync)
+    schema = window_report_schema(has_facets=header.has_facets)
+    fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
 
 def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
@@ -70,14 +79,14 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     except DamagedContainerError:
         raise ReportFileError("the file is not an Avro object container file, or its header is damaged.") from None
     header = parse_header(container.metadata.get(HEADER_KEY.encode()))  # first, since it has the version
-    if _shape(parse_json(container.schema or b"null")) != _shape(WINDOW_REPORT_AVRO_SCHEMA):
+    if _shape(parse_json(container.schema or b"null")) != _shape(window_report_schema(has_facets=header.has_facets)):
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     if container.codec not in ("null", "deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
-    return header, _records(handle, container)
+    return header, _records(handle, container, has_facets=header.has_facets)
 
 
-def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[WindowReport]:
+def _records(handle: IO[bytes], container: avro_container.Header, *, has_facets: bool) -> Iterator[WindowReport]:
     try:
         for count, begin, length in avro_container.iter_frames(handle, container):
             block = avro_container.read_block(handle, container, begin, length, _MAX_BLOCK_BYTES)
@@ -85,7 +94,7 @@ def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[Wi
                 raise ReportFileError("a block of the Avro file does not hold as many records as it claims.")
             stream = io.BytesIO(block)
             for _ in range(count):
-                yield read_datum(stream)
+                yield read_datum(stream, has_facets=has_facets)
             if stream.tell() != len(block):
                 raise ReportFileError("a block of the Avro file holds more than its records.")
     except BlockTooLargeError:
@@ -94,23 +103,43 @@ def _records(handle: IO[bytes], container: avro_container.Header) -> Iterator[Wi
         raise ReportFileError("the Avro file is truncated or damaged: write it again.") from None
 
 
-def read_datum(stream: IO[bytes]) -> WindowReport:
-    """The report at the position of a stream. Heavy hitters are counted before they are decoded.
+def read_datum(stream: IO[bytes], *, has_facets: bool = False) -> WindowReport:
+    """The report at the position of a stream. Heavy hitters and facets are counted before they are decoded.
 
     Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
     """
     before, heavy_hitter, behind = _parts()
     fields: Any = fastavro.schemaless_reader(stream, before, None)
     entries: list[Any] = []
+    facets = 0
+    for _ in _counted(stream, MAX_HEAVY_HITTERS):
+        entry: Any = fastavro.schemaless_reader(stream, heavy_hitter, None)
+        if has_facets:
+            most = MAX_HEAVY_HITTERS - facets
+            entry[FACETS] = [fastavro.schemaless_reader(stream, _facet(), None) for _ in _counted(stream, most)]
+            facets += len(entry[FACETS])
+        entries.append(entry)
+    rest: Any = fastavro.schemaless_reader(stream, behind, None)
+    return check_report({**fields, "heavy_hitters": entries, **rest})
+
+
+def _counted(stream: IO[bytes], most: int) -> Iterator[None]:
+    """One for each element of an array, which then stands at the position of the stream. Raises ReportFileError before
+    a block with which there would be more than these."""
+    found = 0
     while (count := read_long(stream)) != 0:
         if count < 0:  # a negative count is followed by the size of the block in bytes
             count = -count
             read_long(stream)
-        if len(entries) + count > MAX_HEAVY_HITTERS:
+        found += count
+        if found > most:
             raise too_many_heavy_hitters()
-        entries.extend(fastavro.schemaless_reader(stream, heavy_hitter, None) for _ in range(count))
-    rest: Any = fastavro.schemaless_reader(stream, behind, None)
-    return check_report({**fields, "heavy_hitters": entries, **rest})
+        yield from itertools.repeat(None, count)
+
+
+@functools.cache
+def _facet() -> Any:
+    return fastavro.parse_schema(FACET_SCHEMA)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from dp_transforms.html_tables import html_table
 from dp_transforms.monitor.window_report import WindowReport
@@ -55,7 +55,9 @@ class Report:
     def to_arrow(self) -> pa.Table:
         """A row for each item of a window, by time, and then from the largest: the times of the window, the item, its
         rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the header.
-        """
+
+        With facets there are two columns more, ``by`` and ``value``, null for an item as a whole. After it there is a
+        row for each of its facets, with its rank."""
         return flat_table(self.header, trends(self.header.plan, self.windows))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -123,14 +125,20 @@ def flat_table(header: ReportHeader, windows: Iterable[Trend]) -> pa.Table:
     time, text, whole = pa.timestamp("us", "UTC"), pa.string(), pa.int64()
     types = {"window_start": time, "window_end": time, "rank": whole, "item": text, "change": text, "zone": text}
     types |= dict.fromkeys(_SIZES, whole)
-    rows = [
-        (
-            *(*trend.report[1:3], rank, found.item, change, found.zone),
-            *(found.at_least_users or None, found.noisy_count, found.level),
-        )
-        for trend in windows
-        for found, rank, change in trend.entries
-    ]
+    no_facet: tuple[None, ...] = ()
+    if header.has_facets:
+        types |= {"by": text, "value": text}
+        no_facet = (None, None)
+    rows: list[tuple[Any, ...]] = []
+    for trend in windows:
+        for found, rank, change in trend.entries:
+            of_item = *trend.report[1:3], rank, found.item
+            sizes = found.at_least_users or None, found.noisy_count, found.level
+            rows.append((*of_item, change, found.zone, *sizes, *no_facet))
+            rows += (
+                (*of_item, None, None, facet.at_least_users or None, None, None, facet.by, facet.value)
+                for facet in found.facets
+            )
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types.values(), strict=True)]
     return pa.table(arrays, pa.schema(types.items(), {HEADER_KEY: header.to_json()}))

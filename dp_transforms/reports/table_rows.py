@@ -18,7 +18,13 @@ from typing import Any, NamedTuple
 from dp_transforms.checks import how_to_install
 from dp_transforms.errors import MissingLibraryError, StreamError
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded, WindowReport
-from dp_transforms.reports.report_records import ReportFileError, ReportHeader, check_report, parse_header
+from dp_transforms.reports.report_records import (
+    ReportFileError,
+    ReportHeader,
+    check_report,
+    hitter_fields,
+    parse_header,
+)
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import parse_ended
 from dp_transforms.stores.databases import (
@@ -326,10 +332,11 @@ class TableRows:
 
 
 def _item_row(rank: int, held: HeavyHitter) -> dict[str, Any]:
+    fields = hitter_fields(held)
     if "\0" not in held.item:
-        return {"rank": rank, **held._asdict(), "item_utf8": None}
+        return {"rank": rank, **fields, "item_utf8": None}
     shown = held.item.replace("\0", "\ufffd")
-    return {"rank": rank, **held._asdict(), "item": shown, "item_utf8": held.item.encode()}
+    return {"rank": rank, **fields, "item": shown, "item_utf8": held.item.encode()}
 
 
 def _heavy_hitter(row: Any) -> HeavyHitter:

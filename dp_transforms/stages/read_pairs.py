@@ -23,7 +23,7 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_READ,
     EVENTS_REJECTED,
 )
-from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events, pairs_of_events
+from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, item_pairs_of_events, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts
@@ -36,12 +36,13 @@ Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed col
 @dataclasses.dataclass(frozen=True)
 class PackPairs:
     """by_item: packed `ItemPairs`, in one slab, and not `UserPairs`. part: events outside of it are skipped, as those
-    outside of the plan; None: the whole run."""
+    outside of the plan; None: the whole run. has_facets: the plan has; then they are `FacetPairs`."""
 
     schedule: WindowSchedule
     sharding: Sharding
     part: RunPart | None = None
     by_item: bool = False
+    has_facets: bool = False
 
     @property
     def run_part(self) -> RunPart:
@@ -52,6 +53,8 @@ class PackPairs:
     ) -> Iterator[Packed]:
         """Events outside the declared range or domain are counted for the operator, and left out."""
         schedule, part = self.schedule, self.run_part
+        if self.has_facets != (batch.facets is not None):
+            raise ValueError("the events of a plan with facets must have facets, and those of another one none.")
         counts[EVENTS_READ] += len(batch)
         first_window = schedule.first_window(batch.time_micros)
         is_inside = (first_window >= 0) & (first_window < part.end)
@@ -110,12 +113,15 @@ class ReadPairsStep:
 
 @dataclasses.dataclass(frozen=True)
 class MergePairs:
-    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again."""
+    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again. has_facets: or
+    `FacetPairs`."""
 
+    has_facets: bool = False
     stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
-        return lambda group, counts: ((group[0], packed) for packed in ItemPairs.of_messages(group[1]).messages())
+        pairs = FacetPairs if self.has_facets else ItemPairs
+        return lambda group, counts: ((group[0], packed) for packed in pairs.of_messages(group[1]).messages())
 
     def fetched(
         self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]
@@ -133,4 +139,5 @@ def reading_step(
     """For a replay of the whole schedule. release: the mode."""
     pays_looks = mode == "looks"
     cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
-    return ReadPairsStep(PackPairs(schedule, cuts.users, by_item=pays_looks), fields, domain)
+    packing = PackPairs(schedule, cuts.users, by_item=pays_looks, has_facets=bool(fields.facets))
+    return ReadPairsStep(packing, fields, domain)

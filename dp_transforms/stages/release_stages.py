@@ -70,6 +70,8 @@ def stages_of(
             "counts_for cannot be used with a stream, nor with a run that is taken in parts: counts are paid for when"
             " all names of the run are known. Make the plan without it."
         )
+    if run.plan.facets and not (is_replay or is_part):
+        raise ValueError("by cannot be used with a stream. Replay what is over: shh replay --by.")
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
             "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan with"

@@ -15,8 +15,8 @@ from dp_transforms.plan.plan_comparison import (
     likely_hits,
 )
 from dp_transforms.plan.records import Looks
-from dp_transforms.plan.rounds import found_in_block, rounds_suit
-from dp_transforms.views.report_words import counted
+from dp_transforms.plan.rounds import found_in_block, found_of_facet, rounds_suit
+from dp_transforms.views.report_words import counted, label_text
 
 _MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
@@ -98,6 +98,21 @@ def rounds_in_words(plan: Plan) -> str:
         " of those that many users have. That usually finds more; but an item of one window"
         f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
         f" {counted(few, 'item')} in the run. Where users have many, stated sizes are lower."
+    ) + _facets_in_words(plan, few)
+
+
+def _facets_in_words(plan: Plan, looks: int) -> str:
+    """looks: of each user in the run."""
+    facets = plan.paid_rounds.facets
+    if facets is None:
+        return ""
+    columns = " and ".join(map(label_text, facets.columns))
+    of_user = looks * len(facets.columns)
+    users = found_of_facet(plan.paid_looks, plan.paid_rounds, facets.units, of_user, FOUND)
+    return (
+        f" At last, named items are looked at by {counted(len(facets.labels), 'value')} of {columns}, for"
+        f" {facets.units / plan.paid_looks.purse:.0%} of each purse: a value is found from about {users:,} such users"
+        " on."
     )
 
 

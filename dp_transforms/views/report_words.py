@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dp_transforms.monitor.window_report import ABOVE, BETWEEN, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, Facet, HeavyHitter, RunEnded, WindowReport
 from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, Trend, TrendRule
 from dp_transforms.views.time_axis import local_text
 
@@ -42,6 +42,7 @@ _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say w
 _AT_LEAST = ("≥", ">=")
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 _LONGEST = 80
+_FACETS_OF_ITEM = 3
 # What a page would show like another text. What is quoted begins with a quotation mark.
 _AMBIGUOUS = re.compile(r'^"|^ | $|  ')
 
@@ -130,6 +131,9 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
         parts.append(f"~N: number of users, with noise{_noise_of_counts(plan or {})}.")
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
+    if columns := sorted({facet.by for report in rows for hitter in report.heavy_hitters for facet in hitter.facets}):
+        named = " and ".join(label_text(each, ascii_only) for each in columns)
+        parts.append(f"In brackets: the largest values of {named}; a user may have several.")
     totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
     epsilon = "epsilon" if ascii_only else "ε"
     if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):
@@ -233,6 +237,8 @@ def _items_text(shown: Sequence[Entry], count: int, gone: int, names: Mapping[st
         text.append(
             f"{sign}{_SYMBOLS[hitter.zone][ascii_only]}{name}{_size_text(hitter, ascii_only)}", _STYLES[hitter.zone]
         )
+        if hitter.facets:
+            text.append(f" ({_facets_text(hitter.facets, ascii_only)})", "dim")
     rest = [f"and {count - len(shown):,} more"] * (count > len(shown)) + [f"{gone:,} gone"] * bool(gone)
     text.append("".join(f"  {words}" for words in rest), "dim")
     return text
@@ -242,6 +248,16 @@ def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
     if entry.noisy_count is not None:
         return f"~{entry.noisy_count}"
     return f"{_AT_LEAST[ascii_only]}{entry.at_least_users}" if entry.at_least_users else ""
+
+
+def _facets_text(facets: Sequence[Facet], ascii_only: bool) -> str:
+    """The largest ones."""
+    ordered = sorted(facets, key=lambda facet: -facet.at_least_users)
+    sizes = (f"{_AT_LEAST[ascii_only]}{each.at_least_users}" if each.at_least_users else "" for each in ordered)
+    pairs = zip(ordered[:_FACETS_OF_ITEM], sizes, strict=False)
+    words = [f"{label_text(facet.value, ascii_only)}{size}" for facet, size in pairs]
+    more = len(ordered) - len(words)
+    return ", ".join([*words, *([f"{more} more"] if more else [])])
 
 
 def _record(plan: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ import zoneinfo
 
 import pytest
 
+from dp_transforms.monitor.window_report import Facet
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
@@ -84,6 +85,27 @@ def ranked(page):
 def rows(page):
     """The items of the picture from top to bottom."""
     return page.locator("#picture .rows button").all_inner_texts()
+
+
+def test_an_item_shows_its_facets_as_small_multiples(opened):
+    """The largest first, on one scale; without facets there are none."""
+    assert opened(place="#item=first").locator(".facet").count() == 0
+    facets = [Facet("country", "DE", 10), Facet("country", "<b>FR", 40), Facet("device", "tv", 0)]
+    found = [
+        each._replace(
+            heavy_hitters=[hit._replace(facets=tuple(facets[: 3 - number % 2])) for hit in each.heavy_hitters]
+        )
+        for number, each in enumerate(reports_of(PLAN, STORIES))
+    ]
+    page = opened(text=report_page(header_of(PLAN), found, datetime.UTC), place="#item=first")
+    page.wait_for_selector("html[data-ready]", state="attached")
+    captions = [text.split("\n") for text in page.locator(".facet figcaption").all_inner_texts()]
+    assert [name for name, _ in captions] == ["country: <b>FR", "country: DE", "device: tv"]
+    assert [said.split(",")[0] for _, said in captions[:2]] == ["up to ≥\u00a040", "up to ≥\u00a010"]
+    assert "up to" not in captions[2][1]
+    heights = page.locator(".facet rect").evaluate_all("all => all.map((each) => +each.getAttribute('height'))")
+    assert max(heights) == 1
+    assert min(heights) == 0.12
 
 
 def test_a_window_is_compared_with_the_one_before_by_keyboard(opened):

@@ -13,6 +13,7 @@ import pytest
 
 from dp_transforms.monitor.window_report import HeavyHitter, RunEnded
 from dp_transforms.reports import read_report_file
+from dp_transforms.reports.report_records import hitter_fields
 from dp_transforms.reports.report_table import ReportTable
 from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, IN_PROCESS, KEY, PLAN, run, write_log_and_key
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
@@ -35,7 +36,7 @@ def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: p
     assert header is not None
     assert ended == RunEnded("events", HOURS, 4)
     shown = [json.loads(line)["heavy_hitters"] for line in out.splitlines()]
-    assert shown == [[each._asdict() for each in window.heavy_hitters] for window in reports]
+    assert shown == [list(map(hitter_fields, window.heavy_hitters)) for window in reports]
     assert [each[0]["item"] for each in shown] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
     assert f"shh show {table.url} --table news --run-id run-1" in err
     code, _, err = run([*words, "--run-id", "run-1"], capsys)

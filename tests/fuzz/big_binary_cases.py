@@ -243,9 +243,9 @@ def report_parquet(count: int, label: str, windows: int = 1, stream: str = "news
     """Windows, each of ``count`` heavy hitters with one label: in the file these are a few KB."""
 
     def write(path: pathlib.Path) -> None:
-        from dp_transforms.reports.parquet import WINDOW_REPORT_ARROW_SCHEMA
+        from dp_transforms.reports.parquet import arrow_schema
 
-        schema = WINDOW_REPORT_ARROW_SCHEMA.with_metadata({"shh.header": HEADER.to_json()})
+        schema = arrow_schema(HEADER).with_metadata({"shh.header": HEADER.to_json()})
         starts = [n * 10**6 for n in range(windows)]
         hitters = pa.array([[]] * windows, schema.field("heavy_hitters").type)
         if count:

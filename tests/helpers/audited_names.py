@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
@@ -43,8 +44,9 @@ def audited_plan(
 @functools.cache
 def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
-    ``window_rounds``."""
-    schedule, rounds = WindowSchedule.fixed(0, HOURS * 3600, 3600), {kind: True}
+    ``window_rounds``, or ``by`` for rounds with facets."""
+    schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
+    rounds: dict[str, Any] = {kind: {"country": ("DE", "FR")} if kind == "by" else True}
     return Plan.calibrate(epsilon=2, delta=1e-4, schedule=schedule, most_looks=most_looks, max_users=100_000, **rounds)
 
 

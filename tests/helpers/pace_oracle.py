@@ -46,7 +46,7 @@ class Wallet:
         what the round has in a full purse, a 40th in rounds in windows. What is not named comes first. ``paid_looks``
         counts 100ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
-        most = settings.units_of_rounds[-1] // (40 if settings.rounds is None else 16)
+        most = (settings.rounds or settings.window_rounds).units[-1] // (40 if settings.rounds is None else 16)
         parts = 100 * looks + second
         spent = self.left // self.spread(parts, window, settings) * parts
         if looks:

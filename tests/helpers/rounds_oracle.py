@@ -106,14 +106,15 @@ class RoundsOracle:
 
     @property
     def _last(self) -> int:
-        return len(self._settings.units_of_rounds) - 1
+        return len((self._settings.rounds or self._settings.window_rounds).units) - 1
 
     def _sized(
         self, entry: Named, cells: dict[Place, dict[str, int]], noise: dict[Place, int], drawn: int, windows: int
     ) -> Named:
         """By a second look, if that shows more."""
         at = entry.window, entry.item
-        most = self._settings.units_of_rounds[-1] // (40 if self._settings.rounds is None else 16)
+        cut = self._settings.rounds or self._settings.window_rounds
+        most = cut.units[-1] // (40 if self._settings.rounds is None else 16)
         likely, largest = self._likely_noise_of(drawn, windows), self._largest(most)
         noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
         if noisy < threshold:
@@ -124,7 +125,7 @@ class RoundsOracle:
 
     def _size_error(self) -> Fraction:
         """Of each round, and of second looks."""
-        return Fraction(self._settings.looks.size_error) / (self._last + 2)
+        return Fraction(self._settings.looks.size_error) / (len(self._settings.units_of_rounds) + 1)
 
     def _likely_noise_of(self, drawn: int, windows: int) -> int:
         """Of pairs that are all drawn for, in so many windows: as if in all windows of the run."""
@@ -170,9 +171,13 @@ class RoundsOracle:
             if any(looks for _, looks in chosen):
                 self.wallets[number, user] = wallet
             for of_kind, (weight, looks) in zip(kinds, chosen, strict=True):
-                for place in sorted(of_kind, key=lambda place: look_place(user, place, self._keys))[:looks]:
+                for place in sorted(of_kind, key=lambda place: self._order(user, place))[:looks]:
                     found.setdefault(place, {})[user] = weight
         return found
+
+    def _order(self, user: str, place: Place) -> int:
+        """By which it is dropped."""
+        return look_place(user, place, self._keys)
 
     def _noise(self, cells: dict[Place, dict[str, int]], uniforms: LookUniforms) -> dict[Place, int]:
         found = {}
@@ -211,6 +216,53 @@ class RoundsOracle:
             for weight, units in zip(looks.weights, looks.units, strict=True)
             if units <= max(purse, looks.units[0])
         )
+
+
+class FacetsOracle(RoundsOracle):
+    """The same with facets: in the place of an item there is then ``(item, number of the facet)``.
+
+    log: events with the numbers of their facets. facets: what is named of them, in all windows. drawn_facets: for how
+    many, in each part.
+    """
+
+    def __init__(
+        self, log: Iterable[tuple[str, str, int, tuple[int, ...]]], settings: TrialPlan, keys: StreamKeys
+    ) -> None:
+        events = list(log)
+        super().__init__([event[:3] for event in events], settings, keys)
+        self._facets_held: dict[str, set[Place]] = {}
+        of_events = [(user, (item, facet), time) for user, item, time, facets in events for facet in facets]
+        for window, users in items_by_window_and_user(of_events, settings).items():
+            for user, found in users.items():
+                self._facets_held.setdefault(user, set()).update((window, facet) for facet in found)
+        for item in list(self._items):
+            for facet in range(1, len(settings.facets) + 1):
+                hashes = keys.hash_facets(np.array([self._items[item]], dtype=np.uint64), np.array([facet]))
+                self._items[item, facet] = int(hashes[0, 0]), int(hashes[0, 1])
+        self.facets: list[Named] = []
+        self.drawn_facets: list[int] = []
+
+    def _of_part(self, windows: range) -> list[Named]:
+        plain = self._items
+        self._items = {item: hashes for item, hashes in plain.items() if isinstance(item, str)}
+        found = super()._of_part(windows)
+        self._items, number = plain, self._last + 1
+        every = range(1, len(self._settings.facets) + 1)
+        drawn = {(entry.window, (entry.item, facet)) for entry in found for facet in every}
+        weights = self._weights(number, {user: held & drawn for user, held in self._facets_held.items()}, set())
+        cells = {at: weights.get(at, {}) for at in drawn}
+        noise = self._noise(cells, self._keys.round_uniforms(number))
+        likely = self._likely_noise_of(len(drawn), len(windows))
+        self.facets += self._named(number, cells, noise, self._threshold(len(drawn)), likely)
+        self.drawn_facets.append(len(drawn))
+        return found
+
+    def _order(self, user: str, place: Place) -> int:
+        window, item = place
+        if isinstance(item, str):
+            return super()._order(user, place)
+        hashes, users = (np.array([each], dtype=np.uint64) for each in (self._items[item], self._users[user][0]))
+        return integer_of(self._keys.look_order()(users, np.array([window]), hashes)[0])
 
 
 class WindowRoundsOracle(RoundsOracle):

@@ -157,7 +157,7 @@ class LiveReport(Followed):
 
     def _count(self, report: WindowReport) -> None:
         self._shown.update((shown_text(hitter.item), hitter.item) for hitter in report.heavy_hitters)
-        kinds = {hitter[1:] for hitter in report.heavy_hitters} - self._kinds
+        kinds = {hitter.kind for hitter in report.heavy_hitters} - self._kinds
         if kinds:
             self._kinds |= kinds
             self._name_sizes()
@@ -204,7 +204,7 @@ class LiveReport(Followed):
         for item in {hitter.item for report in reports for hitter in report.heavy_hitters}:
             text = shown_text(item)
             self._shown[text] = None if text in self._shown else item
-        self._kinds = {hitter[1:] for report in reports for hitter in report.heavy_hitters}
+        self._kinds = {hitter.kind for report in reports for hitter in report.heavy_hitters}
         self._name_sizes()
         whole = page.encode()
         self.view = View(epoch, whole, packed(whole), number, first, messages, self._summary(), self._badge())

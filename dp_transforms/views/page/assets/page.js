@@ -269,7 +269,7 @@ const reportPage = (() => {
     const most = texts[largestState(item)];
     const said = make("p", `${titles[item] ? `${labels[item]}. ` : ""}Named in ${count(held.length, unit)}, first ${writeTime(startOf(held[0]))}, `
       + `last ${writeTime(startOf(held.at(-1)))} (${zone}). The most: ${most}.`);
-    panel.replaceChildren(close, name, said, historyOf(item), stretchesOf(item));
+    panel.replaceChildren(close, name, said, historyOf(item), ...facetsOf(item), stretchesOf(item));
   };
   /** Its sizes over time, as long as it was there. */
   const historyOf = (item) => {
@@ -286,6 +286,22 @@ const reportPage = (() => {
     ends.append(make("span", writeTime(startOf(first))), make("span", writeTime(endOf(last))));
     figure.append(make("figcaption", `${strengthTitle}: up to ${whole(largestOf[item])}`, "note"), chart, ends);
     return figure;
+  };
+  /** Small multiples: each of its facets over the same time, on one scale, the largest first. */
+  const facetsOf = (item) => {
+    const { windows: held } = items[item], [first, last] = [held[0], held.at(-1)], number = last - first + 1;
+    const found = (report.columns.facets?.[item] ?? []).map(([facet, there, sizes]) => ({ facet, there, sizes, largest: Math.max(...sizes) }));
+    const most = Math.max(1, ...found.map(({ largest }) => largest)), wide = Math.max(1, number / 250);
+    return found.toSorted((a, b) => b.largest - a.largest).map(({ facet, there, sizes, largest }) => {
+      const figure = make("figure", "", "facet"), caption = make("figcaption", facet, "note");
+      caption.append(make("span", `${largest ? `up to ≥\u00a0${whole(largest)}, ` : ""}${count(there.length, unit)}`));
+      const bars = there.map((w, place) => {
+        const height = 0.12 + 0.88 * (sizes[place] / most);
+        return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" });
+      });
+      figure.append(caption, drawn("svg", { viewBox: `0 0 ${number} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
+      return figure;
+    });
   };
   const stretchesOf = (item) => {
     const { windows: held, states } = items[item], stretches = [];

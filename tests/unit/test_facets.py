@@ -1,0 +1,270 @@
+"""Facets: named items that are looked at once more by declared values of columns (docs/guarantee.md, "Facets")."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import pathlib
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from dp_transforms import Plan, WindowReport
+from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
+from dp_transforms.monitor.item_sums import ItemSums
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.pairs import FacetPairs, item_pairs_of_events
+from dp_transforms.monitor.window_report import Facet
+from dp_transforms.plan.facets import Facets
+from dp_transforms.plan.records import Rounds
+from dp_transforms.runs.run_part import RunPart
+from dp_transforms.stages.rounds import NameRound, WeighRound
+from dp_transforms.stages.stage import Span
+from tests.helpers.naming_oracle import reports_of
+from tests.helpers.naming_runs import naming_settings
+from tests.helpers.rounds_oracle import FacetsOracle
+from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
+from tests.helpers.small_runs import SECRET, batch_of
+
+LABELS = ("country=DE", "country=FR", "device=phone", "device=desk", "device=tv")  # nobody has the last one
+Event = tuple[str, str, int, tuple[int, ...]]  # user, item, time and the numbers of its facets, one for each column
+_PERCENTS = (16, 8, 16, 40)
+_OF_FACETS = len(_PERCENTS)  # the number of their round
+
+
+def trial_with_facets(*, threshold: int = 25, false_names: float = 40, sliding: int = 1) -> TrialPlan:
+    """Windows of 10 seconds, blocks of 40, and little noise."""
+    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
+    facets = Facets(labels=LABELS, units=PURSE_UNITS * 20 // 100)
+    units = tuple(PURSE_UNITS * percent // 100 for percent in _PERCENTS)
+    rounds = Rounds(block_seconds=40, units=units, false_names=false_names, facets=facets)
+    return dataclasses.replace(trial, rounds=rounds)
+
+
+def log_with_facets(seed: int) -> list[Event]:
+    """Users have one country, or none of the declared ones, and change their devices. A crowd comes once."""
+    draws = random.Random(seed)
+    country = defaultdict(lambda: draws.choice((0, 1, 1, 2)))
+    crowd = [(f"once-{number}", "topic-1", at(3)) for number in range(80)]
+    log = [*busy_log(seed), *crowd]
+    return [(user, item, time, (country[user], draws.choice((3, 3, 4)))) for user, item, time in log]
+
+
+def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart) -> FacetPairs:
+    if not log:
+        return FacetPairs.none()
+    batch = dataclasses.replace(
+        batch_of([event[:3] for event in log]), facets=np.array([event[3] for event in log], dtype=np.int64)
+    )
+    firsts = np.full(len(batch), part.first)
+    keys = trial.stream_keys(SECRET)
+    found = item_pairs_of_events(batch, trial.schedule, keys, 2, firsts, part.end)
+    return FacetPairs.merge([pairs for _, pairs in found])
+
+
+class Run:
+    """The stages of all rounds, in this process. told: what is named, whatever is added here; of it, too, `found`."""
+
+    def __init__(
+        self, log: Collection[Event], trial: TrialPlan, shards: int = 1, *, told: list[NamedItems] | None = None
+    ) -> None:
+        part, keys, counts = RunPart.whole(trial.schedule), trial.stream_keys(SECRET), Counter[str]()
+        pairs, self.sums, self.found = pairs_of(log, trial, part), list[ItemSums](), list[NamedItems]()
+        self.drawn = 0
+        for number in range(_OF_FACETS + 1):
+            weigh, name = WeighRound(trial, keys, None, number), NameRound(trial, keys, None, number)
+            before = (self.found if told is None else told)[:number]
+            names = [before[0], before[-1] if number > 1 else NamedItems.none()] if number else []
+            blobs, whole = [[each.to_bytes()] for each in names], Span(0, part.end)
+            come = weigh.columns([pairs.to_bytes()], *blobs)
+            self.sums.append(weigh.advance(weigh.load(part, come, whole), come, whole, counts))
+            if number == _OF_FACETS:
+                self.drawn = come.facets(trial, whole, keys)[0].drawn
+            parts = []
+            for shard in range(shards):
+                here = dataclasses.replace(whole, shard=shard, shards=shards)
+                of_items = name.told(self.sums[-1].of_shard(shard, shards), *blobs)
+                parts.append(name.advance(None, of_items, here, counts))
+            self.found.append(NamedItems.merge(parts))
+
+    def reports(self, trial: TrialPlan) -> list[WindowReport]:
+        packed = NamedItems.of_messages(self.found[-1].messages(2000))
+        return [report for _, report in packed.window_reports(trial, "events")]
+
+
+def named_in_first_window(trial: TrialPlan, labels: Collection[str]) -> list[NamedItems]:
+    """As if all rounds had named these, there or in the block."""
+    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
+    zeros = np.zeros(len(table), dtype=np.int64)
+    return [NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)] * _OF_FACETS
+
+
+def facets_of(named: NamedItems) -> dict[tuple[int, str, int], int]:
+    """Window, item and number of each facet that is named: its size."""
+    labels = named.table.labels.to_pylist()
+    columns = (named.windows, named.items, named.facets, named.at_least_users)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return {(window, labels[item], facet): users for window, item, facet, users in rows if facet}
+
+
+def with_facets(reports: Iterable[WindowReport], oracle: FacetsOracle, trial: TrialPlan) -> list[WindowReport]:
+    found: dict[tuple[int, str], list[tuple[int, Facet]]] = {}
+    for entry in oracle.facets:
+        (item, number), start = entry.item, trial.schedule.window_start_micros(entry.window)
+        facet = Facet(*LABELS[number - 1].split("="), entry.at_least_users)
+        found.setdefault((start, item), []).append((number, facet))
+    return [
+        report._replace(
+            heavy_hitters=[
+                each._replace(
+                    facets=tuple(facet for _, facet in sorted(found.get((report.window_start, each.item), ())))
+                )
+                for each in report.heavy_hitters
+            ]
+        )
+        for report in reports
+    ]
+
+
+@pytest.mark.parametrize(("seed", "sliding"), [(3, 1), (8, 3)])
+def test_the_stages_name_what_the_reference_says_however_items_are_cut(seed: int, sliding: int) -> None:
+    trial, log = trial_with_facets(sliding=sliding), log_with_facets(seed)
+    oracle = FacetsOracle(log, trial, trial.stream_keys(SECRET))
+    expected = with_facets(reports_of(oracle.names(), trial), oracle, trial)
+    assert {entry.item[1] for entry in oracle.facets} >= {1, 3, 4}
+    assert any(entry.nobody for entry in oracle.facets), "facets that nobody holds are drawn for"
+    assert any(entry.at_least_users for entry in oracle.facets)
+    for shards in (1, 3):
+        run = Run(log, trial, shards)
+        assert run.reports(trial) == expected
+        assert [run.drawn] == oracle.drawn_facets
+
+
+def test_a_user_never_pays_more_than_the_purse_of_facets_and_its_weights_are_its_own() -> None:
+    """It has several facets of each of many pairs, more than the purse pays for."""
+    trial = trial_with_facets()
+    labels = [str(number) for number in range(200)]
+    log = [("busy", item, at(0), (1 + number % 2, 3 + number % 2)) for item in labels for number in range(2)]
+    others = [(f"user-{number}", str(number % 3), at(0), (1, 3)) for number in range(20)]
+    told, price = named_in_first_window(trial, labels), dict(zip(trial.looks.weights, trial.looks.units, strict=True))
+    alone, rest, both = (Run(each, trial, told=told).sums[-1] for each in (log, others, [*log, *others]))
+    spent = sum(price[weight] for weight in alone.sums.tolist())
+    assert 0.8 * trial.rounds.facets.units < spent <= trial.rounds.facets.units
+    assert 0 < len(alone) < 4 * len(labels), "some of them do not count"
+    assert by_hash(both) == by_hash(alone) + by_hash(rest)
+    few = Run(log[:2], trial, told=told).sums[-1]
+    assert few.sums.tolist() == [few.sums[0]] * 4, "one pair with two values of each column: four facets"
+    assert 4 * price[int(few.sums[0])] <= trial.rounds.facets.units
+
+
+def by_hash(sums: ItemSums) -> Counter[bytes]:
+    return Counter({hashes.tobytes(): int(added) for hashes, added in zip(sums.hashes, sums.sums, strict=True)})
+
+
+def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_of_its_own() -> None:
+    """As often as the threshold says, and what becomes of others does not follow who holds one. An item that its block
+    did not name has none, whoever holds it."""
+    trial = trial_with_facets(false_names=1e6)  # then one of a hundred is named by noise alone
+    told = named_in_first_window(trial, [str(number) for number in range(2000)])
+    run, held = (Run(log, trial, told=told) for log in ([], [("somebody", item, at(0), (1, 3)) for item in ("7", "x")]))
+    assert run.drawn == held.drawn == len(LABELS) * 2000
+    assert len(facets_of(run.found[-1])) == pytest.approx(100, rel=0.4)
+    assert len(held.sums[-1]) == 2
+    changed = facets_of(run.found[-1]).keys() ^ facets_of(held.found[-1]).keys()
+    assert changed <= {(0, "7", 1), (0, "7", 3)}
+    keys = trial.stream_keys(SECRET)
+    cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
+    drawn = {keys.round_uniforms(number)(*cells).tobytes() for number in range(_OF_FACETS + 1)}
+    assert len(drawn) == _OF_FACETS + 1
+
+
+def test_thresholds_follow_how_many_facets_are_drawn_for() -> None:
+    trial = trial_with_facets(false_names=2)
+    terms = [trial.terms_of_round(_OF_FACETS, drawn, WINDOWS) for drawn in (10, 1000, 8000)]
+    assert terms[0].threshold < terms[1].threshold < terms[2].threshold
+    told = named_in_first_window(trial, [str(number) for number in range(2000)])
+    assert len(facets_of(Run([], trial, told=told).found[-1])) <= 8  # at most 2 are expected
+    assert terms[0].largest_weight == trial.looks.listed.largest(np.array([trial.rounds.facets.units]))[0][0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans and logs
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def calibrated(**choices: object) -> Plan:
+    return Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, **choices)
+
+
+def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds() -> None:
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, by={"country": ("DE", "FR"), "device": ("phone",)})
+    assert plan.facets == ("country=DE", "country=FR", "device=phone")
+    assert plan.rounds.facets.columns == ("country", "device")
+    assert plan.units_of_rounds[-1] == PURSE_UNITS // 5
+    assert sum(plan.units_of_rounds) <= PURSE_UNITS
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.shares.hash > calibrated(rounds=True).shares.hash
+    wrong = dataclasses.replace(plan.shares, hash=calibrated(rounds=True).shares.hash)
+    with pytest.raises(ValueError, match="the share hash must be"):
+        dataclasses.replace(plan, shares=wrong)
+    with pytest.raises(ValueError, match="must cost at most a purse together"):
+        dataclasses.replace(plan.rounds, facets=dataclasses.replace(plan.rounds.facets, units=PURSE_UNITS // 4))
+
+
+@pytest.mark.parametrize(
+    ("by", "more", "message"),
+    [
+        ({"country": ("DE", "DE")}, {}, "some different values"),
+        ({"country": ()}, {"rounds": True}, "some different values"),
+        ({"country": "DE"}, {}, "by must name the values of a column"),
+        ({"a=b": ("DE",)}, {}, "without '='"),
+        (dict.fromkeys("abc", ("DE",)), {}, "at most 2 columns"),
+        ({"country": ("DE",)}, {"window_rounds": True}, "by needs rounds over blocks"),
+        ({"country": ("DE",)}, {"rounds": False}, "by needs rounds over blocks"),
+        ({"country": ("DE",)}, {"counts_for": 3}, "counts_for cannot be used with rounds"),
+        ({"country": ("DE",)}, {"mode": "hits"}, "by cannot be used with mode 'hits'"),
+    ],
+)
+def test_what_a_plan_cannot_have_is_refused(by: object, more: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, by=by, **more)
+
+
+def test_every_format_reads_the_same_facets(tmp_path: pathlib.Path) -> None:
+    """A cell that is missing, another value, or no text is of no facet; the row counts."""
+    countries = ["DE", "FR", None, "XX", "DE", ""] * 20
+    rows = [
+        {"user": f"u{number}", "item": "a", "timestamp": "2026-01-01T00:00:00", "age": number % 3, "country": country}
+        for number, country in enumerate(countries)
+    ]
+    table = pa.Table.from_pylist(rows)
+    pa.parquet.write_table(table, tmp_path / "log.parquet")
+    pa.csv.write_csv(table, tmp_path / "log.csv")
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    odd = [{**row, "country": ["DE"]} if number == 3 else row for number, row in enumerate(rows)]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in odd))
+    fields = [{"name": name, "type": "string"} for name in ("user", "item", "timestamp")]
+    fields += [{"name": "age", "type": "long"}, {"name": "country", "type": ["null", "string"]}]
+    with (tmp_path / "log.avro").open("wb") as file:
+        fastavro.writer(file, {"type": "record", "name": "Event", "fields": fields}, rows)
+    asked = EventFields(facets=("age=1", "country=FR", "country=DE"))
+    expected = [[1 if number % 3 == 1 else 0, {"FR": 2, "DE": 3}.get(each, 0)] for number, each in enumerate(countries)]
+    for path in sorted(tmp_path.iterdir()):
+        (chunk,) = find_log_chunks([str(path)], asked)
+        batches = [block.batch for block in read_log_chunk(chunk, asked) if len(block.batch)]
+        batch = EventBatch.from_bytes(concatenate([*batches]).to_bytes())
+        assert batch.facets.tolist() == expected, path.name
+        assert batch.where(np.arange(len(batch)) < 5).facets.tolist() == expected[:5]
