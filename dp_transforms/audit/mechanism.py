@@ -18,8 +18,7 @@ from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART
-from dp_transforms.plan.rounds import most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 

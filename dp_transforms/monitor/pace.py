@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART
-from dp_transforms.plan.rounds import most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, most_of_second_look
 
 Whole = npt.NDArray[np.int64]
 

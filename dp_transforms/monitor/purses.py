@@ -27,7 +27,7 @@ from dp_transforms.monitor.pace import Pace
 from dp_transforms.monitor.packed_arrays import BYTES, WHOLE, WORDS, Packed, check_unpacked
 from dp_transforms.monitor.pairs import Pairs, keep_by_hash
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.records import SECOND_LOOKS
+from dp_transforms.plan.rounds import SECOND_LOOKS
 
 Whole = npt.NDArray[np.int64]
 

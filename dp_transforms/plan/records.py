@@ -29,10 +29,6 @@ from dp_transforms.plan.window_schedule import WindowSchedule
 MOST_HITS = 10_000  # an accountant pass over more takes minutes
 MOST_PATIENCE = 10_000
 MOST_ROUNDS, MOST_WINDOW_ROUNDS = 4, 3  # for each a state has a kind of purses, and in windows one of known items
-# Second looks, at what is named already in the last round.
-SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
-SECOND_PART, FEWEST_BESIDE = 16, 300  # beside other looks all cost at most such a part of what is paid, each such a one
-FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 16, 40  # that the purse of the round pays for: so nobody adds far more
 
 
 @runtime_checkable

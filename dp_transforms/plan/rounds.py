@@ -23,8 +23,6 @@ from dp_transforms.checks import is_whole
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
 from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, facet_labels
 from dp_transforms.plan.records import (
-    FEWEST_SECOND,
-    FEWEST_SECOND_IN_WINDOWS,
     MOST_ROUNDS,
     Budget,
     Looks,
@@ -38,6 +36,10 @@ LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first rou
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 FALSE_NAMES = 0.65  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
+# Second looks, at what is named already in the last round.
+SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
+SECOND_PART, FEWEST_BESIDE = 16, 300  # beside other looks all cost at most such a part of what is paid, each such a one
+FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 16, 40  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
 _LIKELY_DRAWN = 10**6

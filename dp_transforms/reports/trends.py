@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
-from dp_transforms.plan.records import FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS
+from dp_transforms.plan.rounds import FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS
 
 NEW, RISING, FALLING, SAME = "new", "rising", "falling", "same"
 _MORE = 1.5  # times the smaller size is the least larger one that is called a trend
