@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed$(if $(SHH_LOCKED),-by-lock)
 LOCK := .ci/requirements.lock
 # At once, in tests: on two cores a third one works while others wait.
 JOBS ?= 3
@@ -36,12 +36,18 @@ PRISM_MADE := $(SHH_ENGINES)/.prism-$(PRISM_VERSION)-on-loopback
 PRISM_SOURCE := $(SHH_ENGINES)/.prism-source
 PRISM_SERVER := $(PRISM_SOURCE)/go/pkg/beam/runners/prism/internal/jobservices/server.go
 
-.PHONY: install lock demo test test-all test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
+.PHONY: install lock demo test test-versions test-oldest test-newest test-nightly test-engines lint format bench clean test-stores engines flink kafka prism kubernetes \
   azurite java-example go-example demo-flink demo-stream audit sbom mutants planted fuzz docs test-wheels
 
 install: $(INSTALLED)
 
-# By uv, which takes a tenth of the time of pip. Its index is UV_DEFAULT_INDEX; where it finds none, pip may.
+# By uv, which takes a tenth of the time of pip; where it finds no index, pip may.
+ifdef PIP_INDEX_URL
+export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
+endif
+ifdef PIP_FIND_LINKS
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+endif
 # SHH_LOCKED=1: the versions and hashes of the lock alone, as CI has them.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python
@@ -72,9 +78,10 @@ demo-flink: $(INSTALLED) flink
 demo-stream: $(INSTALLED) flink kafka
 	@$(BIN)/python -m examples.demos.demo_stream
 
-# All that gates a change but the engines: neither Java nor Go is needed.
+# All that gates a change but the engines: neither Java nor Go is needed. WITH_ENGINES=1: also the tests on engines that are
+# made; what waits for one leaves the cores to others.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --ignore=tests/engines
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(if $(WITH_ENGINES),,--ignore=tests/engines)
 
 # With the oldest and with the newest versions of all that the package and these extras require, each in an environment of its own.
 # uv finds the oldest; its index is UV_DEFAULT_INDEX. Without a network it says so, and passes, as `make audit` does.
@@ -125,10 +132,6 @@ fuzz: $(INSTALLED)
 # Tests on the engines that this machine has the tools for; the others are skipped with a reason.
 test-engines: $(INSTALLED) engines
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/engines
-
-# These and `make test` at once: what waits for an engine leaves the cores to others.
-test-all: $(INSTALLED) engines
-	$(BIN)/python -m pytest -n $$(($(JOBS) + 2)) --dist loadgroup
 
 # A real server of Azure's storage. The other stores have theirs from packages, in `make test`.
 test-stores: $(INSTALLED) azurite

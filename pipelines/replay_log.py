@@ -58,7 +58,6 @@ def build(pipeline: beam.Pipeline, ours: argparse.Namespace, drafts: Sequence[st
 
     drafts: of the report, and of that of blocks if it is asked for.
     """
-    fields = fields_of(ours)
     plan = read_plan(ours.plan)
     fields = dataclasses.replace(fields_of(ours), facets=plan.facets)
     read = ReadEvents(find_log_chunks(ours.log, fields), fields)
@@ -94,12 +93,13 @@ def check(ours: argparse.Namespace, options: PipelineOptions) -> None:
     for name, path in files.items():  # workers may have another current folder
         setattr(ours, name, None if path is None else full_name(path))
     ours.log = [full_name(path) for path in ours.log]
-    check_output(ours.output)
-    for name, path in ((name, getattr(ours, name)) for name in _OTHERS):
+    named: dict[str, str] = {}
+    for name in ("output", *_OTHERS):
+        path, option = getattr(ours, name), f"--{name.replace('_', '-')}"
         if path is not None:
-            check_output(path, f"--{name.replace('_', '-')}")
-            if path == ours.output:
-                raise UserError(f"--output and --{name.replace('_', '-')} name the same file. Name two different ones.")
+            check_output(path, option)
+            if (other := named.setdefault(path, option)) != option:
+                raise UserError(f"{other} and {option} name the same file. Name two different ones.")
 
 
 def run(arguments: Sequence[str]) -> None:

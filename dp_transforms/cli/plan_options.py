@@ -61,7 +61,7 @@ def _percents(text: str) -> tuple[int, ...]:
 
 def _by(text: str) -> tuple[str, tuple[str, ...]]:
     column, _, values = text.partition("=")
-    found = column, tuple(values.split(","))
+    found = column.strip(), tuple(value.strip() for value in values.split(","))
     check_facets(facet_labels(dict([found])))
     return found
 

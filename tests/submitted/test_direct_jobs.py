@@ -104,6 +104,7 @@ def test_where_too_many_rows_are_bad_nothing_is_published(folder: pathlib.Path) 
         (REPLAY, [*LOG[:-1], "plan.json"], "exists and is never overwritten"),
         (REPLAY, [*LOG[:-1], "new.avro", "--dead-letter", "noise.key"], "--dead-letter"),
         (REPLAY, [*LOG, "--block-output", "report.avro"], "--output and --block-output name the same file"),
+        (REPLAY, [*LOG, "--block-output", "b.avro", "--dead-letter", "b.avro"], "name the same file"),
         (REPLAY, [*LOG, "--block-output", "blocks.avro"], "the plan has no rounds"),
         (REPLAY, [*LOG[:-1], "nowhere/report.avro"], "folder does not exist"),
         (REPLAY, [*LOG, "--run-id", "again"], "no option run_id"),
