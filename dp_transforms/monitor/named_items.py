@@ -104,13 +104,18 @@ class NamedItems(Cells):
 
 
 def _with_facets(found: list[HeavyHitter], numbers: list[int], labels: tuple[str, ...]) -> list[HeavyHitter]:
-    """Items with their facets, in declared order. numbers: of the facet of each that was found, 0 for an item."""
+    """Items with their facets, in declared order, and of the size that these imply: who is of a facet holds the item.
+    numbers: of the facet of each that was found, 0 for an item."""
     of_items: dict[str, list[tuple[int, Facet]]] = {}
     for hitter, number in zip(found, numbers, strict=True):
         if number:
             column, _, value = labels[number - 1].partition("=")
             of_items.setdefault(hitter.item, []).append((number, Facet(column, value, hitter.at_least_users or 0)))
     whole = (hitter for hitter, number in zip(found, numbers, strict=True) if not number)
-    return [
-        hitter._replace(facets=tuple(each for _, each in sorted(of_items.get(hitter.item, ())))) for hitter in whole
-    ]
+    return [_with_its_facets(hitter, sorted(of_items.get(hitter.item, ()))) for hitter in whole]
+
+
+def _with_its_facets(hitter: HeavyHitter, numbered: list[tuple[int, Facet]]) -> HeavyHitter:
+    facets = tuple(facet for _, facet in numbered)
+    users = max(hitter.at_least_users or 0, *(facet.at_least_users for facet in facets), 0)
+    return hitter._replace(facets=facets, at_least_users=users)
