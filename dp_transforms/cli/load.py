@@ -10,7 +10,7 @@ import click
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import argument, filled_by, opt, user_errors
 from dp_transforms.cli.show import read_report_and_end
-from dp_transforms.cli.table_output import output_table, output_table_option
+from dp_transforms.cli.table_output import check_has_no_facets, output_table, output_table_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.reports import ReportFileError
 
@@ -42,6 +42,7 @@ def command(options: LoadOptions) -> None:
         raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
     with user_errors(ReportFileError, StreamError):
         header, reports, ended = read_report_and_end([options.report])
+        check_has_no_facets(header.has_facets)
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
             for window in copied:

@@ -39,7 +39,7 @@ from dp_transforms.cli.replay_request import (
 from dp_transforms.cli.run_account import RunAccount
 from dp_transforms.cli.spooled_logs import spooled_logs
 from dp_transforms.cli.state_options import StateOptions, check_state_file
-from dp_transforms.cli.table_output import check_has_no_run, output_table
+from dp_transforms.cli.table_output import check_has_no_facets, check_has_no_run, output_table
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
@@ -217,8 +217,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         tell(rounds_in_words(plan))
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
-    if table is not None and plan.facets:
-        raise UserError("--output DATABASE cannot be used with --by: its tables have no place for it. Write a file.")
+    check_has_no_facets(table is not None and bool(plan.facets))
     if path is not None and plan.counts is not None:
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"

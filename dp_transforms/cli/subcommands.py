@@ -162,8 +162,8 @@ def run(words: Sequence[str]) -> None:
         if operator_log.is_json():
             _fail(on_one_line(error.format_message()), error.exit_code)
         error.show()
-        if isinstance(error, click.NoSuchOption) and error.option_name in _OF_ALL and words[0] in _COMMANDS:
-            click.echo(f"It belongs before the command: shh {error.option_name} ... {words[0]} ...", err=True)
+        if isinstance(error, click.NoSuchOption) and (place := _place_of(error)):
+            click.echo(place, err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _fail("stopped.", exit_signals.stopped_with or exit_signals.INTERRUPTED)
@@ -181,6 +181,18 @@ def run(words: Sequence[str]) -> None:
             traceback.print_exc()
             sys.exit(1)
         _fail(_unexpected(error), 1)
+
+
+def _place_of(error: click.NoSuchOption) -> str:
+    """Where an option belongs that its command does not have; nothing for one that nobody knows."""
+    option, command = error.option_name, None if error.ctx is None else error.ctx.info_name
+    if option in _OF_ALL and command in _COMMANDS:
+        return f"It belongs before the command: shh {option} ... {command} ..."
+    if command == "stream":
+        replay: click.Command = importlib.import_module("dp_transforms.cli.replay").command
+        if any(option in each.opts for each in replay.params):
+            return f"It is for replays: shh replay {option} ..."
+    return ""
 
 
 def _log_format(words: Sequence[str]) -> str:

@@ -54,6 +54,12 @@ def output_table(output: str | None, table: str | None) -> ReportTable | None:
     return sink
 
 
+def check_has_no_facets(has_facets: bool) -> None:
+    """Before anything is written to a database. Raises UserError."""
+    if has_facets:
+        raise UserError("--output DATABASE cannot be used with --by: its tables have no place for it. Write a file.")
+
+
 def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:
     """Copies the report of a whole run, and its end, in one transaction. windows: of its plan. Raises UserError."""
     header, read = read_report_file(draft)

@@ -312,7 +312,7 @@ def check_same_run(place: str, found: ReportHeader, header: ReportHeader) -> Non
     if found.of_blocks != header.of_blocks:
         raise LastingError(
             f"{place} has the report of the {found.unit}s of run {header.run_id!r}, and this is that of its"
-            f" {header.unit}s. Name another place."
+            f" {header.unit}s. Name another place; in a database another table, with --output-table."
         )
 
 

@@ -90,6 +90,7 @@ def test_both_reports_are_one_run_and_can_be_shown_explained_and_loaded(folder: 
     assert shh("load", "blocks.jsonl", *database, cwd=folder).returncode == 0
     mixed = error_line(shh("load", "windows.jsonl", *database, cwd=folder))
     assert "has the report of the blocks of run" in mixed
+    assert "--output-table" in mixed
     assert "are of the windows and of the blocks of a run" in error_line(
         shh("show", "windows.jsonl", "blocks.jsonl", cwd=folder)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import pathlib
 
 import numpy as np
@@ -100,6 +101,17 @@ def test_the_command_gives_the_same_and_parts_go_on(folder: pathlib.Path) -> Non
     assert all(hitter.facets for window in both for hitter in window.heavy_hitters)
 
 
+def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report: Report, folder: pathlib.Path) -> None:
+    report.write(folder / "report.avro")
+    (folder / "plan.json").write_text(json.dumps(report.header.plan))
+    loaded = shh("load", "report.avro", "--output", "sqlite:///d.db", cwd=folder)
+    assert "its tables have no place for it" in " ".join(loaded.stderr.split())
+    assert not (folder / "d.db").exists()
+    words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
+    streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
+    assert "--plan cannot be one with --by" in streamed.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -110,7 +122,7 @@ def test_the_command_gives_the_same_and_parts_go_on(folder: pathlib.Path) -> Non
             ("replay", "log.parquet", "--by", "land=DE", *OPTIONS[4:], "--time-field", "when", "--output", "r.avro"),
             "--by",
         ),
-        (("stream", "--input", ".", "--by", "country=DE", "--output", "o", "--engine", "in-process"), "stream"),
+        (("stream", "--input", ".", "--by", "country=DE", "--output", "o"), "It is for replays: shh replay --by"),
     ],
 )
 def test_what_cannot_be_done_is_refused(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
