@@ -40,6 +40,7 @@ _ASCII_SIGNS = tuple(signs[1] for signs in (_SYMBOLS[ABOVE], _SYMBOLS[BETWEEN], 
 _MOST_HITS = 10**6  # of a plan that is worth a word
 _MOST_HITS_PAID = 100  # of a plan of which it takes less than a second to say what each hit costs
 _AT_LEAST = ("≥", ">=")
+NOT_STATED = "many users, too few for a number that is safe to state"
 _STYLES = {ABOVE: "bold green", BETWEEN: "yellow", None: "green"}
 _LONGEST = 80
 _FACETS_OF_ITEM = 3
@@ -131,9 +132,12 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
         parts.append(f"~N: number of users, with noise{_noise_of_counts(plan or {})}.")
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
-    if columns := sorted({facet.by for report in rows for hitter in report.heavy_hitters for facet in hitter.facets}):
+    facets = [facet for report in rows for hitter in report.heavy_hitters for facet in hitter.facets]
+    if any(each.at_least_users == 0 for report in rows for each in (*report.heavy_hitters, *facets)):
+        parts.append(f"Without {_AT_LEAST[ascii_only]}N: {NOT_STATED}.")
+    if columns := sorted({facet.by for facet in facets}):
         named = " and ".join(label_text(each, ascii_only) for each in columns)
-        parts.append(f"In brackets: the largest values of {named}; a user may have several.")
+        parts.append(f"In brackets: the largest values of {named} among its users; a user may have several.")
     totals = ", ".join(sorted({f"{report.epsilon_total:.4g}" for report in rows}))
     epsilon = "epsilon" if ascii_only else "ε"
     if any(heavy_hitter.level is not None for report in rows for heavy_hitter in report.heavy_hitters):

@@ -75,7 +75,9 @@ def test_items_have_their_facets_in_every_form_of_a_report(report: Report, tmp_p
     with (tmp_path / "flat.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["value"] for row in rows[:4]] == ["", "DE", "FR", "phone"]
-    assert '"country: DE"' in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert '"country: DE"' in page
+    assert "Choose an item to see its users by country and device." in page
     words = " ".join(shh("show", "report.avro", cwd=tmp_path).stdout.split())
     assert "(phone≥" in words or "(DE≥" in words or "(FR≥" in words
     assert "In brackets: the largest values of country and device" in words

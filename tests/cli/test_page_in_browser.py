@@ -17,7 +17,7 @@ import zoneinfo
 
 import pytest
 
-from dp_transforms.monitor.window_report import Facet
+from dp_transforms.monitor.window_report import Facet, HeavyHitter
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
@@ -88,7 +88,7 @@ def rows(page):
 
 
 def test_an_item_shows_its_facets_as_small_multiples(opened):
-    """The largest first, on one scale; without facets there are none."""
+    """The largest first, on the scale of the item; and beside its size in each stretch in which the same was said."""
     assert opened(place="#item=first").locator(".facet").count() == 0
     facets = [Facet("country", "DE", 10), Facet("country", "<b>FR", 40), Facet("device", "tv", 0)]
     found = [
@@ -104,8 +104,25 @@ def test_an_item_shows_its_facets_as_small_multiples(opened):
     assert [said.split(",")[0] for _, said in captions[:2]] == ["up to ≥\u00a040", "up to ≥\u00a010"]
     assert "up to" not in captions[2][1]
     heights = page.locator(".facet rect").evaluate_all("all => all.map((each) => +each.getAttribute('height'))")
-    assert max(heights) == 1
+    assert max(heights) == pytest.approx(0.12 + 0.88 * 40 / 500)
     assert min(heights) == 0.12
+    assert page.locator(".facet rect title").first.text_content().endswith(": ≥\u00a040")
+    told = page.locator("#panel td:nth-child(2)").all_inner_texts()
+    of_facets = ["country: <b>FR ≥\u00a040", "country: DE ≥\u00a010", "device: tv not stated"]
+    assert [each.split("\n") for each in told[:2]] == [["≥\u00a0200", *of_facets], ["≥\u00a0500", *of_facets[:2]]]
+    assert "Not stated: many users, too few for a number" in page.locator("body").inner_text()
+
+
+def test_stretches_with_the_same_words_are_one(opened):
+    """Sizes that are not stated have levels, which nobody sees."""
+    levels = iter((1, 3, 2, 2, 1))
+    found = [
+        each._replace(heavy_hitters=[HeavyHitter("first", None, None, next(levels), 0)])
+        for each in reports_of(PLAN, {"first": dict.fromkeys(range(5), 5)})
+    ]
+    page = opened(text=report_page(header_of(PLAN), found, datetime.UTC), place="#item=first")
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.locator("#panel td:nth-child(2)").all_inner_texts() == ["not stated"]
 
 
 def test_a_window_is_compared_with_the_one_before_by_keyboard(opened):

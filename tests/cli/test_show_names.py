@@ -22,6 +22,7 @@ def test_names_have_a_size_and_the_legend_says_how_often_it_is_wrong(show, endin
     assert "ε spent" not in out.partition("≥N")[0], "a column that is 2 in every row tells nothing"
     said = " ".join(out.split())
     assert "≥N: at least N users; that any of the run's sizes is wrong has a probability of at most 0.001." in said
+    assert "Without ≥N: many users, too few for a number that is safe to state." in said
     assert "ε spent: all of 2 in every window. A user may have spent it; no report tells." in said
     assert "★ new against the window before." in said
     for word in ("estimate", "above", "~N"):

@@ -15,6 +15,7 @@ import numpy as np
 from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.facets import columns_of_facets
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
@@ -32,7 +33,7 @@ from dp_transforms.views.page.promise import (
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
 from dp_transforms.views.plan_words import in_a_sentence
-from dp_transforms.views.report_words import counted, escape_text, length_text, shown_text
+from dp_transforms.views.report_words import NOT_STATED, counted, escape_text, length_text, shown_text
 from dp_transforms.views.time_axis import local_text
 
 MOST_BYTES = 32 << 20
@@ -105,7 +106,10 @@ def page_parts(
 def _sizes(columns: ReportColumns) -> str:
     """The meaning of what stands before a number."""
     said = {"at least": "≥ N: at least N users.", "about": "≈ N: about N users, with noise."}
+    said["not stated"] = f"Not stated: {NOT_STATED}."
     texts = [state.text for state in columns.states]
+    if any(0 in facet.sizes for of_item in columns.facets for facet in of_item):
+        texts.append("not stated")
     return " ".join(meaning for word, meaning in said.items() if any(word in text for text in texts))
 
 
@@ -172,7 +176,9 @@ def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datet
         return f"No item was named. {declared} {state}".strip()
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
     named = named_in_words(extent.items, extent.windows, header.unit)
-    return f"{named} from {start} to {end} ({zone}). {declared} {state}".strip()
+    by = "" if plan is None or header.of_blocks else " and ".join(map(shown_text, columns_of_facets(plan.facets)))
+    facets = f" Choose an item to see its users by {by}." if by else ""
+    return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
 
 
 def named_in_words(items: int, windows: int, unit: str) -> str:

@@ -287,28 +287,33 @@ const reportPage = (() => {
     figure.append(make("figcaption", `${strengthTitle}: up to ${whole(largestOf[item])}`, "note"), chart, ends);
     return figure;
   };
-  /** Small multiples: each of its facets over the same time, on one scale, the largest first. */
+  const facetSize = (users) => (users ? `≥\u00a0${whole(users)}` : "not stated");
+  /** Small multiples: each of its facets over the same time, on the scale of the item, the largest first. */
   const facetsOf = (item) => {
     const { windows: held } = items[item], [first, last] = [held[0], held.at(-1)], number = last - first + 1;
     const found = (report.columns.facets?.[item] ?? []).map(([facet, there, sizes]) => ({ facet, there, sizes, largest: Math.max(...sizes) }));
-    const most = Math.max(1, ...found.map(({ largest }) => largest)), wide = Math.max(1, number / 250);
+    const most = Math.max(1, largestOf[item]), wide = Math.max(1, number / 250);
     return found.toSorted((a, b) => b.largest - a.largest).map(({ facet, there, sizes, largest }) => {
       const figure = make("figure", "", "facet"), caption = make("figcaption", facet, "note");
       caption.append(make("span", `${largest ? `up to ≥\u00a0${whole(largest)}, ` : ""}${count(there.length, unit)}`));
       const bars = there.map((w, place) => {
         const height = 0.12 + 0.88 * (sizes[place] / most);
-        return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" });
+        const title = drawn("title", {}, `${writeWindow(w)}: ${facetSize(sizes[place])}`);
+        return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" }, title);
       });
       figure.append(caption, drawn("svg", { viewBox: `0 0 ${number} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...bars));
       return figure;
     });
   };
   const stretchesOf = (item) => {
-    const { windows: held, states } = items[item], stretches = [];
+    const { windows: held, states } = items[item], stretches = [], facetsAt = new Map([...held].map((w) => [w, []]));
+    for (const [facet, there, sizes] of report.columns.facets?.[item] ?? []) {
+      there.forEach((w, place) => facetsAt.get(w).push(`${facet} ${facetSize(sizes[place])}`));
+    }
     held.forEach((w, place) => {
-      const last = stretches.at(-1);
-      if (last && last.state === states[place] && last.to === w - 1) last.to = w;
-      else stretches.push({ from: w, to: w, state: states[place] });
+      const last = stretches.at(-1), said = [brief(texts[states[place]]), ...facetsAt.get(w)];
+      if (last && last.said.join("\n") === said.join("\n") && last.to === w - 1) last.to = w;
+      else stretches.push({ from: w, to: w, said });
     });
     stretches.reverse();
     const table = make("table"), head = make("tr"), body = make("tbody"), top = make("thead");
@@ -318,9 +323,10 @@ const reportPage = (() => {
       head.append(cell);
     }
     top.append(head);
-    const line = ({ from, to, state }) => {
-      const row = make("tr");
-      row.append(make("td", `${writeTime(startOf(from))} to ${writeTime(endOf(to)).replace(`${writeTime(startOf(from)).slice(0, 11)}`, "")}`), make("td", brief(texts[state])));
+    const line = ({ from, to, said: [size, ...ofFacets] }) => {
+      const row = make("tr"), told = make("td", size);
+      told.append(...ofFacets.map((text) => make("div", text, "note")));
+      row.append(make("td", `${writeTime(startOf(from))} to ${writeTime(endOf(to)).replace(`${writeTime(startOf(from)).slice(0, 11)}`, "")}`), told);
       return row;
     };
     const MANY = 100;
