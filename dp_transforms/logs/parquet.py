@@ -50,6 +50,7 @@ from dp_transforms.stores.remote_files import StoredFile
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
 _BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
+_UNPACKED_BYTES = 4 * _BLOCK_BYTES  # of small row groups, if each row had the longest text
 _JOINED_ROWS = 4096  # of small row groups: few, since their dictionaries are unpacked
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
@@ -70,7 +71,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     id_columns.check_event_types(path, types, [str(each)[:80] for each in types], fields)
     heads = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     rows = np.array([head.num_rows for head in heads], dtype=np.int64)
-    if min(rows, default=0) < 0 or rows.sum() != metadata.num_rows:
+    if min(rows, default=0) < 0 or sum(rows.tolist()) != metadata.num_rows:  # int64 would wrap
         raise damaged_error(path, "Parquet")
     ends, size, chunks = [0, *np.cumsum(rows).tolist()], log_size(path, stored), []
     for groups in _joined_groups(rows.tolist(), [head.total_byte_size for head in heads]):
@@ -86,7 +87,9 @@ def _joined_groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[range]
     for group, (count, size) in enumerate(zip(rows, sizes, strict=True)):
         if joined_rows and (joined_rows + count > _JOINED_ROWS or joined_size + size > _BLOCK_BYTES):
             yield range(first, group)
-            first, joined_rows, joined_size = group, 0, 0
+            joined_rows = 0
+        if not joined_rows:  # also after empty ones: only small ones are read together
+            first, joined_size = group, 0
         joined_rows, joined_size = joined_rows + count, joined_size + size
     if joined_rows:
         yield range(first, len(rows))
@@ -174,11 +177,13 @@ def _batches_of_one(
 def _batches_of_many(
     source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
 ) -> Iterator[pa.RecordBatch]:
-    """All are read before the metadata of a column is used, as above."""
+    """All are read before the metadata of a column is used, as above. A dictionary may hold one long text for all of
+    its rows: so few at once that they are not large even then."""
+    longest = max(metadata.row_group(group).total_byte_size for group in groups)
+    at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
     with _open(source, metadata, []) as file:
-        batches = list(file.iter_batches(MAX_BLOCK_ROWS, row_groups=groups, columns=fields.names))
+        yield from file.iter_batches(at_once, row_groups=groups, columns=fields.names)
     _check_columns(metadata, groups, fields)
-    yield from batches
 
 
 def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
