@@ -159,19 +159,21 @@ def _batches_of_one(
 ) -> Iterator[pa.RecordBatch]:
     """Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
     process when they are looked up, but raises an error when it reads."""
+    schema = metadata.schema.to_arrow_schema()
+    names = id_columns.names_to_read(schema, fields)
     with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as file:
-        next(file.iter_batches(1, row_groups=groups, columns=fields.names), None)
-    _check_columns(metadata, groups, fields)
-    schema, group = metadata.schema.to_arrow_schema(), groups[0]
+        next(file.iter_batches(1, row_groups=groups, columns=names), None)
+    _check_columns(metadata, groups, names)
+    group = groups[0]
     as_dictionary = [
         name
-        for name in fields.names
+        for name in names
         if name != fields.time
         and id_columns.is_text_type(schema.field(name).type)
         and _is_dictionary_encoded(metadata, group, name)
     ]
     with _open(source, metadata, as_dictionary) as file:
-        yield from file.iter_batches(_rows_at_once(metadata, group, fields), row_groups=groups, columns=fields.names)
+        yield from file.iter_batches(_rows_at_once(metadata, group, names), row_groups=groups, columns=names)
 
 
 def _batches_of_many(
@@ -181,9 +183,10 @@ def _batches_of_many(
     its rows: so few at once that they are not large even then."""
     longest = max(metadata.row_group(group).total_byte_size for group in groups)
     at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
+    names = id_columns.names_to_read(metadata.schema.to_arrow_schema(), fields)
     with _open(source, metadata, []) as file:
-        yield from file.iter_batches(at_once, row_groups=groups, columns=fields.names)
-    _check_columns(metadata, groups, fields)
+        yield from file.iter_batches(at_once, row_groups=groups, columns=names)
+    _check_columns(metadata, groups, names)
 
 
 def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
@@ -196,9 +199,9 @@ def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> p
     )
 
 
-def _rows_at_once(metadata: pq.FileMetaData, group: int, fields: EventFields) -> int:
+def _rows_at_once(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -> int:
     """Fewer rows where they are wide on average."""
-    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in fields.names)
+    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in names)
     rows: int = metadata.row_group(group).num_rows
     return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * rows // max(1, size)))
 
@@ -207,14 +210,13 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     first_row = chunk.first_row + rows_before + 1
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
-    arrays = [batch.column(name) for name in fields.names]
-    columns = id_columns.event_columns(arrays, fields)
+    columns = id_columns.event_columns(id_columns.arrays_of(batch, fields), fields)
     return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 
-def _check_columns(metadata: pq.FileMetaData, groups: range, fields: EventFields) -> None:
+def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str]) -> None:
     """Raises ValueError for row groups whose columns are not as the footer says."""
-    for group, name in itertools.product(groups, fields.names):
+    for group, name in itertools.product(groups, names):
         column = _column(metadata, group, name)
         sizes = (column.num_values, column.total_compressed_size, column.total_uncompressed_size)
         if min(sizes) < 0 or column.num_values != metadata.row_group(group).num_rows:
