@@ -207,9 +207,9 @@ class PlanOptions(StreamPlanOptions):
     )
     by: tuple[tuple[str, tuple[str, ...]], ...] = opt(
         BUDGET,
-        "With looks: also look at named items by these public values of a column, e.g. country=DE. "
-        "For one or two columns. Takes a fifth of each purse and turns on --rounds. Events with other values count for "
-        "the item alone.",
+        "With looks: also look at named items by these public values of a column. For example country=DE. "
+        "For one or two columns, and 100 values in all. Takes a fifth of each purse and turns on --rounds. Events with "
+        "other values count for the item alone.",
         brief="Also by public values: country=DE,FR.",
         default=(),
         multiple=True,
