@@ -188,10 +188,11 @@ class PlanOptions(StreamPlanOptions):
         metavar="N",
     )
     rounds: bool = switch(
-        ADVANCED,
+        BUDGET,
         "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
         "day, the others at the windows of those that were named. They name more of what many users hold in several "
         "windows of a block; an item of one window alone needs more users.",
+        brief="Finds more where a day has many windows.",
     )
     block: int | None = opt(
         ADVANCED,
@@ -206,9 +207,10 @@ class PlanOptions(StreamPlanOptions):
     )
     by: tuple[tuple[str, tuple[str, ...]], ...] = opt(
         BUDGET,
-        "With looks: also look at named items by these public values of a column, e.g. country=DE. "
-        "For one or two columns. Takes a fifth of each purse and turns on --rounds. Events with other values count for "
-        "the item alone.",
+        "With looks: also look at named items by these public values of a column. For example country=DE. "
+        "For one or two columns, and 100 values in all. Takes a fifth of each purse and turns on --rounds. Events with "
+        "other values count for the item alone.",
+        brief="Also by public values: country=DE,FR.",
         default=(),
         multiple=True,
         type=ParsedText("values", _by),

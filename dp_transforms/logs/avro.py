@@ -26,6 +26,7 @@ from dp_transforms.logs.avro_schema import (
     EventSchema,
     RecordSchema,
     check_schema,
+    column_of,
     id_type,
     record_schema,
     time_type,
@@ -320,18 +321,6 @@ def to_arrow(records: Sequence[Any], schema: EventSchema) -> ArrowColumns:
     """records: as fastavro returns them."""
     columns = zip(schema.keys, schema.types, strict=True)
     return tuple(column_of([record[key] for record in records], arrow_type) for key, arrow_type in columns)
-
-
-def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Values of a field, as fastavro returns them. arrow_type: see `avro_schema`."""
-    if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
-        return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
-    if not pa.types.is_binary(arrow_type):
-        return pa.array(values, arrow_type)
-    try:
-        return pa.array(values, arrow_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers
-        return pa.array([str(value).encode() if isinstance(value, int) else value for value in values], arrow_type)
 
 
 def _zigzag(number: int) -> bytes:

@@ -74,6 +74,7 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     branches = [records.branches[name] for name in fields.names]
     are_times = [name == fields.time for name in fields.names]
     types = [(time_type if is_time else id_type)(each) for is_time, each in zip(are_times, branches, strict=True)]
+    types[3:] = map(_facet_type, branches[3:])
     shown = [
         _shown_time(each) if is_time else _shown(each, _ID_KINDS)
         for is_time, each in zip(are_times, branches, strict=True)
@@ -89,6 +90,12 @@ def id_type(branches: list[Branch]) -> pa.DataType | None:
     return pa.int64() if all(kind in _WHOLE for kind, _ in branches) else pa.binary()
 
 
+def _facet_type(branches: list[Branch]) -> pa.DataType:
+    """The type of a column of facets: of those values that can be ids."""
+    some = [branch for branch in branches if id_type([branch]) is not None]
+    return id_type(branches) or (pa.binary() if some else pa.null())
+
+
 def time_type(branches: list[Branch]) -> pa.DataType | None:
     """The type of a column of times, or of numbers that need a unit; None for a field that cannot be one."""
     if len(branches) != 1 or branches[0][1] == "decimal":
@@ -97,6 +104,26 @@ def time_type(branches: list[Branch]) -> pa.DataType | None:
     if kind in _WHOLE:
         return _TICKS.get(logical or "", pa.int64())
     return pa.binary() if kind in _TEXT else pa.float64() if kind in ("float", "double") else None
+
+
+def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
+    """Values of a field, as fastavro returns them. arrow_type: see `id_type`, `time_type` and `_facet_type`."""
+    if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
+        return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
+    if pa.types.is_null(arrow_type):
+        return pa.nulls(len(values), pa.binary())
+    if not pa.types.is_binary(arrow_type):
+        return pa.array(values, arrow_type)
+    try:
+        return pa.array(values, arrow_type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # a union of text and whole numbers, and of facets others
+        return pa.array([_text_of(value) for value in values], arrow_type)
+
+
+def _text_of(value: Any) -> bytes | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value).encode()
+    return value if isinstance(value, bytes) else None
 
 
 def record_schema(path: str, text: bytes, fields: EventFields | None = None) -> RecordSchema:

@@ -69,12 +69,12 @@ def is_id_type(column_type: pa.DataType) -> bool:
 def check_event_types(
     path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
 ) -> None:
-    """Raises EventFileError unless columns of these types can be user, item and time.
+    """Raises EventFileError unless columns of these types can be user, item and time. One of facets can be of any type.
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
-    for place, (name, column_type, words) in enumerate(zip(fields.names, types, shown, strict=True)):
-        if place != _TIME and (column_type is None or not is_id_type(column_type)):
+    for name, column_type, words in zip(fields.names[:_TIME], types, shown, strict=False):
+        if column_type is None or not is_id_type(column_type):
             raise id_type_error(path, name, words)
     time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
@@ -84,6 +84,18 @@ def check_event_types(
             raise time_unit_error(path, fields)
     elif time_type is None or not (times.is_typed(time_type) or is_text_type(time_type)):
         raise time_type_error(path, fields.time, shown[_TIME])
+
+
+def names_to_read(schema: pa.Schema, fields: EventFields) -> list[str]:
+    """Without those columns of facets whose type no id has: they are of no facet."""
+    by = [name for name in fields.names[_TIME + 1 :] if name in schema.names and is_id_type(schema.field(name).type)]
+    return [*fields.names[: _TIME + 1], *by]
+
+
+def arrays_of(batch: pa.RecordBatch, fields: EventFields) -> list[pa.Array]:
+    """What `event_columns` takes, of a batch with at least the columns to read."""
+    read = names_to_read(batch.schema, fields)
+    return [batch.column(name) if name in read else pa.nulls(len(batch), pa.string()) for name in fields.names]
 
 
 def is_text_type(column_type: pa.DataType) -> bool:

@@ -50,6 +50,7 @@ from dp_transforms.stores.remote_files import StoredFile
 _MOST_STORED_FIELDS = 40  # whose rows are in a sample: each takes some requests
 _DICTIONARY_BYTES_PER_ROW = 6
 _BLOCK_BYTES = 16 << 20  # unpacked; checking and hashing takes several times as much
+_UNPACKED_BYTES = 4 * _BLOCK_BYTES  # of small row groups, if each row had the longest text
 _JOINED_ROWS = 4096  # of small row groups: few, since their dictionaries are unpacked
 _LEAST_ROWS_TO_CUT = 1_000_000
 _MOST_PARTS = 4
@@ -70,7 +71,7 @@ def find_chunks(path: str, fields: EventFields, stored: StoredFile | None = None
     id_columns.check_event_types(path, types, [str(each)[:80] for each in types], fields)
     heads = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     rows = np.array([head.num_rows for head in heads], dtype=np.int64)
-    if min(rows, default=0) < 0 or rows.sum() != metadata.num_rows:
+    if min(rows, default=0) < 0 or sum(rows.tolist()) != metadata.num_rows:  # int64 would wrap
         raise damaged_error(path, "Parquet")
     ends, size, chunks = [0, *np.cumsum(rows).tolist()], log_size(path, stored), []
     for groups in _joined_groups(rows.tolist(), [head.total_byte_size for head in heads]):
@@ -86,7 +87,9 @@ def _joined_groups(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[range]
     for group, (count, size) in enumerate(zip(rows, sizes, strict=True)):
         if joined_rows and (joined_rows + count > _JOINED_ROWS or joined_size + size > _BLOCK_BYTES):
             yield range(first, group)
-            first, joined_rows, joined_size = group, 0, 0
+            joined_rows = 0
+        if not joined_rows:  # also after empty ones: only small ones are read together
+            first, joined_size = group, 0
         joined_rows, joined_size = joined_rows + count, joined_size + size
     if joined_rows:
         yield range(first, len(rows))
@@ -156,29 +159,34 @@ def _batches_of_one(
 ) -> Iterator[pa.RecordBatch]:
     """Its first row is read before the metadata of a column is used. If these contradict the schema, Arrow ends the
     process when they are looked up, but raises an error when it reads."""
+    schema = metadata.schema.to_arrow_schema()
+    names = id_columns.names_to_read(schema, fields)
     with pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True) as file:
-        next(file.iter_batches(1, row_groups=groups, columns=fields.names), None)
-    _check_columns(metadata, groups, fields)
-    schema, group = metadata.schema.to_arrow_schema(), groups[0]
+        next(file.iter_batches(1, row_groups=groups, columns=names), None)
+    _check_columns(metadata, groups, names)
+    group = groups[0]
     as_dictionary = [
         name
-        for name in fields.names
+        for name in names
         if name != fields.time
         and id_columns.is_text_type(schema.field(name).type)
         and _is_dictionary_encoded(metadata, group, name)
     ]
     with _open(source, metadata, as_dictionary) as file:
-        yield from file.iter_batches(_rows_at_once(metadata, group, fields), row_groups=groups, columns=fields.names)
+        yield from file.iter_batches(_rows_at_once(metadata, group, names), row_groups=groups, columns=names)
 
 
 def _batches_of_many(
     source: Any, metadata: pq.FileMetaData, groups: range, fields: EventFields
 ) -> Iterator[pa.RecordBatch]:
-    """All are read before the metadata of a column is used, as above."""
+    """All are read before the metadata of a column is used, as above. A dictionary may hold one long text for all of
+    its rows: so few at once that they are not large even then."""
+    longest = max(metadata.row_group(group).total_byte_size for group in groups)
+    at_once = max(1, min(MAX_BLOCK_ROWS, _UNPACKED_BYTES // max(1, longest)))
+    names = id_columns.names_to_read(metadata.schema.to_arrow_schema(), fields)
     with _open(source, metadata, []) as file:
-        batches = list(file.iter_batches(MAX_BLOCK_ROWS, row_groups=groups, columns=fields.names))
-    _check_columns(metadata, groups, fields)
-    yield from batches
+        yield from file.iter_batches(at_once, row_groups=groups, columns=names)
+    _check_columns(metadata, groups, names)
 
 
 def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> pq.ParquetFile:
@@ -191,9 +199,9 @@ def _open(source: Any, metadata: pq.FileMetaData, as_dictionary: list[str]) -> p
     )
 
 
-def _rows_at_once(metadata: pq.FileMetaData, group: int, fields: EventFields) -> int:
+def _rows_at_once(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -> int:
     """Fewer rows where they are wide on average."""
-    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in fields.names)
+    size: int = sum(_column(metadata, group, name).total_uncompressed_size for name in names)
     rows: int = metadata.row_group(group).num_rows
     return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * rows // max(1, size)))
 
@@ -202,14 +210,13 @@ def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: Eve
     first_row = chunk.first_row + rows_before + 1
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
-    arrays = [batch.column(name) for name in fields.names]
-    columns = id_columns.event_columns(arrays, fields)
+    columns = id_columns.event_columns(id_columns.arrays_of(batch, fields), fields)
     return id_columns.block_of_rows(chunk.path, columns, first_row, share)
 
 
-def _check_columns(metadata: pq.FileMetaData, groups: range, fields: EventFields) -> None:
+def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str]) -> None:
     """Raises ValueError for row groups whose columns are not as the footer says."""
-    for group, name in itertools.product(groups, fields.names):
+    for group, name in itertools.product(groups, names):
         column = _column(metadata, group, name)
         sizes = (column.num_values, column.total_compressed_size, column.total_uncompressed_size)
         if min(sizes) < 0 or column.num_values != metadata.row_group(group).num_rows:

@@ -43,7 +43,7 @@ def _blocks(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
 
 
 def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
-    """User, item and time, piece by piece."""
+    """User, item, time and columns of facets, piece by piece."""
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
         table = _of_pandas(table, fields)
@@ -55,7 +55,7 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
         types = [reader.schema.field(name).type for name in fields.names]
         id_columns.check_event_types(_TABLE, types, [str(each)[:80] for each in types], fields)
         for batch in reader:
-            yield [batch.column(name) for name in fields.names]
+            yield id_columns.arrays_of(batch, fields)
     except EventFileError:
         raise
     except Exception as error:  # of the library that makes the rows: its words may hold a cell

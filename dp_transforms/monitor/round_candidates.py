@@ -2,7 +2,8 @@
 named already. A function of what earlier rounds named, of all shards of items, and of the plan.
 
 Users and items ask the same object: so each pair that a user adds to is drawn for, and each is drawn for whether
-anybody adds to it or not (docs/guarantee.md, "Rounds").
+anybody adds to it or not (docs/guarantee.md, "Rounds"). Of facets users need not ask: all those of what is named are
+drawn for, and they have no others (`FacetPairs.as_items`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.stored import Record
 
 MOST_BY = 2  # columns whose values are facets: each event adds as many looks
+MOST_FACETS = 100  # of all columns: each is drawn for, of each named pair
 SHARE_OF_FACETS = 20  # percent of a purse
 
 
@@ -42,10 +43,13 @@ def columns_of_facets(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_facets(labels: tuple[str, ...]) -> None:
-    """Raises ValueError unless these are some different ``COLUMN=VALUE``, of at most `MOST_BY` columns."""
+    """Raises ValueError unless these are some different ``COLUMN=VALUE``, of at most `MOST_BY` columns,
+    and not more than `MOST_FACETS`."""
     parts = [label.partition("=") for label in labels]
     if not parts or not all(column and value for column, _, value in parts) or len(set(labels)) < len(labels):
         raise ValueError("by must name a column and some different values, such as country=DE,FR.")
+    if len(labels) > MOST_FACETS:
+        raise ValueError(f"by must name at most {MOST_FACETS} values, got {len(labels)}.")
     if len(columns_of_facets(labels)) > MOST_BY:
         raise ValueError(f"by must name at most {MOST_BY} columns, got {len(columns_of_facets(labels))}.")
 

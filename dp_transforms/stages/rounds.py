@@ -88,8 +88,7 @@ class WeighRound(_RoundWork):
     def advance(self, state: Purses, columns: InRound, span: Span, counts: Counter[str]) -> ItemSums:
         pairs = columns.columns if self.is_of_facets else columns.columns.whole()
         if self.is_of_facets:
-            drawn, _ = columns.facets(self.plan, span, self.keys)
-            pairs = drawn.pairs_of(pairs.as_items(columns.in_windows, self.keys))
+            pairs = pairs.as_items(columns.in_windows, self.keys)
         elif self.round:
             pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_second=self.has_second)
         else:

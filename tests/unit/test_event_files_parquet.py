@@ -174,6 +174,21 @@ def test_a_damaged_file_is_told_by_place_and_not_by_content(tmp_path: pathlib.Pa
         assert caught.value.__suppress_context__
 
 
+def test_numbers_of_rows_whose_sum_wraps_around(tmp_path: pathlib.Path) -> None:
+    path = pathlib.Path(write_parquet(tmp_path / "log.parquet", ROWS[:1] * 28, (pa.string(),) * 2 + (MICROS,), 7))
+    content = path.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    # In Thrift, a field, and what it holds times 2. Row groups end so: sizes, rows, then a field of another type.
+    huge = b"\x16" + bytes([128] * 9 + [1])  # 2^62
+    footer = content[begin:-8].replace(b"\x16\x38", b"\x16\x00", 1).replace(b"\x16\x0e", huge)
+    path.write_bytes(content[:begin] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(group).num_rows for group in range(4)] == [2**62] * 4
+    assert metadata.num_rows == 0
+    with pytest.raises(EventFileError, match="it is damaged, or not in Parquet format"):
+        find_log_chunks([str(path)], EventFields())
+
+
 @pytest.mark.parametrize("more", [-1, 1])
 def test_other_rows_than_the_footer_says(tmp_path: pathlib.Path, more: int) -> None:
     path = write_parquet(tmp_path / "log.parquet", ROWS, (pa.string(), pa.string(), MICROS))
@@ -217,6 +232,38 @@ def test_wide_rows_come_in_small_blocks(tmp_path: pathlib.Path) -> None:
         assert block.batch.item.nbytes < 72 << 20
         found += block.batch.item.to_pylist()
     assert found == labels
+
+
+def test_a_large_row_group_after_an_empty_one_is_read_and_cut_as_if_it_were_alone(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rows = tmp_path / "log.parquet", ROWS * 200
+    table = pq.read_table(write_parquet(path, rows, (pa.string(), pa.string(), MICROS)))
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for part in (table[:0], table[:0], table, table[:0], table[:30], table[:0]):
+            writer.write_table(part)
+    chunks = find_log_chunks([str(path)], EventFields())
+    assert [(chunk.groups, chunk.events) for chunk in chunks] == [(range(2, 3), 6000), (range(4, 6), 30)]
+    monkeypatch.setattr(parquet, "_LEAST_ROWS_TO_CUT", 1000)
+    parts = parquet.cut_chunk(chunks[0], EventFields(), 3)
+    assert len(parts) == 3
+    assert read_chunks(parts, EventFields()) == expected(rows)
+    assert read_chunks(chunks, EventFields()) == expected([*rows, *rows[:30]])
+
+
+def test_a_long_text_in_the_dictionaries_of_small_row_groups_comes_in_small_blocks(tmp_path: pathlib.Path) -> None:
+    """Of 40 kB, which would be 800 MB in one piece."""
+    path, count = tmp_path / "log.parquet", 2000
+    items = ["x" * 200_000] * (count - 1) + ["a"]
+    table = pa.table({"user": ["u"] * count, "item": items, "timestamp": pa.array([0] * count, MICROS)})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table)
+        writer.write_table(table)
+    (chunk,) = find_log_chunks([str(path)], EventFields())
+    blocks = [*read_log_chunk(chunk, EventFields())]
+    assert max(block.rows for block in blocks) < 400
+    assert sum(len(block.batch) for block in blocks) == 2
+    assert sum(block.rows for block in blocks) == 2 * count
 
 
 def test_files_without_rows_are_passed_over(tmp_path: pathlib.Path) -> None:

@@ -20,6 +20,8 @@ import pytest
 from dp_transforms import Plan, WindowReport
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs.log_chunk import ReadBlock
+from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
 from dp_transforms.monitor.item_sums import ItemSums
@@ -245,6 +247,7 @@ def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds() ->
         ({"country": "DE"}, {}, "by must name the values of a column"),
         ({"a=b": ("DE",)}, {}, "without '='"),
         (dict.fromkeys("abc", ("DE",)), {}, "at most 2 columns"),
+        ({"country": [*map(str, range(51))], "age": [*map(str, range(50))]}, {}, "at most 100 values, got 101"),
         ({"country": ("DE",)}, {"window_rounds": True}, "by needs rounds over blocks"),
         ({"country": ("DE",)}, {"rounds": False}, "by needs rounds over blocks"),
         ({"country": ("DE",)}, {"counts_for": 3}, "counts_for cannot be used with rounds"),
@@ -257,7 +260,7 @@ def test_what_a_plan_cannot_have_is_refused(by: object, more: dict[str, object],
 
 
 def test_every_format_reads_the_same_facets(tmp_path: pathlib.Path) -> None:
-    """A cell that is missing, another value, or no text is of no facet; the row counts."""
+    """A cell that is missing, another value, or no text is of no facet; the row counts. So where no cell is text."""
     countries = ["DE", "FR", None, "XX", "DE", ""] * 20
     rows = [
         {"user": f"u{number}", "item": "a", "timestamp": "2026-01-01T00:00:00", "age": number % 3, "country": country}
@@ -281,3 +284,42 @@ def test_every_format_reads_the_same_facets(tmp_path: pathlib.Path) -> None:
         batch = EventBatch.from_bytes(concatenate([*batches]).to_bytes())
         assert batch.facets.tolist() == expected, path.name
         assert batch.where(np.arange(len(batch)) < 5).facets.tolist() == expected[:5]
+
+
+NO_TEXT = [
+    (pa.null(), "null", [None, None]),
+    (pa.float64(), ["null", "double"], [1.0, None]),
+    (pa.bool_(), ["null", "boolean"], [True, None]),
+    (pa.list_(pa.string()), {"type": "array", "items": "string"}, [["DE"], []]),
+    (pa.struct({"code": pa.string()}), {"type": "map", "values": "string"}, [{"code": "DE"}, {"code": "FR"}]),
+    (None, ["null", "int", "double", "string", "boolean"], [1.0, True]),
+]
+
+
+@pytest.mark.parametrize(("arrow_type", "avro_type", "cells"), NO_TEXT, ids=[str(each[0]) for each in NO_TEXT])
+def test_a_column_without_texts_is_of_no_facet_in_every_format(
+    tmp_path: pathlib.Path, arrow_type: pa.DataType | None, avro_type: object, cells: list[object]
+) -> None:
+    """One type of Avro holds texts, too."""
+    cells, found = (cells, [0] * 4) if arrow_type is not None else ([*cells, "DE", 1], [0, 0, 2, 1])
+    cells = (cells * 2)[:4]
+    rows = [{"user": "u", "item": "a", "timestamp": "2026-01-01", "by": cell} for cell in cells]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fields = [{"name": name, "type": "string"} for name in ("user", "item", "timestamp")]
+    schema = {"type": "record", "name": "Event", "fields": [*fields, {"name": "by", "type": avro_type}]}
+    with (tmp_path / "log.avro").open("wb") as file:
+        fastavro.writer(file, schema, rows)
+    asked = EventFields(facets=("by=1", "by=DE", "by=True", "by=1.0", "by=true"))
+    if arrow_type is not None:
+        table = pa.table({name: [row[name] for row in rows] for name in ("user", "item", "timestamp")})
+        table = table.append_column("by", pa.array(cells, arrow_type))
+        pa.parquet.write_table(table, tmp_path / "log.parquet")
+        pa.parquet.write_table(table, tmp_path / "groups.parquet", row_group_size=1)
+        assert first_facets(read_table(table, asked)) == found
+    for path in sorted(tmp_path.iterdir()):
+        (chunk,) = find_log_chunks([str(path)], asked)
+        assert first_facets(read_log_chunk(chunk, asked)) == found, path.name
+
+
+def first_facets(blocks: Iterable[ReadBlock]) -> list[int]:
+    return concatenate([block.batch for block in blocks if len(block.batch)]).facets[:, 0].tolist()
