@@ -186,7 +186,7 @@ class ShiftingHeavyHitters(beam.PTransform):
             none = events | "NoneRejected" >> beam.FlatMap(_nothing).with_output_types(RejectedEvents)
             return in_global_window(events), none
         if self._plan.facets:
-            raise ValueError("a plan with facets needs events as EventBatch, with facets. Or use shh replay --by.")
+            raise ValueError("a plan with facets needs events as EventBatch, with facets. Or use dp_transforms.replay.")
         user, item, time = self._getters(events.element_type)
         batches, rejected = events | "CollectEvents" >> CollectEvents(user, item, time, self._time_unit)
         return batches, rejected

@@ -167,4 +167,4 @@ def _check_rows(
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    return re.sub(r"--(time)-(unit|format)\b", r"\1_\2=", message)
+    return re.sub(r"--(time)-(unit|format)\b", r"\1_\2=", message).replace("--by.", "by=.")

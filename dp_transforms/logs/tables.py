@@ -66,9 +66,10 @@ def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
 
 def _of_pandas(frame: Any, fields: EventFields) -> pa.Table:
     """The columns of events alone: others may be of no type of Arrow. They may also be in the index."""
-    if any(name not in frame.columns for name in fields.names):
-        frame = frame.reset_index()
-    check_fields_present(_TABLE, map(str, frame.columns), fields, has_schema=True)
+    levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    check_fields_present(_TABLE, map(str, [*frame.columns, *levels]), fields, has_schema=True)
+    if levels:
+        frame = frame.reset_index(level=levels)
     columns = {}
     for name in fields.names:
         try:

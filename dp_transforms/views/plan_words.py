@@ -18,7 +18,7 @@ from dp_transforms.plan.records import Looks
 from dp_transforms.plan.rounds import found_in_block, found_of_facet, rounds_suit
 from dp_transforms.views.report_words import counted, label_text
 
-_MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
+MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
 _UNITS = ((604_800, "week"), (86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
@@ -57,7 +57,7 @@ def why(plan: Plan, found: FoundFrom) -> str:
             " purse. A later round looks at what is not named yet."
         )
     if _may_have_rounds(plan, plan.looks):
-        return f"{_why_hits(plan, plan.looks, found)} {_MORE_BY_ROUNDS}"
+        return f"{_why_hits(plan, plan.looks, found)} {MORE_BY_ROUNDS}"
     return _why_hits(plan, plan.looks, found)
 
 

@@ -135,6 +135,11 @@ def mixed() -> Any:
             {"user": "uid"},
             "no field 'uid'; its fields are: user, item, timestamp. Name one with user=",
         ),
+        (
+            lambda: mixed().set_index("item"),
+            {"by": {"index": ["DE"]}},
+            r"no field 'index'; its fields are: user, timestamp, item\. Name one with by=\.",
+        ),
         (lambda: table(user=[0.5, 1.0]), {}, "the field 'user' has type double; an id must be text or a whole number"),
         (
             lambda: table(timestamp=[7, 8]),

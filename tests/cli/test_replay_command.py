@@ -139,7 +139,7 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
     words = " ".join(planned.stdout.split())
     assert f"threshold of blocks {plan.threshold / first:.1f} users with one pair" in words
     assert f"at most {rounds.units[0] // looks.units[0]:,}, " in words, "pairs that count, by round"
-    assert "On average noise alone names at most 1.5 of them in a run." in " ".join(
+    assert "On average noise alone names at most 1.95 of them in a run." in " ".join(
         shh("explain", "--plan", "plan.json", cwd=folder).stdout.split()
     )
     given = ("--plan", "plan.json", "--noise-key-file", key_file(folder))
@@ -152,6 +152,8 @@ def test_rounds_are_for_replays(folder: pathlib.Path) -> None:
         assert all((window[10:] >= "T03") == (output == "2.jsonl") for window in found)
     stream = shh("stream", "--input", ".", *given, "--output", "o", "--engine", "in-process", cwd=folder)
     assert "--plan cannot be one with --rounds" in stream.stderr
+    whole = shh("replay", "log.parquet", *IN_LOOKS, "--window-rounds", "--dry-run", "--output", "r.avro", cwd=folder)
+    assert "--window-rounds are for streams. A replay of a whole run names more by --rounds." in whole.stderr
 
 
 def test_every_item_has_a_noisy_count_in_that_mode(folder: pathlib.Path) -> None:
