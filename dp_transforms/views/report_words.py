@@ -132,8 +132,9 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
         parts.append(f"~N: number of users, with noise{_noise_of_counts(plan or {})}.")
     if any(heavy_hitter.at_least_users for report in rows for heavy_hitter in report.heavy_hitters):
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
-    facets = [facet for report in rows for hitter in report.heavy_hitters for facet in hitter.facets]
-    if any(each.at_least_users == 0 for report in rows for each in (*report.heavy_hitters, *facets)):
+    hitters = [hitter for report in rows for hitter in report.heavy_hitters]
+    facets = [facet for hitter in hitters for facet in hitter.facets]
+    if 0 in {hitter.at_least_users for hitter in hitters} | {facet.at_least_users for facet in facets}:
         parts.append(f"Without {_AT_LEAST[ascii_only]}N: {NOT_STATED}.")
     if columns := sorted({facet.by for facet in facets}):
         named = " and ".join(label_text(each, ascii_only) for each in columns)
