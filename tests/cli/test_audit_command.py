@@ -404,6 +404,8 @@ LIMITS = {
     "rounds": "other counts and weights in rounds",
     "block_seconds": "",
     "window_rounds": "other counts and weights in rounds",
+    "users_stay": "",
+    "by": "other counts and weights in rounds",
 }
 
 
@@ -422,6 +424,8 @@ def test_each_option_is_tried_or_in_the_list() -> None:
         ("forget_after", 0),
         ("rounds", True),
         ("window_rounds", True),
+        ("users_stay", True),
+        ("by", {"country": ["DE", "FR"]}),
     ],
 )
 def test_the_list_names_what_an_option_leaves_untried(option: str, value: object) -> None:

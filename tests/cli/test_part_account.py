@@ -222,7 +222,7 @@ def test_workers_whose_key_is_exchanged_draw_nothing(request_of_part: Any, tmp_p
     account = Account()
     account.key_file = tmp_path / "noise.key"
     with pytest.raises(UserError, match="another key than that of the run"):
-        run_part(request_of_part, [], account)
+        run_part(request_of_part, account)
     assert not (tmp_path / "report.jsonl").exists()
     assert not StateFile(tmp_path / "run.state").rows
 
@@ -234,5 +234,5 @@ def test_a_log_that_was_exchanged_since_its_row_groups_were_listed_is_refused(
     first, other, _ = sorted((tmp_path / "log").iterdir())
     first.write_bytes(other.read_bytes())
     with pytest.raises(UserError, match="was changed while it was looked at"):
-        run_part(request_of_part, [], RunAccount())
+        run_part(request_of_part, RunAccount())
     assert not (tmp_path / "run.state").exists()

@@ -33,7 +33,8 @@ def places(bucket: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch)
     """What stands in the command of the page for each name in capitals. The log is in the bucket."""
     make_folder(tmp_path)
     monkeypatch.chdir(tmp_path)
-    remote_files.put_new(f"{bucket}/clicks/a.parquet", (tmp_path / "clicks" / "a.parquet").read_bytes())
+    for name in ("a", "b"):  # of one small file nothing is spread
+        remote_files.put_new(f"{bucket}/clicks/{name}.parquet", (tmp_path / "clicks" / "a.parquet").read_bytes())
     urls = {"gs://BUCKET/clicks": f"{bucket}/clicks", "gs://BUCKET/report": f"{bucket}/report"}
     return {**urls, "PROJECT": "project", "BUCKET": "bucket"}
 
