@@ -43,8 +43,8 @@ def columns_of_facets(labels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def check_facets(labels: tuple[str, ...]) -> None:
-    """Raises ValueError unless these are some different ``COLUMN=VALUE``, of at most `MOST_BY` columns,
-    and not more than `MOST_FACETS`."""
+    """Raises ValueError unless these are some different ``COLUMN=VALUE``, of at most `MOST_BY` columns
+    and at most `MOST_FACETS` in all."""
     parts = [label.partition("=") for label in labels]
     if not parts or not all(column and value for column, _, value in parts) or len(set(labels)) < len(labels):
         raise ValueError("by must name a column and some different values, such as country=DE,FR.")
