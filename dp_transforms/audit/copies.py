@@ -154,7 +154,8 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
     """What is named in blocks, if there are any; and in windows in each later round and those before it. The last one
-    is told names without their levels and sizes: so what comes shows its second looks. And then facets."""
+    is told names without their levels and sizes: so what comes shows its second looks. And then facets. `LEFT_OUT` is
+    a level."""
     works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
     pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
     if plan.facets:
@@ -164,8 +165,8 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
         told = [[each.to_bytes()] for each in before]
         users, items = (work(plan, keys, None, number) for work in works)
         if users.has_second and len(before) > (plan.rounds is not None):
-            none = np.zeros(len(before[-1]), dtype=np.int64)
-            told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=none).to_bytes()]
+            none = np.minimum(before[-1].levels, 0)
+            told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=0 * none).to_bytes()]
         span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
         sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)
         for shard in range(_SHARDS):
@@ -197,8 +198,8 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
             terms = plan.terms_of_second_looks(int(named.sum()), windows)
             fits &= _sizes_of_terms(mechanism, terms, np.where(named, of_round, 0), np.where(named, stated, 0))
         if number or mechanism.in_windows:
-            named = named | (of_round != 0)
-            drawn = drawn & ~named
+            named = named | (of_round > 0)
+            drawn = drawn & (of_round == 0) & ~named
     return fits
 
 
@@ -206,7 +207,7 @@ def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole,
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
     stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
-    return bool(np.where(levels != 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
+    return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
 
 
 def _count_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:

@@ -287,6 +287,10 @@ class LooksMechanism:
         place = self.looks_list.payable(again if is_second else (paid - again * second) // looks)
         return self.looks_list.weights[place or 0]
 
+    def leaves_out(self, number: int) -> bool:
+        """Whether what stays a spacing below the threshold of this round is not drawn for in the last one."""
+        return not self.in_windows and 0 < number == len(self.rounds) - 2
+
     @property
     def in_windows(self) -> bool:
         """Whether all rounds are of each window, and none of blocks."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from dp_transforms.audit.copies import (
     Rows,
@@ -35,7 +36,7 @@ from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_items import LEFT_OUT, NamedItems
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.monitor.round_candidates import WindowBlocks
@@ -289,8 +290,9 @@ def _spent_in_rounds(mechanism: LooksMechanism, sums: list[Cells], user_of: Whol
 
 
 class _RoundCode:
-    """What users add in each round, by the code that runs. Each item is named in a block by lot, and each pair in some
-    later round or in none; in windows, each pair in some round or in none. With facets each pair has one.
+    """What users add in each round, by the code that runs. By lot each item is named in a block, and each pair in some
+    later round or in none, or it is left out before the last one; in windows, in some round or in none. With facets
+    each pair has one.
 
     not_drawn_for: whether users have added to a pair that is not drawn for. is_refused: whether what was stored between
     two windows was.
@@ -319,6 +321,7 @@ class _RoundCode:
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block
                 drawn = named_in >= (number if not is_last else 0 if self._in_windows else 1)
+                drawn &= ~self._left_out(named_in, number)
                 if number == self._rounds:  # facets of what is named
                     drawn = (named_in > 0) & (named_in < number)
                 told = self._told(named_in, firsts, number)[self._in_windows :] if number else []
@@ -349,11 +352,19 @@ class _RoundCode:
         """What round 0 named in blocks, and rounds before this one in windows. named_in: int64[items, windows], the
         round that names each pair, 0 for one of another block. firsts: of the block of each window."""
         in_blocks, in_windows = (named_in > 0) & (firsts == firsts[0] + np.arange(len(firsts))), (named_in > 0)
-        in_windows = (in_windows | self._in_windows) & (named_in < number)
+        left_out = self._left_out(named_in, number)
+        in_windows = (in_windows | self._in_windows) & (named_in < number) | left_out
         table, places = ItemTable.of_labels(labels_of(len(named_in)), self._keys.hash_items)
         found = []
         for is_named in (in_blocks, in_windows):
             windows, items = np.nonzero(is_named.T[:, np.argsort(places)])
             ones = np.ones(len(windows), dtype=np.int64)
-            found.append([NamedItems(firsts[0] + windows, items, ones, ones, table).select(slice(None)).to_bytes()])
+            is_out = left_out.T[:, np.argsort(places)][windows, items] & (is_named is in_windows)
+            levels = np.where(is_out, LEFT_OUT, ones)
+            found.append([NamedItems(firsts[0] + windows, items, levels, ones, table).select(slice(None)).to_bytes()])
         return found
+
+    def _left_out(self, named_in: Whole, number: int) -> npt.NDArray[np.bool_]:
+        """Which pairs were left out before this round."""
+        leaves_out = 2 <= number == self._rounds - 1 and not self._in_windows
+        return np.asarray((named_in == 2 * self._rounds) & leaves_out)

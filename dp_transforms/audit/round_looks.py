@@ -2,8 +2,8 @@
 
 The user holds some pairs, each of an item of its own, that are alike: in a round others add the same to each. In round
 0 it is drawn for each; with blocks, those that are named are its candidates, in windows the others are. Each later
-round draws for those that are left, with the weight that its purse buys for so many. Of a look only the name is used,
-not the level, which can but lose.
+round draws for those that are left, with the weight that its purse buys for so many; before the last one some are left
+out. Of a look only the name is used, not the level, which can but lose.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _COARSE, _STARTS = 7, 5  # counts of each round that are tried with all of the o
 _MOST_SECOND = 3  # pairs of which second looks are followed; of more, what they cost goes to the other looks
 _STEPS = (3, 8, 40)  # of counts tried near these, for each unit of scale
 _NEAR = 4  # steps
+_NEVER = -1e4  # ``ln`` of 0, which may be multiplied by 0
 _SPLITS = 8  # of the purse of round 0, between items that the user holds alone and another one
 _States = Mapping[tuple[int, int], Values]  # by the number of pairs that the next round draws for, and of named ones
 
@@ -115,8 +116,9 @@ def _transcripts(
     law: NoiseLaw, mechanism: LooksMechanism, pairs: int, others: int = 0
 ) -> Callable[[tuple[int, ...]], Values]:
     """At these margins ``ln`` of the probability of each, with the user and without: float64[2, n]. A transcript says
-    of each round how many of the pairs are named, and of how many of these a second look shows a size; and of how many
-    the one facet of each. others: so many other pairs of the user are paid for in each round, too."""
+    of each round how many of the pairs are named, and how many left out; of how many of those that are named a second
+    look shows a size; and of how many the one facet of each. others: so many other pairs of the user are paid for in
+    each round, too."""
     last = len(mechanism.rounds) - 1
 
     @functools.cache
@@ -124,9 +126,9 @@ def _transcripts(
         looks = max(1, drawn + others)
         return mechanism.rounds[number].replay_weight(looks) if number < last else mechanism.last_weight(looks, done)
 
-    def after_round(number: int, here: _States, margin: int, margin_of_second: int = 0) -> _States:
+    def after_round(number: int, before: _States, margin: int, margin_of_second: int = 0) -> _States:
         after = collections.defaultdict(list)
-        for (drawn, done), logs in here.items():
+        for (drawn, done), logs in before.items():
             of_named = _log_binomial(law, weight_of(number, drawn, done), drawn, margin)
             if number == last and done:
                 of_last = mechanism.last_weight(drawn + others, done, is_second=True)
@@ -134,19 +136,27 @@ def _transcripts(
                 logs = (logs[:, :, None] + of_second[:, None]).reshape(2, -1)
             for named in range(drawn + 1):
                 left, again = (drawn - named, done + named) if number or mechanism.in_windows else (named, 0)
-                after[left, again if pairs <= _MOST_SECOND else 0].append(logs + of_named[:, named, None])
+                to, here = again if pairs <= _MOST_SECOND else 0, logs + of_named[:, named, None]
+                if not mechanism.leaves_out(number):
+                    after[left, to].append(here)
+                    continue
+                of_left = _log_left_out(law, weight_of(number, drawn, done), left, margin, mechanism.spacing)
+                for out in range(left + 1):
+                    after[left - out, to].append(here + of_left[:, out, None])
         return {left: np.concatenate(found, axis=1) for left, found in after.items()}
 
     @functools.lru_cache(maxsize=64)  # of the margins that are tried many begin alike
-    def before(margins: tuple[int, ...]) -> _States:
-        """What is left after these rounds."""
+    def after_rounds(margins: tuple[int, ...]) -> _States:
+        """What is left after these."""
         if not margins:
             return {(pairs, 0): np.zeros((2, 1))}
-        return after_round(len(margins) - 1, before(margins[:-1]), margins[-1])
+        return after_round(len(margins) - 1, after_rounds(margins[:-1]), margins[-1])
 
     def transcripts_at(margins: tuple[int, ...]) -> Values:
         found, facets = [], mechanism.facets
-        for (_, done), logs in after_round(last, before(margins[:last]), margins[last], margins[last + 1]).items():
+        for (_, done), logs in after_round(
+            last, after_rounds(margins[:last]), margins[last], margins[last + 1]
+        ).items():
             if facets is not None and done:
                 of_facets = _log_binomial(law, facets.replay_weight(done), done, margins[-1])
                 logs = (logs[:, :, None] + of_facets[:, None]).reshape(2, -1)
@@ -162,6 +172,15 @@ def _log_binomial(law: NoiseLaw, weight: int, looks: int, margin: int) -> Values
     named: Whole = np.arange(looks + 1)
     hit, miss = law.log_tail(np.array([[margin - weight, margin], [1 - margin + weight, 1 - margin]]))
     return np.asarray(log_choose(looks, named) + hit[:, None] * named + miss[:, None] * (looks - named))
+
+
+@functools.lru_cache(maxsize=4096)
+def _log_left_out(law: NoiseLaw, weight: int, looks: int, margin: int, spacing: int) -> Values:
+    """The same of how many are left out, of so many that are not named: float64[2, looks + 1]."""
+    margins, out = np.array([margin - weight, margin]), np.arange(looks + 1)
+    below, all_of_these = law.log_tail(1 - margins + spacing), law.log_tail(1 - margins)
+    chances = np.maximum(_NEVER, [below - all_of_these, law.log_mass(margins - spacing, margins) - all_of_these])
+    return np.asarray(log_choose(looks, out) + chances[0][:, None] * out + chances[1][:, None] * (looks - out))
 
 
 def _delta(transcripts: Values, epsilon: float, *, adds_user: bool) -> float:

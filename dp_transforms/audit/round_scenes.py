@@ -87,9 +87,9 @@ class _Round:
     """What a round of looks drew for, and what it named.
 
     drawn: bool[copies, windows, items]. bins: int64[copies, windows, items], what was named: 0 for nothing, n from the
-    n-th boundary on. looks: int64[2, copies], of x' among them, and among what is named already in the last round.
-    others: int64[windows, items], holders of each; by_user: bool[windows, items], whether x' is another one. In round 0
-    there is one window, the block. is_second: second looks of the last round.
+    n-th boundary on; -1 for what is left out. looks: int64[2, copies], of x' among them, and among what
+    is named already in the last round. others: int64[windows, items], holders of each; by_user: bool[windows, items],
+    whether x' is another one. In round 0 there is one window, the block. is_second: second looks of the last round.
     """
 
     mechanism: LooksMechanism
@@ -134,7 +134,8 @@ class _Round:
         in_blocks = not self.number and not self.mechanism.in_windows
         if in_blocks and not total:
             return np.eye(1, _BINS, dtype=np.float64).reshape(-1)  # not drawn for
-        tails = np.exp(self.law.log_tail(self.threshold - total + self.mechanism.spacing * np.arange(_BINS - 1)))
+        boundaries = self.mechanism.spacing * np.arange(self._lowest, _BINS - 1)
+        tails = np.exp(self.law.log_tail(self.threshold - total + boundaries))
         return np.asarray(-np.diff([1.0, *tails, 0.0]))
 
     def p_values(self) -> Iterator[NamedPValue]:
@@ -145,10 +146,15 @@ class _Round:
             # All numbers of looks that can be: the number of tests must not depend on what was seen.
             for looks in self.all_looks if by_user else [(0, 0)]:
                 rows = is_kind & (self._have(looks) | (not by_user))[:, None, None]
-                seen = np.bincount(self.bins[rows], minlength=_BINS)
+                seen = np.bincount(self.bins[rows] - self._lowest, minlength=_BINS - self._lowest)
                 name = f"{self.name}, {others} others" + (f", {looks} looks of the user" if by_user else "")
                 yield name, multinomial_p_value(seen, self.masses(others, looks))
         yield f"{self.name}, what is not drawn for", 0.0 if self.bins[~self.drawn].any() else 1.0
+
+    @property
+    def _lowest(self) -> int:
+        """Of the bins."""
+        return -self.mechanism.leaves_out(self.number)
 
     @property
     def name(self) -> str:
@@ -165,8 +171,8 @@ class _Round:
         """Of what is named of a pair of x' in both worlds, which have one key: noise is new for other holders."""
         looks, others, at = self.all_looks[-1], int(self.others[window, item]), (slice(None), window, item)
         rows = self.drawn[at] & without.drawn[at] & self._have(looks)
-        first = self.bins[at][rows], self.masses(others, looks)
-        return independence_p_value(first, (without.bins[at][rows], without.masses(others, (0, 0))))
+        first = self.bins[at][rows] - self._lowest, self.masses(others, looks)
+        return independence_p_value(first, (without.bins[at][rows] - self._lowest, without.masses(others, (0, 0))))
 
 
 def _p_values(
@@ -236,4 +242,4 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
 
 def _bins(mechanism: LooksMechanism, largest: int, threshold: int, levels: Whole) -> Whole:
     _, of_boundaries = levels_of_boundaries(mechanism, largest, threshold)
-    return np.minimum(np.searchsorted(of_boundaries, levels, side="right"), _BINS - 1)
+    return np.where(levels < 0, -1, np.minimum(np.searchsorted(of_boundaries, levels, side="right"), _BINS - 1))

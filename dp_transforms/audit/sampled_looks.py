@@ -90,14 +90,25 @@ def _designs(
 def _designs_in_rounds(mechanism: LooksMechanism, claim: LooksClaim, law: NoiseLaw, runs: int) -> Iterator[LooksDesign]:
     """A pair that all rounds draw for, with blocks since its own is next to certain to be named: named in any of them,
     or not."""
-    in_windows = mechanism.rounds if mechanism.in_windows else mechanism.rounds[1:]
-    threshold, weights = law.smallest_margin(LARGEST_ERROR), [each.replay_weight(1) for each in in_windows]
+    first = 0 if mechanism.in_windows else 1
+    threshold, weights = (
+        law.smallest_margin(LARGEST_ERROR),
+        [each.replay_weight(1) for each in mechanism.rounds[first:]],
+    )
+
+    def named(holders: int) -> float:
+        """In any round: from the last one back."""
+        later = 0.0
+        for number, weight in reversed(list(enumerate(weights, first))):
+            here = law.tail(threshold - holders * weight)
+            lowest = threshold - mechanism.spacing if mechanism.leaves_out(number) else None
+            goes_on = 1.0 if lowest is None else law.tail(lowest - holders * weight)
+            later = here + (goes_on - here) * later
+        return later
+
     for others in range(1, math.ceil((threshold + 2 * law.scale) / weights[0])):
         affordable = max(1, min(runs, _PAIRS_OF_ALL_RUNS // (1 + others)))
-        p, q = (
-            1 - math.prod(1 - law.tail(threshold - holders * weight) for weight in weights)
-            for holders in (others + 1, others)
-        )
+        p, q = named(others + 1), named(others)
         bound = expected_bound(affordable, p, q, claim.delta)
         yield LooksDesign(
             looks=1,
@@ -173,7 +184,8 @@ def _trials(mechanism: LooksMechanism, plan: Plan, design: LooksDesign, law: Noi
 
 def _in_windows(mechanism: LooksMechanism, levels: Whole) -> Whole:
     """Of all rounds of looks together, but for those in blocks and of facets."""
-    return levels[not mechanism.in_windows : len(mechanism.rounds)].sum(axis=0) if mechanism.rounds else levels
+    of_rounds = levels[not mechanism.in_windows : len(mechanism.rounds)]
+    return np.maximum(of_rounds, 0).sum(axis=0) if mechanism.rounds else levels
 
 
 def _seen(levels: Whole, event: int) -> int:

@@ -1,5 +1,5 @@
 """What a round of looks draws for: all pairs (window, item) of what was named in their block, but for those that are
-named already. A function of what earlier rounds named, of all shards of items, and of the plan.
+named already, or left out. A function of what earlier rounds said, of all shards of items, and of the plan.
 
 Users and items ask the same object: so each pair that a user adds to is drawn for, and each is drawn for whether
 anybody adds to it or not (docs/guarantee.md, "Rounds"). Of facets users need not ask: all those of what is named are
@@ -18,7 +18,7 @@ from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import NamedItems
+from dp_transforms.monitor.named_items import LEFT_OUT, NamedItems
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -57,22 +57,26 @@ class WindowBlocks:
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """table: of all items that were named in a block. blocks, items: int64[n], what was named, by block and item, in
-    order. named: int64[k], the pairs that are named already as ``window * len(table) + item``, ascending."""
+    order. answered: int64[k], the pairs that are named already or left out, as ``window * len(table) + item``,
+    ascending. is_named: bool[k], which of these are named."""
 
     of_windows: WindowBlocks
     table: ItemTable
     blocks: Whole
     items: Whole
-    named: Whole
+    answered: Whole
+    is_named: npt.NDArray[np.bool_]
 
     @classmethod
     def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
-        """in_blocks: what round 0 named. in_windows: what later rounds named, all together."""
+        """in_blocks: what round 0 named. in_windows: what later rounds named or left out, all together."""
         table, (_, places) = ItemTable.merge([in_blocks.table, in_windows.table])
         if len(table) != len(in_blocks.table):
             raise ValueError("a pair was named of an item that was not named in its block.")
-        named = np.sort(in_windows.windows * len(table) + places[in_windows.items])
-        return cls(of_windows, table, in_blocks.windows, in_blocks.items, named)
+        answered = in_windows.windows * len(table) + places[in_windows.items]
+        order = np.argsort(answered)
+        is_named = (in_windows.levels != LEFT_OUT)[order]
+        return cls(of_windows, table, in_blocks.windows, in_blocks.items, answered[order], is_named)
 
     @classmethod
     def of_facets(
@@ -90,25 +94,24 @@ class Candidates:
         cells = np.sort((named.windows[:, None] * len(table) + of_pairs).reshape(-1))
         windows, items = np.divmod(cells, max(1, len(table)))
         alone = dataclasses.replace(of_windows, seconds=of_windows.schedule.slide_seconds)
-        return cls(alone, table, windows, items, np.zeros(0, dtype=np.int64)), numbers
+        return cls(alone, table, windows, items, np.zeros(0, np.int64), np.zeros(0, np.bool_)), numbers
 
     @property
     def drawn(self) -> int:
         """How many pairs are drawn for."""
-        return int((self.of_windows.ends(self.blocks) - self.blocks).sum()) - len(self.named)
+        return int((self.of_windows.ends(self.blocks) - self.blocks).sum()) - len(self.answered)
 
     def of_shard(self, shard: int, shards: int) -> Candidates:
         """Those of the items of one shard; `drawn` is then of it alone."""
         of_shard = (self.table.hashes[:, 1] % np.uint64(shards)) == shard
         places = np.cumsum(of_shard) - 1
         rows = of_shard[self.items]
-        windows, items = np.divmod(self.named, max(1, len(self.table)))
+        windows, items = np.divmod(self.answered, max(1, len(self.table)))
         kept = of_shard[items] if len(items) else np.zeros(0, dtype=np.bool_)
         table = self.table.take(np.flatnonzero(of_shard))
-        named = windows[kept] * len(table) + places[items[kept]]
-        return dataclasses.replace(
-            self, table=table, blocks=self.blocks[rows], items=places[self.items[rows]], named=named
-        )
+        answered = windows[kept] * len(table) + places[items[kept]]
+        blocks, items = self.blocks[rows], places[self.items[rows]]
+        return Candidates(self.of_windows, table, blocks, items, answered, self.is_named[kept])
 
     def pairs_of(self, pairs: ItemPairs, *, with_second: bool = False) -> ItemPairs:
         """Those of these pairs of users that are drawn for. with_second: and what is named already, `Pairs.apart`."""
@@ -119,11 +122,13 @@ class Candidates:
         windows = pairs.windows[starts]
         size = len(self.table)
         is_drawn = (items >= 0) & _is_in(self.of_windows.of_windows(windows) * size + items, self._named_in_blocks)
-        is_named = is_drawn & _is_in(windows * size + items, self.named)
+        cells = windows * size + items
+        is_named = is_drawn & _is_in(cells, self.answered[self.is_named])
+        is_drawn &= ~_is_in(cells, self.answered) | (with_second & is_named)
         counts = np.diff(np.append(starts, len(pairs)))
-        if not with_second:
-            return pairs.select(np.repeat(is_drawn & ~is_named, counts))
         drawn = np.repeat(is_drawn, counts)
+        if not with_second:
+            return pairs.select(drawn)
         return pairs.select(drawn).apart(np.repeat(is_named, counts)[drawn])
 
     def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
@@ -138,7 +143,7 @@ class Candidates:
         for part in np.split(np.arange(len(windows)), np.flatnonzero(np.diff(parts)) + 1):
             rows, splits = concatenated_ranges(begins[part], counts[part])
             of_rows, items = np.repeat(windows[part], np.diff(splits)), self.items[rows]
-            kept = ~_is_in(of_rows * len(self.table) + items, self.named)
+            kept = ~_is_in(of_rows * len(self.table) + items, self.answered)
             yield of_rows[kept], items[kept]
 
     def places_of(self, cells: Cells) -> Whole:

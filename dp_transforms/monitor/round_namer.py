@@ -3,7 +3,8 @@
 Guarantee and conditions are those of `item_namer`, over all rounds together (docs/guarantee.md, "Rounds"). In round 0 a
 sum above 0 is looked at, of an item in a block of windows. In a later round each pair (window, item) that is a
 candidate is drawn for, with a sum or without: were it drawn for only with one, a low threshold would betray a lone
-holder.
+holder. The round before the last one leaves out what stays a whole level below its threshold: it would hardly be named,
+and users keep what it would cost.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class RoundNamer:
     def name_in_windows(
         self, number: int, sums: ItemSums, candidates: Candidates, shard: int, shards: int
     ) -> NamedItems:
-        """A later round. sums: of all candidates of the shard that have one. candidates: of all shards.
+        """A later round: what it names or leaves out. sums: of all candidates of the shard that have one. candidates:
+        of all shards.
 
         Raises ValueError for a sum of a pair that is not a candidate.
         """
@@ -57,7 +59,7 @@ class RoundNamer:
         of_sums = of_shard.places_of(sums)
         at = sums.windows * size + of_sums  # ascends, as the cells that are drawn for do
         uniforms_of = self._keys.round_uniforms(number)
-        found = [(_NOTHING, _NOTHING, _NOTHING)]
+        found, left_out = [(_NOTHING, _NOTHING, _NOTHING)], [(_NOTHING, _NOTHING)]
         done = 0
         for windows, items in of_shard.cells(_CELLS_AT_ONCE):
             cells = windows * size + items
@@ -70,12 +72,18 @@ class RoundNamer:
             uniforms = uniforms_of(windows, of_shard.table.hashes.take(items, axis=0), digests)
             named = np.flatnonzero(self._table.passes(uniforms, terms.threshold - values))
             found.append((windows[named], items[named], values[named] + self._table.sample(uniforms[named])))
+            if terms.least is not None:
+                rows = np.flatnonzero(~self._table.passes(uniforms, terms.least - values))
+                left_out.append((windows[rows], items[rows]))
             done = end
         if done != len(sums) or (of_sums < 0).any():
             raise ValueError("there is a sum of a pair that is not drawn for.")
         windows, items, noisy_sums = map(np.concatenate, zip(*found, strict=True))
         levels, at_least_users = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms)
-        return NamedItems(windows, items, levels, at_least_users, of_shard.table).select(slice(None))
+        of_names = NamedItems(windows, items, levels, at_least_users, of_shard.table)
+        windows, items = map(np.concatenate, zip(*left_out, strict=True))
+        of_others = NamedItems.left_out(windows, items, of_shard.table)
+        return NamedItems.merge([of_names, of_others]).select(slice(None))
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

@@ -38,7 +38,7 @@ FALSE_NAMES = 0.65  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
-SECOND_PART, FEWEST_BESIDE = 16, 300  # beside other looks all cost at most such a part of what is paid, each such a one
+SECOND_PART, FEWEST_BESIDE = 10, 300  # beside other looks all cost at most such a part of what is paid, each such a one
 FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 16, 40  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
@@ -73,11 +73,12 @@ def units_of_shares(shares: object, left: int = PURSE_UNITS) -> tuple[int, ...]:
 
 class RoundTerms(NamedTuple):
     """threshold: of noisy sums. likely_noise: what a stated size allows it to be. largest_weight: of a user. Each is a
-    number, or one for each sum."""
+    number, or one for each sum. least: what is below it is left out in later rounds; None: nothing is."""
 
     threshold: Any
     likely_noise: Any
     largest_weight: Any
+    least: Any = None
 
 
 def terms_of_round(
@@ -95,7 +96,9 @@ def terms_of_round(
         return _terms(looks, paid, threshold, _size_error(looks, rounds), users, 0)
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     likely_noise = _likely_noise(looks, rounds, drawn)
-    return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, _largest_weight(looks, paid))
+    threshold = threshold_of_round(looks, rounds, drawn)
+    least = threshold - looks.spacing if number == len(rounds.units) - 2 else None  # the price of a look covers it
+    return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
 
 
 def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:

@@ -37,7 +37,8 @@ Whole = npt.NDArray[np.int64]
 
 
 class InRound(NamedTuple):
-    """What comes in a round. columns: `ItemPairs` or `ItemSums`. in_blocks, in_windows: what earlier rounds named."""
+    """What comes in a round. columns: `ItemPairs` or `ItemSums`. in_blocks: what round 0 named. in_windows: what later
+    ones named or left out."""
 
     columns: Any
     in_blocks: NamedItems
@@ -119,9 +120,10 @@ class NameRound(_RoundWork):
         if self.is_of_facets:
             return self._facets(columns, span)
         candidates, sums = columns.candidates(self.plan, span), columns.columns
-        named = columns.in_windows.of_shard(span.shard, span.shards)
+        before, named = columns.in_windows, columns.in_windows.of_shard(span.shard, span.shards)
         if self.has_second:
-            drawn = np.full(len(named), len(columns.in_windows))
+            before, named = before.without_left_out(), named.without_left_out()
+            drawn = np.full(len(named), len(before))
             named, sums = SecondLooks(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, sums, candidates, span.shard, span.shards)
         return NamedItems.merge([named, found])

@@ -28,8 +28,9 @@ Place = tuple[int, str]  # a block or a window, and an item
 
 
 class RoundsOracle:
-    """drawn: for how many pairs each later round drew. wallets: of each round and user, after it all. blocks: what was
-    named in each, by its first window, and its last window. shown_more: how many second looks gave a larger size."""
+    """drawn: for how many pairs each later round drew. left_out: how many were, and were held. wallets: of each round
+    and user, after it all. blocks: what was named in each, by its first window, and its last window. shown_more: how
+    many second looks gave a larger size."""
 
     def __init__(self, log: Iterable[Event], settings: TrialPlan, keys: StreamKeys) -> None:
         self._settings = settings
@@ -43,7 +44,7 @@ class RoundsOracle:
         self._items = hash_all(keys.hash_items, {item for of_user in self._held.values() for _, item in of_user})
         self._users = hash_all(keys.hash_users, set(self._held))
         self.drawn: list[int] = []
-        self.shown_more = 0
+        self.shown_more = self.left_out = 0
         self.blocks: list[tuple[Named, int]] = []
         self.wallets: dict[tuple[int, str], Wallet] = {}
 
@@ -63,8 +64,8 @@ class RoundsOracle:
         found: list[Named] = []
         for number in range(1, len(self._settings.rounds.units)):
             self.drawn.append(len(candidates))
-            named, found = self._round(number, candidates, found)
-            candidates -= {(entry.window, entry.item) for entry in named}
+            named, found, left_out = self._round(number, candidates, found)
+            candidates -= {(entry.window, entry.item) for entry in named} | left_out
             found += named
         return found
 
@@ -90,8 +91,11 @@ class RoundsOracle:
         self.blocks += [(entry, lasts[entry.window]) for entry in named]
         return {(entry.window, entry.item) for entry in named}
 
-    def _round(self, number: int, candidates: set[Place], found: list[Named]) -> tuple[list[Named], list[Named]]:
-        """What it names; and what earlier rounds have found, in the last one with second looks."""
+    def _round(
+        self, number: int, candidates: set[Place], found: list[Named]
+    ) -> tuple[list[Named], list[Named], set[Place]]:
+        """What it names; what earlier rounds have found, in the last one with second looks; and what the one before
+        that leaves out."""
         again = {(entry.window, entry.item) for entry in found} if number == self._last else set()
         drawn = candidates | again
         weights = self._weights(number, {user: pairs & drawn for user, pairs in self._held.items()}, again)
@@ -99,10 +103,15 @@ class RoundsOracle:
         noise = self._noise(cells, self._keys.round_uniforms(number))
         likely = self._likely_noise_of(len(candidates), len(self._windows))
         new = {at: cells[at] for at in candidates}
-        named = self._named(number, new, noise, self._threshold(len(candidates)), likely)
+        threshold = self._threshold(len(candidates))
+        named = self._named(number, new, noise, threshold, likely)
         if number != self._last:
-            return named, found
-        return named, [self._sized(entry, cells, noise, len(found), len(self._windows)) for entry in found]
+            least = threshold - self._settings.looks.spacing
+            noisy = {at: sum(of_users.values()) + noise[at] for at, of_users in new.items()}
+            left_out = {at for at, value in noisy.items() if number == self._last - 1 and value < least}
+            self.left_out += sum(bool(new[at]) for at in left_out)
+            return named, found, left_out
+        return named, [self._sized(entry, cells, noise, len(found), len(self._windows)) for entry in found], set()
 
     @property
     def _last(self) -> int:

@@ -111,6 +111,13 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
             math.prod(law.tail(margin - w) if each else law.tail(1 - margin + w) for each in named) for w in (weight, 0)
         ]
 
+    def stays_of(weight: int, margin: int) -> list[float]:
+        """Of a pair that is not named: not left out, if the round leaves out."""
+        return [
+            (law.tail(margin - mechanism.spacing - w) - law.tail(margin - w)) / law.tail(1 - margin + w)
+            for w in (weight, 0)
+        ]
+
     def walk(number: int, left: int, done: int, p: float, q: float) -> float:
         """done: named already. p, q: of what was named so far, with the user and without."""
         if number == len(mechanism.rounds) and done and mechanism.facets is not None:
@@ -126,15 +133,24 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
         weight, again = listed.replay_weight(left) if left else 0, 0
         if is_last and left + done:  # beside others, second looks cost a 300th each, but no more than 32 units
             paid = listed.purse // (100 * left + done) * (100 * left + done)
-            each = min(32, paid // 300 if left else paid // done)
+            each = min(32, paid // max(300, 10 * done) if left else paid // done)
             weight = max((w for w, units in listed.prices if units * left <= paid - done * each), default=3)
             again = max((w for w, units in listed.prices if units <= each), default=3)
         in_blocks, total = number == 0 and not mechanism.later_open, 0.0
         for named in itertools.product((True, False), repeat=left):
             for large in itertools.product((True, False), repeat=done if is_last else 0):
                 first, second = chances(named, weight, looks.margins[number]), chances(large, again, looks.margins[3])
-                after = (sum(named), 0) if in_blocks else (left - sum(named), done + sum(named))
-                total += walk(number + 1, *after, p * first[0] * second[0], q * first[1] * second[1])
+                p_named, q_named = p * first[0] * second[0], q * first[1] * second[1]
+                if in_blocks:
+                    total += walk(number + 1, sum(named), 0, p_named, q_named)
+                    continue
+                missed, now_done = left - sum(named), done + sum(named)
+                leaves_out = not mechanism.later_open and number == len(mechanism.rounds) - 2
+                stays = stays_of(weight, looks.margins[number]) if leaves_out else [1.0, 1.0]
+                for out in range(missed + 1 if leaves_out else 1):
+                    ways = math.comb(missed, out)
+                    p_out, q_out = (each ** (missed - out) * (1 - each) ** out for each in stays)
+                    total += ways * walk(number + 1, missed - out, now_done, p_named * p_out, q_named * q_out)
         return total
 
     return walk(0, looks.pairs, 0, 1.0, 1.0)

@@ -141,7 +141,7 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
     plan, drawn, units = calibrated(), 50_000, calibrated().paid_rounds.units
     looks, most = plan.paid_looks, plan.paid_looks.size_error / 5
     second = plan.terms_of_second_looks(drawn, windows)
-    assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:]).tolist() == [0, 5]
+    assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:3]).tolist() == [0, 5]
     for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 16)):
         listed = zip(looks.weights, looks.units, strict=True)
         assert terms.largest_weight == max(weight for weight, price in listed if price <= paid)
