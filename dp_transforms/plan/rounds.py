@@ -38,8 +38,8 @@ FALSE_NAMES = 0.65  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
-SECOND_PART, FEWEST_BESIDE = 10, 300  # beside other looks all cost at most such a part of what is paid, each such a one
-FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 16, 40  # that the purse of the round pays for: so nobody adds far more
+SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other looks all cost at most such a part of what is paid, each such a one
+FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
 _LIKELY_DRAWN = 10**6
@@ -110,8 +110,8 @@ def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts:
 
 
 def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
-    """What a second look costs at most. In windows less, since more windows come for which to keep a purse."""
-    return rounds.units[-1] // (FEWEST_SECOND if isinstance(rounds, Rounds) else FEWEST_SECOND_IN_WINDOWS)
+    """What a second look costs at most."""
+    return rounds.units[-1] // FEWEST_SECOND
 
 
 def _size_error(looks: Looks, rounds: Rounds | WindowRounds) -> float:

@@ -42,15 +42,14 @@ class Wallet:
         self, looks: int, second: int, window: int, settings: TrialPlan
     ) -> tuple[tuple[int, int], tuple[int, int]]:
         """In the last round looks at what is named already count as a 100th each where the purse is cut. All of them
-        cost a tenth of what is spent, and each a 300th, but nearly all if there are no others; each at most a 16th of
-        what the round has in a full purse, a 40th in rounds in windows. What is not named comes first. ``paid_looks``
-        counts 100ths."""
+        cost a tenth of what is spent, and each a 150th, but nearly all if there are no others; each at most a 64th of
+        what the round has in a full purse. What is not named comes first. ``paid_looks`` counts 100ths."""
         listed = list(zip(settings.looks.weights, settings.looks.units, strict=True))
-        most = (settings.rounds or settings.window_rounds).units[-1] // (40 if settings.rounds is None else 16)
+        most = (settings.rounds or settings.window_rounds).units[-1] // 64
         parts = 100 * looks + second
         spent = self.left // self.spread(parts, window, settings) * parts
         if looks:
-            again = min(most, spent // 300, spent // (10 * second) if second else spent)
+            again = min(most, spent // 150, spent // (10 * second) if second else spent)
             amounts = (spent - again * second) // looks, again
         else:
             amounts = 0, min(most, spent // second)

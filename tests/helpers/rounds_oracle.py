@@ -123,8 +123,7 @@ class RoundsOracle:
         """By a second look, if that shows more."""
         at = entry.window, entry.item
         cut = self._settings.rounds or self._settings.window_rounds
-        most = cut.units[-1] // (40 if self._settings.rounds is None else 16)
-        likely, largest = self._likely_noise_of(drawn, windows), self._largest(most)
+        likely, largest = self._likely_noise_of(drawn, windows), self._largest(cut.units[-1] // 64)
         noisy, threshold = sum(cells[at].values()) + noise[at], likely + 4 * largest + 1
         if noisy < threshold:
             return entry

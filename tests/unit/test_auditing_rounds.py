@@ -131,9 +131,11 @@ def _walked(law: NoiseLaw, mechanism: LooksMechanism, looks: RoundLooks, epsilon
             return max(0.0, p - math.exp(epsilon) * q)
         listed, is_last = mechanism.rounds[number], number == len(mechanism.rounds) - 1
         weight, again = listed.replay_weight(left) if left else 0, 0
-        if is_last and left + done:  # beside others, second looks cost a 300th each, but no more than 32 units
+        if (
+            is_last and left + done
+        ):  # beside others, second looks cost a 150th each, or a tenth together, but no more than 32 units
             paid = listed.purse // (100 * left + done) * (100 * left + done)
-            each = min(32, paid // max(300, 10 * done) if left else paid // done)
+            each = min(32, paid // max(150, 10 * done) if left else paid // done)
             weight = max((w for w, units in listed.prices if units * left <= paid - done * each), default=3)
             again = max((w for w, units in listed.prices if units <= each), default=3)
         in_blocks, total = number == 0 and not mechanism.later_open, 0.0

@@ -142,11 +142,23 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
     looks, most = plan.paid_looks, plan.paid_looks.size_error / 5
     second = plan.terms_of_second_looks(drawn, windows)
     assert stated_users(np.array([second.threshold - 1, second.threshold]), *second[1:3]).tolist() == [0, 5]
-    for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 16)):
+    for terms, paid in ((plan.terms_of_round(2, drawn, windows), units[2]), (second, units[3] // 64)):
         listed = zip(looks.weights, looks.units, strict=True)
         assert terms.largest_weight == max(weight for weight, price in listed if price <= paid)
         errors = [drawn * SCHEDULE.horizon / windows * looks.noise.upper_tail(terms.likely_noise + n) for n in (1, 0)]
         assert errors[0] <= most < errors[1]
+
+
+def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last() -> None:
+    """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out."""
+    for plan, leaves_out in (
+        (calibrated(), {2}),
+        (Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(10, 100)), set()),
+    ):
+        for number in range(len(plan.paid_rounds.units)):
+            terms = plan.terms_of_round(number, 1000, 24)
+            below = terms.threshold - plan.paid_looks.spacing
+            assert terms.least == (below if number in leaves_out else None)
 
 
 def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> None:

@@ -60,7 +60,7 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
     counts = TrendRule.of(json.loads(COUNTS.to_json())).least_change
     assert 6 * COUNTS.charged_hits.noise.scale <= counts < 6 * COUNTS.charged_hits.noise.scale + 1
     in_rounds = plan_in_rounds()
-    (smallest,), _ = in_rounds.paid_looks.listed.largest(np.array([in_rounds.paid_rounds.units[-1] // 16]))
+    (smallest,), _ = in_rounds.paid_looks.listed.largest(np.array([in_rounds.paid_rounds.units[-1] // 64]))
     assert smallest < min(in_rounds.largest_in_rounds), "a second look has the least noise that a size allows for"
     found = TrendRule.of(json.loads(in_rounds.to_json())).least_change
     assert (found - 1) * smallest < 1.5 * in_rounds.paid_looks.spacing <= found * smallest
@@ -69,7 +69,7 @@ def test_the_least_change_is_what_the_plan_makes_of_its_noise() -> None:
     assert TrendRule.of(swapped).least_change == found, "blocks have sizes too, of the first round"
     in_windows = {**json.loads(in_rounds.to_json()), "window_rounds": {"units": units[1:]}}
     del in_windows["rounds"]
-    (smallest,), _ = in_rounds.paid_looks.listed.largest(np.array([units[-1] // 40]))  # of a second look
+    (smallest,), _ = in_rounds.paid_looks.listed.largest(np.array([units[-1] // 64]))  # of a second look
     found = TrendRule.of(in_windows).least_change
     assert (found - 1) * smallest < 1.5 * in_rounds.paid_looks.spacing <= found * smallest
     in_windows["looks"] |= {"units": [units[1] // 2, units[1]], "weights": [5, 6], "spacing": 100}
