@@ -191,7 +191,8 @@ class PlanOptions(StreamPlanOptions):
         BUDGET,
         "With looks: look in rounds. The first looks at the items of each block of windows, such as a "
         "day, the others at the windows of those that were named. They name more of what many users hold in several "
-        "windows of a block; an item of one window alone needs more users, and sizes are lower where users have many.",
+        "windows of a block; an item of one window alone needs more users, and sizes of hundreds are lower where users "
+        "have many pairs.",
         brief="Finds more where a day has many windows.",
     )
     block: int | None = opt(
