@@ -14,6 +14,7 @@ import numpy.typing as npt
 Whole = npt.NDArray[np.int64]
 
 PURSE_UNITS = 10**12  # a full purse
+FULL_VALUE = 1 << 20  # of a user that adds as much of a weight as it may
 FEWEST_STATED = 5  # "at least N users" is said from here on: pairs of fewer users are then far from being stated
 
 
@@ -34,6 +35,22 @@ class PricedWeights(NamedTuple):
         """
         index = np.searchsorted(self.units, amounts, side="right")
         return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
+
+    def within(self, amounts: Whole, most: Whole) -> tuple[Whole, Whole]:
+        """The same of weights that are at most these, too. most: int64[n]."""
+        index: Whole = np.minimum(
+            np.searchsorted(self.units, amounts, side="right"), np.searchsorted(self.weights, most, side="right")
+        )
+        return _with_leading_0(self.weights)[index], _with_leading_0(self.units)[index]
+
+
+def stated_amounts(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int, most: int) -> Whole:
+    """So much of a weight all users of an item add whose noisy sum reaches the boundary, rounded down, unless the noise
+    is above likely_noise. A user that adds `most`, or more, adds the largest weight at most, and others in proportion.
+    Result: int64[n], at least 0."""
+    above: Whole = np.maximum(0, boundaries - likely_noise)
+    full: Whole = above // largest_weight
+    return full * most + (above - full * largest_weight) * most // largest_weight  # so that nothing exceeds 63 bits
 
 
 def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int) -> Whole:
