@@ -49,8 +49,10 @@ def stated_amounts(boundaries: Whole, likely_noise: Whole | int, largest_weight:
     is above likely_noise. A user that adds `most`, or more, adds the largest weight at most, and others in proportion.
     Result: int64[n], at least 0."""
     above: Whole = np.maximum(0, boundaries - likely_noise)
-    full: Whole = above // largest_weight
-    return full * most + (above - full * largest_weight) * most // largest_weight  # so that nothing exceeds 63 bits
+    full, parts = above // largest_weight, above % largest_weight
+    amounts: Whole = full * most
+    amounts += parts * most // largest_weight  # apart, so that nothing exceeds 63 bits
+    return amounts
 
 
 def stated_users(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int) -> Whole:
