@@ -121,8 +121,9 @@ class Pace:
         first_windows: of users, as of `choose`.
         """
         now = np.bincount(codes, parts, len(left)).astype(np.int64)
-        shares = left // self._spread(now, left, parts_before, first_windows, window)
-        return self._looks_list.within(shares[codes] * parts, values * self._largest_of_weight // FULL_VALUE)
+        spread = self._spread(now, left, parts_before, first_windows, window)
+        amounts = left[codes] * parts // spread[codes]
+        return self._looks_list.within(amounts, values * self._largest_of_weight // FULL_VALUE)
 
     def _spread(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Whole:
         """Over how many looks what is left is spread, at least 1."""

@@ -39,7 +39,7 @@ USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each 
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
 SECOND_PART, FEWEST_BESIDE = 16, 300  # beside other looks all cost at most such a part of what is paid, each such a one
-FEWEST_WEIGHTED = 16  # looks at a weight that the purse of their round pays for: so nobody adds far more
+FEWEST_WEIGHTED = 4  # full looks at a weight that the purse of their round pays for: so nobody adds far more
 FEWEST_SECOND, FEWEST_SECOND_IN_WINDOWS = 16, 40  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
@@ -98,7 +98,7 @@ def terms_of_round(
     likely_noise = _likely_noise(looks, rounds, drawn)
     if number == len(rounds.units) and weight_of(rounds.facet_labels):
         largest = largest_of_weight(looks, rounds)
-        return RoundTerms(likely_noise + largest, likely_noise, largest)
+        return RoundTerms(likely_noise + FEWEST_STATED * largest, likely_noise, largest)
     return RoundTerms(threshold_of_round(looks, rounds, drawn), likely_noise, _largest_weight(looks, paid))
 
 
