@@ -95,7 +95,10 @@ def labels_of(given: Mapping[str, Any]) -> tuple[str, ...]:
     if (column is None) != (most is None):
         raise ValueError("weight and most_weight must be given together: a column, and the most that a user may add.")
     if column is None:
-        return facet_labels(by) if by else ()
+        labels = facet_labels(by) if by else ()
+        if by:
+            check_facets(labels)
+        return labels
     if by:
         raise ValueError("weight cannot be used with by. Leave one out.")
     if not isinstance(column, str) or not column or "=" in column:

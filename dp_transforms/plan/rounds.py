@@ -182,6 +182,8 @@ def _found_from(looks: Looks, units: int, threshold: int, number: int, probabili
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
     """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
+    if given.get("most_weight") is not None:
+        labels_of(given)  # which needs both
     for name in ("by", "weight"):
         if given.get(name) and not given.get("rounds"):
             raise ValueError(f"{name} needs rounds over blocks of windows, which name what it looks at. Leave one out.")
