@@ -218,15 +218,14 @@ class PlanOptions(StreamPlanOptions):
     )
     weight: str | None = opt(
         BUDGET,
-        "With looks: of named items also say how much all of their users have of this column of numbers, such as "
-        "seconds watched. Takes a fifth of each purse and turns on --rounds. A cell that is no number above 0 adds "
-        "nothing.",
+        "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
+        "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
         brief="Also how much of a column of numbers.",
         metavar="COLUMN",
     )
     most_weight: int | None = opt(
         BUDGET,
-        "With --weight: the most that a user may add to an item in a window. Declare it, never take it from the log.",
+        "With --weight: the most that a user adds in a window. Declare it, never take it from the log.",
         brief="Most of it that one user adds.",
         metavar="N",
     )
