@@ -21,7 +21,7 @@ from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.audit.round_scenes import levels_of_boundaries
 from dp_transforms.audit.scenes import Scene, Trial
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.priced_weights import FULL_VALUE, stated_amounts, stated_users
+from dp_transforms.mechanisms.priced_weights import stated_amounts, stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
@@ -30,7 +30,7 @@ from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, UserPairs, WeightedPairs
 from dp_transforms.monitor.planned_run import PlannedRun
-from dp_transforms.plan.facets import Weight, weight_of
+from dp_transforms.plan.facets import FULL_VALUE, Weight, weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known, Rounds
 from dp_transforms.plan.rounds import RoundTerms

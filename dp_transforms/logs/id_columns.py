@@ -24,10 +24,9 @@ from dp_transforms.logs.log_chunk import (
 )
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, NUMBER, TimeColumn, parse_times
-from dp_transforms.mechanisms.priced_weights import FULL_VALUE
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
-from dp_transforms.plan.facets import weight_of
+from dp_transforms.plan.facets import FULL_VALUE, weight_of
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75

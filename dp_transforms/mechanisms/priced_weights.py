@@ -14,7 +14,6 @@ import numpy.typing as npt
 Whole = npt.NDArray[np.int64]
 
 PURSE_UNITS = 10**12  # a full purse
-FULL_VALUE = 1 << 20  # of a user that adds as much of a weight as it may
 FEWEST_STATED = 5  # "at least N users" is said from here on: pairs of fewer users are then far from being stated
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.priced_weights import FULL_VALUE, PricedWeights
+from dp_transforms.mechanisms.priced_weights import PricedWeights
+from dp_transforms.plan.facets import FULL_VALUE
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, largest_of_weight, most_of_second_look
 

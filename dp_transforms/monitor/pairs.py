@@ -9,7 +9,6 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.priced_weights import FULL_VALUE
 from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
@@ -26,7 +25,7 @@ from dp_transforms.monitor.equal_rows import (
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
-from dp_transforms.plan.facets import weight_of
+from dp_transforms.plan.facets import FULL_VALUE, weight_of
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 
 _ORDERED_AT_ONCE = 1 << 18

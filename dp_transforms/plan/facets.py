@@ -17,6 +17,7 @@ from dp_transforms.plan.stored import Record
 MOST_BY = 2  # columns whose values are facets: each event adds as many looks
 MOST_FACETS = 100  # of all columns: each is drawn for, of each named pair
 MOST_WEIGHT = 10**9  # so that whole numbers and floats agree
+FULL_VALUE = 1 << 20  # of a user that adds as much of a weight as it may
 SHARE_OF_FACETS = 20  # percent of a purse, also for a weight
 _WEIGHT = re.compile(r"([^=]+)<=([1-9][0-9]{0,9})", re.DOTALL)
 

@@ -24,13 +24,14 @@ from dp_transforms import Plan
 from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table
-from dp_transforms.mechanisms.priced_weights import FULL_VALUE, PURSE_UNITS, stated_amounts
+from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_amounts
 from dp_transforms.monitor.event_batch import concatenate
 from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.pairs import WeightedPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.window_report import release_order
+from dp_transforms.plan.facets import FULL_VALUE
 from tests.helpers.facet_runs import OF_FACETS, Event, Run, by_hash, named_in_first_window, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import WeightOracle
