@@ -124,14 +124,14 @@ class RunEnded(NamedTuple):
 
 
 def release_order(heavy_hitter: HeavyHitter) -> tuple[bool, int, int, int, int, str]:
-    """Sort key of the heavy hitters of a report: above first, then by falling at_least_weight, falling level, falling
-    at_least_users and falling noisy count, then by label. A function of released values only."""
+    """Sort key of the heavy hitters of a report: above first, then by falling level, falling at_least_users, falling
+    noisy count and falling at_least_weight, then by label. A function of released values only."""
     return (
         heavy_hitter.zone != ABOVE,
-        -(heavy_hitter.at_least_weight or 0),
         -(heavy_hitter.level or 0),
         -(heavy_hitter.at_least_users or 0),
         -(heavy_hitter.noisy_count or 0),
+        -(heavy_hitter.at_least_weight or 0),
         heavy_hitter.item,
     )
 
@@ -151,7 +151,7 @@ _EXTRAS: dict[str, dict[str, Any]] = {
         "type": {"type": "array", "items": FACET_SCHEMA},
     },
     "at_least_weight": {
-        "doc": "All of its users have at least so much of the declared weight, or 0: not stated. Largest first.",
+        "doc": "All of its users have at least so much of the declared weight, or 0: not stated.",
         "type": ["null", "long"],
     },
 }
