@@ -247,15 +247,15 @@ def test_the_fields_of_the_formats_are_all_there() -> None:
     text = (ROOT / "docs" / "formats.md").read_text()
 
     def listed(first: str) -> set[str]:
-        (table,) = re.findall(rf"^\| {first} \| meaning \|$\n\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
-        cells = [row.split(" | ")[0] for row in table.splitlines()]
-        return {name for cell in cells for name in re.findall(r"`([a-z_.]+)`", cell)}
+        (fields,) = re.findall(rf"^{first}:\n\n((?:- .*\n)+)", text, re.MULTILINE)
+        return {name for row in fields.splitlines() for name in re.findall(r"`([a-z_.]+)`", row.partition(": ")[0])}
 
     plan = {"epsilon": 1.0}
     assert (
-        listed("header field") == json.loads(ReportHeader("run", "events", "", plan, of_blocks=True).to_json()).keys()
+        listed("Fields of the header")
+        == json.loads(ReportHeader("run", "events", "", plan, of_blocks=True).to_json()).keys()
     )
-    assert listed("field of a record") == {
+    assert listed("Fields of a record") == {
         *WindowReport._fields,
         *(f"heavy_hitters.{name}" for name in HeavyHitter._fields),
     }

@@ -56,7 +56,7 @@ def test_a_broken_link_would_be_found(link: str, tmp_path: pathlib.Path) -> None
 
 def test_every_page_is_in_the_index_for_readers_and_for_the_site() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
-    (rows,) = re.findall(r"\|---\|---\|\n((?:\|.*\n)+)", index)
+    (rows,) = re.findall(r"^You want to\n\n((?:- .*\n)+)", index, re.MULTILINE)
     assert set(re.findall(r"\(([a-z_]+)\.md\)", rows)) == set(PAGES)
     trees = re.findall(r"```\{toctree\}\n(?::.*\n)+\n((?:\w+\n)+)```", index)
     assert sorted(" ".join(trees).split()) == PAGES
@@ -89,7 +89,7 @@ def test_code_cites_pages_and_theorems_that_exist() -> None:
 
 def test_the_map_of_the_papers_names_theorems_that_exist() -> None:
     cited = re.findall(r'"([A-Z][^"]+)"', " ".join((ROOT / "docs" / "papers.md").read_text().split()))
-    assert len(cited) > 20
+    assert len(cited) >= 10
     assert set(cited) <= names_in((ROOT / "docs" / "guarantee.md").read_text())
 
 

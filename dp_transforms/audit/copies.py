@@ -21,15 +21,16 @@ from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.audit.round_scenes import levels_of_boundaries
 from dp_transforms.audit.scenes import Scene, Trial
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.mechanisms.priced_weights import stated_users
+from dp_transforms.mechanisms.priced_weights import stated_amounts, stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, UserPairs
+from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, UserPairs, WeightedPairs
 from dp_transforms.monitor.planned_run import PlannedRun
+from dp_transforms.plan.facets import FULL_VALUE, Weight, weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known, Rounds
 from dp_transforms.plan.rounds import RoundTerms
@@ -98,11 +99,11 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
 
 
 def with_one_facet(rounds: Rounds) -> Rounds:
-    """If it has any: a scene needs no more."""
+    """If it has any: a scene needs no more. A weight is one."""
     facets = rounds.facets
-    return (
-        rounds if facets is None else dataclasses.replace(rounds, facets=dataclasses.replace(facets, labels=("a=b",)))
-    )
+    if facets is None or weight_of(facets.labels):
+        return rounds
+    return dataclasses.replace(rounds, facets=dataclasses.replace(facets, labels=("a=b",)))
 
 
 def _run_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret: bytes, with_user: bool) -> Published:
@@ -159,7 +160,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
     works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
     pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
     if plan.facets:
-        pairs = in_one_facet(pairs)
+        pairs = in_one_facet(pairs, plan.facets)
     counts, before = collections.Counter[str](), list[NamedItems]()
     for number in range(len(plan.units_of_rounds)):
         told = [[each.to_bytes()] for each in before]
@@ -188,7 +189,7 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     for number, (of_round, stated) in enumerate(zip(levels, sizes, strict=True)):
         if number > last:
             terms = plan.terms_of_round(number, int(named.sum()), windows)
-            return fits and _sizes_of_terms(mechanism, terms, of_round, stated)
+            return fits and _sizes_of_terms(mechanism, terms, of_round, stated, weight_of(plan.facets))
         if mechanism.in_windows:
             terms = plan.terms_in_windows[number]._replace(threshold=plan.known_threshold)
         else:
@@ -203,10 +204,15 @@ def _sizes_fit_in_rounds(plan: TrialPlan, levels: Whole, sizes: Whole) -> bool:
     return fits
 
 
-def _sizes_of_terms(mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole) -> bool:
+def _sizes_of_terms(
+    mechanism: LooksMechanism, terms: RoundTerms, levels: Whole, sizes: Whole, weight: Weight | None = None
+) -> bool:
     boundaries, of_boundaries = levels_of_boundaries(mechanism, terms.largest_weight, terms.threshold)
     at = np.minimum(np.searchsorted(of_boundaries, levels), len(boundaries) - 1)
-    stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
+    if weight is None:
+        stated = stated_users(boundaries[at], terms.likely_noise, terms.largest_weight)
+    else:
+        stated = stated_amounts(boundaries[at], terms.likely_noise, terms.largest_weight, weight.most)
     return bool(np.where(levels > 0, (of_boundaries[at] == levels) & (sizes == stated), sizes == 0).all())
 
 
@@ -262,10 +268,14 @@ def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
     return ItemPairs(*_sorted(rows, items, (rows.users, items, rows.windows)), table).select(slice(None))
 
 
-def in_one_facet(pairs: ItemPairs) -> FacetPairs:
-    """The same pairs, of users who all have the first facet."""
-    facets = np.ones(len(pairs), dtype=np.int64)
-    return FacetPairs(pairs.users, pairs.codes, pairs.windows, pairs.items, pairs.table, facets)
+def in_one_facet(pairs: ItemPairs, facets: tuple[str, ...], *, has_parts: bool = False) -> ItemPairs:
+    """The same pairs, of users who all have the first of these facets. has_parts: and of a weight not all of it, but
+    1, 1/4, 1/16 or 1/64 by user and item."""
+    columns = pairs.users, pairs.codes, pairs.windows, pairs.items, pairs.table
+    if weight_of(facets) is None:
+        return FacetPairs(*columns, np.ones(len(pairs), dtype=np.int64))
+    lots = pairs.users[pairs.codes] ^ pairs.table.hashes[pairs.items, 0]
+    return WeightedPairs(*columns, FULL_VALUE >> (lots % 4).astype(np.int64) * 2 * has_parts)
 
 
 def _items_of(rows: Rows, keys: StreamKeys) -> tuple[ItemTable, Whole]:

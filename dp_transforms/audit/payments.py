@@ -316,7 +316,7 @@ class _RoundCode:
         for end in ends:
             pairs_of = user_pairs_of if self._in_windows else item_pairs_of
             pairs: Any = pairs_of(rows.take((rows.windows >= first) & (rows.windows < end)), self._keys)
-            pairs = in_one_facet(pairs) if self._plan.facets else pairs
+            pairs = in_one_facet(pairs, self._plan.facets, has_parts=True) if self._plan.facets else pairs
             firsts, named_in = self._lots(item_of, first, end)
             for number in range(len(rounds)):
                 is_last = number == self._rounds - 1  # which looks again at what is named in its block

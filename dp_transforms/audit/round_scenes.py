@@ -233,8 +233,11 @@ def _rounds(scene: Scene, mechanism: LooksMechanism, law: NoiseLaw, levels: Whol
         named = np.logical_or(named, bins > 0)
         drawn = np.logical_and(drawn, bins == 0)
     if mechanism.facets is not None:
-        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / max(1, int(named.sum()))))
-        bins = _bins(mechanism, mechanism.facets.replay_weight(1), threshold, levels[-1])
+        count, largest = max(1, int(named.sum())), mechanism.facets.replay_weight(1)
+        threshold = law.smallest_margin(min(LARGEST_ERROR, scene.false_names / count))
+        if mechanism.facets.is_of_weight:
+            threshold = law.smallest_margin(mechanism.size_error / count) - 1 + FEWEST_STATED * largest
+        bins = _bins(mechanism, largest, threshold, levels[-1])
         held = (named & by_user).sum(axis=(1, 2))
         looks = np.stack([held, np.zeros_like(held)])
         yield of_round(len(mechanism.rounds), threshold, named, bins, looks, others, by_user)

@@ -66,11 +66,11 @@ def run_at_once(
 
 
 def merge_pairs(
-    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep, *, has_facets: bool
+    groups: beam.PCollection, noise_key: beam.Secret, pool: str | None, step: AtOnceStep, *, facets: tuple[str, ...]
 ) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again. step: one of these."""
-    merge = beam.ParDo(_do_fn_of(MergePairs(has_facets), noise_key, pool, len(_keys(step)))).with_output_types(Packed)
+    merge = beam.ParDo(_do_fn_of(MergePairs(facets), noise_key, pool, len(_keys(step)))).with_output_types(Packed)
     return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
 
 

@@ -179,7 +179,9 @@ class HeavyHitterRows(beam.PTransform):
             plan, epsilon=epsilon, delta=delta, start=start, end=end, window=window, slide=slide, mode=mode
         )
         if self.plan.facets:
-            raise ValueError("a plan with facets cannot be used for rows. Use shh replay or dp_transforms.replay.")
+            raise ValueError(
+                "a plan with by or a weight cannot be used for rows. Use shh replay or dp_transforms.replay."
+            )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item = user, item
         self.arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}

@@ -42,7 +42,7 @@ def command(options: LoadOptions) -> None:
         raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
     with user_errors(ReportFileError, StreamError):
         header, reports, ended = read_report_and_end([options.report])
-        check_has_no_facets(header.has_facets)
+        check_has_no_facets(header.extra is not None)
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
             for window in copied:

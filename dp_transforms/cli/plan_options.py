@@ -29,7 +29,7 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError, check_room
-from dp_transforms.plan.facets import check_facets, facet_labels
+from dp_transforms.plan.facets import check_facets, facet_labels, labels_of
 from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.plan.plan import (
@@ -217,6 +217,19 @@ class PlanOptions(StreamPlanOptions):
         type=ParsedText("values", _by),
         metavar="COLUMN=VALUE,...",
     )
+    weight: str | None = opt(
+        BUDGET,
+        "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
+        "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
+        brief="Also how much of a column of numbers.",
+        metavar="COLUMN",
+    )
+    most_weight: int | None = opt(
+        BUDGET,
+        "With --weight: the most that a user adds in a window. Declare it, never take it from the log.",
+        brief="Most of it that one user adds.",
+        metavar="N",
+    )
 
     @property
     def values_by_column(self) -> dict[str, tuple[str, ...]]:
@@ -228,8 +241,8 @@ class PlanOptions(StreamPlanOptions):
 
     @property
     def facets(self) -> tuple[str, ...]:
-        """The same as `Plan.facets` has it."""
-        return facet_labels(self.values_by_column)
+        """The same as `Plan.facets` has it, or the weight. Raises ValueError."""
+        return labels_of({"by": self.values_by_column, "weight": self.weight, "most_weight": self.most_weight})
 
 
 PLAN_OPTIONS = names_of(PlanOptions)
@@ -258,6 +271,8 @@ PLAN_RULES = (
         remedy="Leave the plan or the option out.",
     ),
     *MODE_RULES,
+    Rule("--weight", needs="--most-weight", excludes="--by"),
+    Rule("--most-weight", needs="--weight"),
 )
 
 
@@ -368,7 +383,9 @@ def option_error(error: ValueError) -> UserError:
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".
-    return UserError(re.sub(r"^(epsilon|delta|threshold|mode)\b(?= (must|=))", r"--\1", message))
+    return UserError(
+        re.sub(r"^(epsilon|delta|threshold|mode|weight)\b(?= (must|=|and|cannot|needs))", r"--\1", message)
+    )
 
 
 def _require(options: StreamPlanOptions, names: tuple[str, ...]) -> None:

@@ -277,7 +277,9 @@ def _check_release(request: StreamRequest) -> None:
             " without, or use `shh replay`."
         )
     if request.plan.facets:
-        raise UserError("--plan cannot be one with --by, which is for replays. Make one without, or use `shh replay`.")
+        raise UserError(
+            "--plan cannot be one with --by or --weight: they are for replays. Make one without, or use `shh replay`."
+        )
     if request.plan.rounds is not None:
         raise UserError(
             "--plan cannot be one with --rounds: they go over all windows of a day again and again. Make one with"

@@ -57,7 +57,9 @@ def output_table(output: str | None, table: str | None) -> ReportTable | None:
 def check_has_no_facets(has_facets: bool) -> None:
     """Before anything is written to a database. Raises UserError."""
     if has_facets:
-        raise UserError("--output DATABASE cannot be used with --by: its tables have no place for it. Write a file.")
+        raise UserError(
+            "--output DATABASE cannot be used with --by or --weight: its tables have no place for them. Write a file."
+        )
 
 
 def publish_to_table(draft: str, sink: ReportTable, windows: int) -> None:

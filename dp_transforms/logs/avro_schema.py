@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from dp_transforms.logs.id_columns import check_event_types
+from dp_transforms.logs.id_columns import check_event_types, number_texts
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
+from dp_transforms.plan.facets import weight_of
 
 _MAX_DEPTH = 32
 _MAX_TYPES = 10_000
@@ -33,6 +34,8 @@ _PRIMITIVES = {
 }
 _TEXT, _WHOLE = frozenset({"string", "bytes"}), frozenset({"int", "long"})
 _ID_KINDS = _TEXT | _WHOLE
+_FLOATS = frozenset({"float", "double"})
+_NUMBER_TEXTS = pa.large_binary()  # which no other column has
 _TICKS = {
     f"{local}timestamp-{name}": pa.timestamp(unit, None if local else "UTC")
     for name, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
@@ -74,7 +77,7 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     branches = [records.branches[name] for name in fields.names]
     are_times = [name == fields.time for name in fields.names]
     types = [(time_type if is_time else id_type)(each) for is_time, each in zip(are_times, branches, strict=True)]
-    types[3:] = map(_facet_type, branches[3:])
+    types[3:] = map(_facet_type if weight_of(fields.facets) is None else _weight_type, branches[3:])
     shown = [
         _shown_time(each) if is_time else _shown(each, _ID_KINDS)
         for is_time, each in zip(are_times, branches, strict=True)
@@ -96,6 +99,14 @@ def _facet_type(branches: list[Branch]) -> pa.DataType:
     return id_type(branches) or (pa.binary() if some else pa.null())
 
 
+def _weight_type(branches: list[Branch]) -> pa.DataType:
+    """The type of a column of a weight: texts where it has numbers of several types, and others."""
+    kinds = {kind for kind, _ in branches}
+    if not kinds or not kinds <= _PRIMITIVES.keys() or any(logical for _, logical in branches):
+        return pa.null()
+    return pa.int64() if kinds <= _WHOLE else pa.float64() if kinds <= _FLOATS else _NUMBER_TEXTS
+
+
 def time_type(branches: list[Branch]) -> pa.DataType | None:
     """The type of a column of times, or of numbers that need a unit; None for a field that cannot be one."""
     if len(branches) != 1 or branches[0][1] == "decimal":
@@ -107,7 +118,9 @@ def time_type(branches: list[Branch]) -> pa.DataType | None:
 
 
 def column_of(values: list[Any], arrow_type: pa.DataType) -> pa.Array:
-    """Values of a field, as fastavro returns them. arrow_type: see `id_type`, `time_type` and `_facet_type`."""
+    """Values of a field, as fastavro returns them. arrow_type: of `id_type`, `time_type` and the others."""
+    if arrow_type == _NUMBER_TEXTS:
+        return number_texts(values)
     if pa.types.is_date32(arrow_type):  # a long of that logical type may be any number; what is cut is not a time
         return pa.array([None if day is None else max(-(2**31), min(day, 2**31 - 1)) for day in values], arrow_type)
     if pa.types.is_null(arrow_type):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,10 @@ from dp_transforms.logs.log_chunk import (
     time_unit_error,
 )
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
-from dp_transforms.logs.times import BAD_TIME, TimeColumn, parse_times
+from dp_transforms.logs.times import BAD_TIME, NUMBER, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
+from dp_transforms.plan.facets import FULL_VALUE, weight_of
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
@@ -50,8 +51,7 @@ class IdColumn:
 
 
 class Columns(NamedTuple):
-    """Of n rows. facets: int64[n, columns], in each column with facets which one the row has, counted from 1, 0 for
-    none; None without such columns."""
+    """Of n rows. facets: as `EventBatch` has them."""
 
     user: IdColumn
     item: IdColumn
@@ -87,8 +87,9 @@ def check_event_types(
 
 
 def names_to_read(schema: pa.Schema, fields: EventFields) -> list[str]:
-    """Without those columns of facets whose type no id has: they are of no facet."""
-    by = [name for name in fields.names[_TIME + 1 :] if name in schema.names and is_id_type(schema.field(name).type)]
+    """Without those columns of facets whose type no id has: they are of no facet. Nor a weight that has no numbers."""
+    can_be = is_id_type if weight_of(fields.facets) is None else _may_have_numbers
+    by = [name for name in fields.names[_TIME + 1 :] if name in schema.names and can_be(schema.field(name).type)]
     return [*fields.names[: _TIME + 1], *by]
 
 
@@ -150,7 +151,10 @@ def event_columns(arrays: Sequence[pa.Array], fields: EventFields) -> Columns:
     """arrays: user, item, time and columns of facets, as a format has them."""
     user, item, time, *by = arrays
     ids = encode_ids(user), encode_ids(item)
-    return Columns(*ids, parse_times(time, *fields.time_reading), facets_of([*map(encode_ids, by)], fields))
+    moments = parse_times(time, *fields.time_reading)
+    if weight := weight_of(fields.facets):
+        return Columns(*ids, moments, amounts_of(by[0], weight.most))
+    return Columns(*ids, moments, facets_of([*map(encode_ids, by)], fields))
 
 
 def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int64] | None:
@@ -164,6 +168,44 @@ def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int
         of_rows = numbers.take(column.indices, mode="clip") if len(numbers) else np.zeros(len(column.indices), int)
         found.append(np.where(column.faults == 0, of_rows, 0).astype(np.int64))
     return np.stack(found, axis=1)
+
+
+def amounts_of(cells: pa.Array, most: int) -> npt.NDArray[np.int64]:
+    """What each row adds of a weight, up to `most`: in parts of it, of which `FULL_VALUE` are all, rounded down. A cell
+    that is no finite number above 0 adds nothing. int64[n, 1]."""
+    amounts: npt.NDArray[np.int64]
+    if pa.types.is_dictionary(cells.type):
+        check_indices(cells)
+        of_values = np.append(amounts_of(cells.dictionary, most), 0)
+        amounts = of_values.take(cells.indices.cast(pa.int64()).fill_null(-1).to_numpy())
+        return amounts.reshape(-1, 1)
+    if is_text_type(cells.type):
+        text = as_binary(cells)
+        cells = pc.if_else(pc.match_substring_regex(text, NUMBER), text, None).cast(pa.string())
+    numbers = cells.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
+    numbers = np.where(np.isfinite(numbers) & (numbers > 0), np.minimum(numbers, most), 0.0) * FULL_VALUE
+    amounts = (numbers / most).astype(np.int64)
+    amounts -= amounts * float(most) > numbers
+    return amounts.reshape(-1, 1)
+
+
+def number_texts(values: Sequence[Any]) -> pa.Array:
+    """Values as a column of text has them; null for what is neither text nor a number."""
+    return pa.array([_number_text(value) for value in values], pa.binary())
+
+
+def _number_text(value: Any) -> bytes | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return repr(value).encode()
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    return value if isinstance(value, bytes) else None
+
+
+def _may_have_numbers(column_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(column_type):
+        column_type = column_type.value_type
+    return is_id_type(column_type) or pa.types.is_floating(column_type) or pa.types.is_decimal(column_type)
 
 
 class Events(NamedTuple):

@@ -19,7 +19,7 @@ from dp_transforms.checks import on_one_line
 from dp_transforms.logs import time_formats
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.plan.facets import columns_of_facets
+from dp_transforms.plan.facets import columns_of_facets, weight_of
 from dp_transforms.stores.remote_files import SEQUENTIAL_BYTES, RemoteFileError, StoredFile, open_stored
 
 TIME_UNITS = ("s", "ms", "us", "iso")
@@ -59,7 +59,7 @@ class EventFields:
     time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
-    facets: ``COLUMN=VALUE`` of every declared value of further fields (`Plan.facets`).
+    facets: ``COLUMN=VALUE`` of every declared value of further fields, or the weight (`Plan.facets`).
     """
 
     user: str = "user"
@@ -89,7 +89,7 @@ class EventFields:
         if len({self.user, self.item, self.time}) < 3 or not all(self.names):
             raise ValueError("user, item and time must name three different fields.")
         if len(set(self.names)) < len(self.names):
-            raise ValueError("by must name other fields than user, item and time.")
+            raise ValueError(f"{self._further} must name other fields than user, item and time.")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,7 +104,11 @@ class EventFields:
     def flag(self, name: str) -> str:
         """The option that sets the field called ``name``."""
         flags = {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}
-        return flags.get(name, "--by")
+        return flags.get(name, f"--{self._further}")
+
+    @property
+    def _further(self) -> str:
+        return "weight" if weight_of(self.facets) else "by"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,13 +9,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.mechanisms.priced_weights import stated_users
+from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, stated_amounts, stated_users
 from dp_transforms.monitor.column_kinds import Column, Items, Narrow, Windows
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import group_slices
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, WHOLE
 from dp_transforms.monitor.window_report import Facet, HeavyHitter, WindowReport, release_order
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
@@ -24,17 +25,23 @@ LEFT_OUT = -1  # in the place of a level
 Whole = npt.NDArray[np.int64]
 
 
-def levels_and_sizes(noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms) -> tuple[Whole, Whole]:
-    """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users".
+def levels_and_sizes(
+    noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms, most_weight: int | None = None
+) -> tuple[Whole, Whole]:
+    """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users". most_weight: or
+    at least so much of a weight of which a user adds at most this.
 
     Weights of early rounds are small: levels count what users would add with the largest of all rounds, so that they
     compare. terms: of the round.
     """
     spacing, largest = plan.paid_looks.spacing, max(plan.largest_in_rounds[plan.rounds is not None :])
     boundaries: Whole = thresholds + (noisy_sums - thresholds) // spacing * spacing
-    users = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
+    if most_weight is None:
+        at_least = stated_users(boundaries, terms.likely_noise, terms.largest_weight)
+    else:
+        at_least = stated_amounts(boundaries, terms.likely_noise, terms.largest_weight, most_weight)
     in_largest = boundaries * largest // terms.largest_weight
-    return 1 + (in_largest - thresholds) // spacing, users
+    return 1 + (in_largest - thresholds) // spacing, at_least
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,7 +52,7 @@ class NamedItems(Cells):
         of looks also `LEFT_OUT`, of what is not named and not drawn for any more.
     at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
     facets: int64[n], of a plan with facets: 0 for an item as a whole, else the number of the facet, counted from 1, in
-        the place of an item of its own (`ItemTable.of_facets`).
+        the place of an item of its own (`ItemTable.of_facets`). A weight is one facet, and its size so much of it.
     """
 
     windows: npt.NDArray[np.int64]
@@ -115,6 +122,8 @@ class NamedItems(Cells):
 def _with_facets(found: list[HeavyHitter], numbers: list[int], labels: tuple[str, ...]) -> list[HeavyHitter]:
     """Items with their facets, in declared order, and of the size that these imply: who is of a facet holds the item.
     numbers: of the facet of each that was found, 0 for an item."""
+    if weight := weight_of(labels):
+        return _with_weights(found, numbers, weight.most)
     of_items: dict[str, list[tuple[int, Facet]]] = {}
     for hitter, number in zip(found, numbers, strict=True):
         if number:
@@ -122,6 +131,19 @@ def _with_facets(found: list[HeavyHitter], numbers: list[int], labels: tuple[str
             of_items.setdefault(hitter.item, []).append((number, Facet(column, value, hitter.at_least_users or 0)))
     whole = (hitter for hitter, number in zip(found, numbers, strict=True) if not number)
     return [_with_its_facets(hitter, sorted(of_items.get(hitter.item, ()))) for hitter in whole]
+
+
+def _with_weights(found: list[HeavyHitter], numbers: list[int], most: int) -> list[HeavyHitter]:
+    """Items with what their users add of a weight, and of the size that this implies: nobody adds more than `most`."""
+    pairs = list(zip(found, numbers, strict=True))
+    of_items = {hitter.item: hitter.at_least_users or 0 for hitter, number in pairs if number}
+    whole = []
+    for hitter in (hitter for hitter, number in pairs if not number):
+        amount = of_items.get(hitter.item, 0)
+        users = -(-amount // most)
+        users = max(hitter.at_least_users or 0, users if users >= FEWEST_STATED else 0)
+        whole.append(hitter._replace(at_least_weight=amount, at_least_users=users))
+    return whole
 
 
 def _with_its_facets(hitter: HeavyHitter, numbered: list[tuple[int, Facet]]) -> HeavyHitter:

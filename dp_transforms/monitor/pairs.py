@@ -25,6 +25,7 @@ from dp_transforms.monitor.equal_rows import (
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.packed_arrays import NARROW, check_unpacked
+from dp_transforms.plan.facets import FULL_VALUE, weight_of
 from dp_transforms.plan.window_schedule import MOST_WINDOWS, WindowSchedule
 
 _ORDERED_AT_ONCE = 1 << 18
@@ -72,7 +73,7 @@ class Pairs(Columns):
         # "stable" finds the runs that are in order already. And np.unique would hash.
         users = np.sort(np.concatenate([part.users for part in parts]), kind="stable")
         users = users[group_starts(users)]
-        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.ORDER}
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls._row_columns}
         columns["codes"] = np.concatenate([np.searchsorted(users, part.users)[part.codes] for part in parts])
         items = [item_map[part.items] for part, item_map in zip(parts, item_maps, strict=True)]
         columns["items"] = np.concatenate(items)
@@ -141,7 +142,7 @@ class FacetPairs(ItemPairs):
 
     facets: npt.NDArray[np.int64]
 
-    ORDER = ("windows", "items", "codes", "facets")
+    ORDER: ClassVar[tuple[str, ...]] = ("windows", "items", "codes", "facets")
     SCHEMA: ClassVar = {**Pairs.SCHEMA, "facets": Narrow(NARROW)}
 
     def whole(self) -> ItemPairs:
@@ -154,6 +155,41 @@ class FacetPairs(ItemPairs):
         table, items = some.table.of_facets(some.items, some.facets, keys)
         pairs, _ = ItemPairs._of_rows(Pairs(some.users, some.codes, some.windows, items, table), [])
         return pairs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WeightedPairs(FacetPairs):
+    """n distinct (user, window, item), of a plan with a weight, sorted by window, item and user.
+
+    facets: int64[n], how much of the weight each adds, `FULL_VALUE` at most: that of all its events together. So a part
+    of the events must not come twice, as it may where pairs are only told apart.
+    """
+
+    ORDER = ("windows", "items", "codes")
+
+    @classmethod
+    def _of_rows(
+        cls, rows: Pairs, groups: list[npt.NDArray[np.int64]], *, stable: bool = False
+    ) -> tuple[Self, list[npt.NDArray[np.int64]]]:
+        assert isinstance(rows, FacetPairs)
+        columns = [*groups, rows.windows, rows.items, rows.codes]
+        order = np.lexsort(columns[::-1])
+        columns = [column[order] for column in columns]
+        starts = group_starts(*columns)
+        amounts = np.minimum(np.add.reduceat(rows.facets[order], starts), FULL_VALUE) if len(starts) else rows.facets
+        *groups, windows, items, codes = (column[starts] for column in columns)
+        return cls(rows.users, codes, windows, items, rows.table, amounts), groups
+
+    def as_items(self, named: Cells, keys: IdKeys) -> WeightedPairs:
+        some = self.select((self.facets > 0) & named.contain(self))
+        table, items = some.table.of_facets(some.items, np.ones(len(some), dtype=np.int64), keys)
+        pairs, _ = self._of_rows(dataclasses.replace(some, items=items, table=table), [])
+        return pairs
+
+
+def kind_of_pairs(facets: tuple[str, ...]) -> type[ItemPairs]:
+    """What the events of a plan with these facets are packed as, in a replay."""
+    return ItemPairs if not facets else FacetPairs if weight_of(facets) is None else WeightedPairs
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -189,11 +225,10 @@ def item_pairs_of_events(
     shards: int,
     first_open: npt.NDArray[np.int64] | None = None,
     end: int | None = None,
+    kind: type[ItemPairs] = ItemPairs,
 ) -> Iterator[tuple[int, ItemPairs]]:
-    """The same in all these windows, by shard of users: ``(shard, pairs)``. Of a batch with facets they are
-    `FacetPairs`."""
+    """The same in all these windows, by shard of users: ``(shard, pairs)``. kind: see `kind_of_pairs`."""
     for rows in rows_of_events(batch, schedule, keys, first_open, end):
-        kind = ItemPairs if batch.facets is None else FacetPairs
         yield from kind.by_group(rows, _shards_of(rows, shards))
 
 

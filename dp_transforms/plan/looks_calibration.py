@@ -82,6 +82,9 @@ class LooksChoices(PerUser, total=False):
     by: with rounds, which it turns on; some values of one or two columns of the log, such as
         ``{"country": ("DE", "FR")}``. Named items are looked at once more, by each value, for a fifth of a purse. An
         event with another value, or with none, counts for the item alone. The values must be public.
+    weight, most_weight: with rounds, which they turn on, and in the place of by; a column of numbers, such as seconds
+        watched, and the most that a user may add to an item in a window, a whole number. Named items then also say how
+        much of it all of their users add.
     """
 
     usual_looks: tuple[int, int] | None
@@ -96,6 +99,8 @@ class LooksChoices(PerUser, total=False):
     window_rounds: bool | None
     users_stay: bool | None
     by: Mapping[str, Sequence[str]] | None
+    weight: str | None
+    most_weight: int | None
 
 
 _PATIENCE_WHERE_USERS_STAY = 64
@@ -104,7 +109,7 @@ _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compa
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    if given.get("by"):
+    if given.get("by") or given.get("weight"):
         given.setdefault("rounds", not given.get("window_rounds"))
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)

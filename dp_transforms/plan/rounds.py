@@ -21,7 +21,7 @@ from dp_transforms.accounting.purse.open_threshold import found_from, size_margi
 from dp_transforms.accounting.purse.purse_choice import PurseChoice
 from dp_transforms.checks import is_whole, shown
 from dp_transforms.mechanisms.priced_weights import FEWEST_STATED, PURSE_UNITS
-from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, facet_labels
+from dp_transforms.plan.facets import SHARE_OF_FACETS, Facets, labels_of, weight_of
 from dp_transforms.plan.records import (
     MOST_ROUNDS,
     Budget,
@@ -39,6 +39,7 @@ USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each 
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
 SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other looks all cost at most such a part of what is paid, each such a one
+FEWEST_WEIGHTED = 4  # full looks at a weight that the purse of their round pays for: so nobody adds far more
 FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
@@ -96,6 +97,9 @@ def terms_of_round(
         return _terms(looks, paid, threshold, _size_error(looks, rounds), users, 0)
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     likely_noise = _likely_noise(looks, rounds, drawn)
+    if number == len(rounds.units) and weight_of(rounds.facet_labels):
+        largest = largest_of_weight(looks, rounds)
+        return RoundTerms(likely_noise + FEWEST_STATED * largest, likely_noise, largest)
     threshold = threshold_of_round(looks, rounds, drawn)
     least = threshold - looks.spacing if number == len(rounds.units) - 2 else None  # the price of a look covers it
     return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
@@ -107,6 +111,11 @@ def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts:
     largest = _largest_weight(looks, max(looks.units[0], most_of_second_look(rounds)))
     likely_noise = _likely_noise(looks, rounds, math.ceil(drawn * parts))
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
+
+
+def largest_of_weight(looks: Looks, rounds: Rounds) -> int:
+    """What a user adds in the round of a weight whose value of an item is full."""
+    return _largest_weight(looks, max(looks.units[0], rounds.all_units[-1] // FEWEST_WEIGHTED))
 
 
 def most_of_second_look(rounds: Rounds | WindowRounds) -> int:
@@ -176,8 +185,11 @@ def _found_from(looks: Looks, units: int, threshold: int, number: int, probabili
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
     """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
-    if given.get("by") and not given.get("rounds"):
-        raise ValueError("by needs rounds over blocks of windows, which name what it looks at. Leave one out.")
+    if given.get("most_weight") is not None:
+        labels_of(given)  # which needs both
+    for name in ("by", "weight"):
+        if given.get(name) and not given.get("rounds"):
+            raise ValueError(f"{name} needs rounds over blocks of windows, which name what it looks at. Leave one out.")
     if given.get("block_seconds") is not None and not given.get("rounds"):
         raise ValueError("block_seconds cannot be used without rounds. Leave it out.")
     if given.get("rounds") and given.get("window_rounds"):
@@ -219,14 +231,14 @@ def block_rounds(schedule: WindowSchedule, given: Mapping[str, Any]) -> Rounds |
     if not given.get("rounds"):
         return None
     seconds, facets = given.get("block_seconds", _block_seconds(schedule)), None
-    if given.get("by"):
-        facets = Facets(labels=facet_labels(given["by"]), units=PURSE_UNITS * SHARE_OF_FACETS // 100)
+    if labels := labels_of(given):
+        facets = Facets(labels=labels, units=PURSE_UNITS * SHARE_OF_FACETS // 100)
     return Rounds(block_seconds=seconds, units=units_over_blocks(given), false_names=FALSE_NAMES, facets=facets)
 
 
 def units_over_blocks(given: Mapping[str, Any]) -> tuple[int, ...]:
     """What a purse has for each round, less what it has for facets. given: `LooksChoices`."""
-    left = PURSE_UNITS * (100 - (SHARE_OF_FACETS if given.get("by") else 0)) // 100
+    left = PURSE_UNITS * (100 - (SHARE_OF_FACETS if given.get("by") or given.get("weight") else 0)) // 100
     return units_of_shares(given.get("rounds") or True, left)
 
 

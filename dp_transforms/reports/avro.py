@@ -60,12 +60,12 @@ _MAX_BLOCK_BYTES = MAX_RECORD_BYTES + (1 << 16)
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
     """reports: of `check_report`, in order."""
-    records = [plain_fields(report, has_facets=header.has_facets) for report in reports]
+    records = [plain_fields(report, header.extra) for report in reports]
     metadata = {HEADER_KEY: header.to_json()}
     # The format requires 16 random bytes. Derived from the content, they let the same reports make the same file.
     sync = hashlib.sha256(json.dumps([metadata, records]).encode()).digest()[:_SYNC_BYTES]
     # The schema is written as it is given. Parsed by fastavro, its keys would be in an order that differs by process.
-    schema = window_report_schema(has_facets=header.has_facets)
+    schema = window_report_schema(header.extra)
     fastavro.writer(handle, schema, records, codec="deflate", metadata=metadata, sync_marker=sync)
 
 
@@ -79,14 +79,14 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     except DamagedContainerError:
         raise ReportFileError("the file is not an Avro object container file, or its header is damaged.") from None
     header = parse_header(container.metadata.get(HEADER_KEY.encode()))  # first, since it has the version
-    if _shape(parse_json(container.schema or b"null")) != _shape(window_report_schema(has_facets=header.has_facets)):
+    if _shape(parse_json(container.schema or b"null")) != _shape(window_report_schema(header.extra)):
         raise ReportFileError("the Avro schema is not that of a report, so shh did not write the file.")
     if container.codec not in ("null", "deflate"):
         raise ReportFileError("the Avro codec of a report file must be null or deflate.")
-    return header, _records(handle, container, has_facets=header.has_facets)
+    return header, _records(handle, container, header.extra)
 
 
-def _records(handle: IO[bytes], container: avro_container.Header, *, has_facets: bool) -> Iterator[WindowReport]:
+def _records(handle: IO[bytes], container: avro_container.Header, extra: str | None) -> Iterator[WindowReport]:
     try:
         for count, begin, length in avro_container.iter_frames(handle, container):
             block = avro_container.read_block(handle, container, begin, length, _MAX_BLOCK_BYTES)
@@ -94,7 +94,7 @@ def _records(handle: IO[bytes], container: avro_container.Header, *, has_facets:
                 raise ReportFileError("a block of the Avro file does not hold as many records as it claims.")
             stream = io.BytesIO(block)
             for _ in range(count):
-                yield read_datum(stream, has_facets=has_facets)
+                yield read_datum(stream, extra)
             if stream.tell() != len(block):
                 raise ReportFileError("a block of the Avro file holds more than its records.")
     except BlockTooLargeError:
@@ -103,7 +103,7 @@ def _records(handle: IO[bytes], container: avro_container.Header, *, has_facets:
         raise ReportFileError("the Avro file is truncated or damaged: write it again.") from None
 
 
-def read_datum(stream: IO[bytes], *, has_facets: bool = False) -> WindowReport:
+def read_datum(stream: IO[bytes], extra: str | None = None) -> WindowReport:
     """The report at the position of a stream. Heavy hitters and facets are counted before they are decoded.
 
     Raises ReportFileError, DamagedContainerError, or what fastavro raises for broken bytes.
@@ -114,10 +114,12 @@ def read_datum(stream: IO[bytes], *, has_facets: bool = False) -> WindowReport:
     facets = 0
     for _ in _counted(stream, MAX_HEAVY_HITTERS):
         entry: Any = fastavro.schemaless_reader(stream, heavy_hitter, None)
-        if has_facets:
+        if extra == FACETS:
             most = MAX_HEAVY_HITTERS - facets
             entry[FACETS] = [fastavro.schemaless_reader(stream, _facet(), None) for _ in _counted(stream, most)]
             facets += len(entry[FACETS])
+        elif extra is not None:
+            entry[extra] = fastavro.schemaless_reader(stream, ["null", "long"], None)
         entries.append(entry)
     rest: Any = fastavro.schemaless_reader(stream, behind, None)
     return check_report({**fields, "heavy_hitters": entries, **rest})

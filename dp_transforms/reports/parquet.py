@@ -55,7 +55,7 @@ def _arrow_field(avro: dict[str, Any]) -> pa.Field:
 
 def arrow_schema(header: ReportHeader) -> pa.Schema:
     """Names, types and documentation follow the Avro schema."""
-    return pa.schema([_arrow_field(each) for each in window_report_schema(has_facets=header.has_facets)["fields"]])
+    return pa.schema([_arrow_field(each) for each in window_report_schema(header.extra)["fields"]])
 
 
 def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowReport]) -> None:
@@ -65,7 +65,7 @@ def write(handle: IO[bytes], header: ReportHeader, reports: Sequence[WindowRepor
         rows: list[dict[str, Any]] = []
         heavy_hitters = 0
         for report in reports:
-            rows.append(plain_fields(report, has_facets=header.has_facets))
+            rows.append(plain_fields(report, header.extra))
             heavy_hitters += rows_of(report.heavy_hitters)
             if len(rows) >= _ROW_GROUP_WINDOWS or heavy_hitters >= _ROW_GROUP_HEAVY_HITTERS:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
@@ -83,7 +83,9 @@ def read(handle: IO[bytes]) -> tuple[ReportHeader, Iterator[WindowReport]]:
     if not schema.equals(arrow_schema(header), check_metadata=False):
         raise ReportFileError("the Parquet schema is not that of a report, so shh did not write the file.")
     # A label of megabytes in every row takes a few bytes in the file, and also here until it is measured.
-    texts = [f"heavy_hitters.list.element.{name}" for name in (*_TEXTS, *(_FACET_TEXTS if header.has_facets else ()))]
+    texts = [
+        f"heavy_hitters.list.element.{name}" for name in (*_TEXTS, *(_FACET_TEXTS if header.extra == FACETS else ()))
+    ]
     file = pq.ParquetFile(handle, metadata=metadata, read_dictionary=["stream", *texts], **limits)
     return header, _records(file)
 

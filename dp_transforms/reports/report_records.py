@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, Facet, HeavyHitter, WindowReport
+from dp_transforms.plan.facets import Weight, weight_of
 
 if TYPE_CHECKING:
     from dp_transforms.plan.plan import Plan
@@ -31,8 +32,8 @@ MAX_RECORD_BYTES = 3 << 24
 # The most that a record, and each heavy hitter, takes as JSON without its texts.
 _RECORD_FRAME_BYTES, _HEAVY_HITTER_FRAME_BYTES = 512, 120
 _FIELDS = frozenset(HeavyHitter._fields)
-FACETS = "facets"
-_REQUIRED = _FIELDS - {FACETS}
+FACETS, WEIGHT = "facets", "at_least_weight"  # of some plans
+_REQUIRED = _FIELDS - {FACETS, WEIGHT}
 # Smaller JSON is parsed without a count of its values: it becomes at most 50 times as large.
 _UNCOUNTED_JSON_BYTES = 1 << 20
 _COUNTED_BYTES = 1 << 20
@@ -78,10 +79,12 @@ class ReportHeader:
         return cls(run_id, stream, guarantee, json.loads(plan.to_json()), of_blocks)
 
     @property
-    def has_facets(self) -> bool:
-        """Whether heavy items have facets."""
+    def extra(self) -> str | None:
+        """What heavy items have beside the fields that all have: `FACETS`, `WEIGHT`, or nothing."""
         rounds = self.plan.get("rounds")
-        return isinstance(rounds, dict) and FACETS in rounds and not self.of_blocks
+        if self.of_blocks or not isinstance(rounds, dict) or FACETS not in rounds:
+            return None
+        return FACETS if weight_of_plan(self.plan) is None else WEIGHT
 
     @property
     def unit(self) -> str:
@@ -202,16 +205,26 @@ def report_fields(report: WindowReport) -> dict[str, Any]:
     return plain_fields(checked_report(report))
 
 
-def plain_fields(report: WindowReport, *, has_facets: bool = False) -> dict[str, Any]:
-    """A report of `check_report` as plain dicts and lists. has_facets: also where an item has none."""
-    entries = [hitter_fields(entry, has_facets=has_facets) for entry in report.heavy_hitters]
+def weight_of_plan(plan: Mapping[str, Any]) -> Weight | None:
+    """The weight of the plan of a report. Any JSON may stand in a file from elsewhere."""
+    rounds = plan.get("rounds")
+    facets = rounds.get(FACETS) if isinstance(rounds, dict) else None
+    labels = facets.get("labels") if isinstance(facets, dict) else None
+    return weight_of(tuple(labels)) if isinstance(labels, (list, tuple)) and all(map(is_unicode, labels)) else None
+
+
+def plain_fields(report: WindowReport, extra: str | None = None) -> dict[str, Any]:
+    """A report of `check_report` as plain dicts and lists. extra: also where an item has none."""
+    entries = [hitter_fields(entry, extra) for entry in report.heavy_hitters]
     return {**report._asdict(), "heavy_hitters": entries}
 
 
-def hitter_fields(hitter: HeavyHitter, *, has_facets: bool = False) -> dict[str, Any]:
+def hitter_fields(hitter: HeavyHitter, extra: str | None = None) -> dict[str, Any]:
     """One heavy hitter, likewise."""
     fields = hitter._asdict()
-    if hitter.facets or has_facets:
+    if hitter.at_least_weight is None and extra != WEIGHT:
+        del fields[WEIGHT]
+    if hitter.facets or extra == FACETS:
         fields[FACETS] = [facet._asdict() for facet in hitter.facets]
     else:
         del fields[FACETS]
@@ -269,7 +282,7 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
             if not isinstance(entry, Mapping) or not _REQUIRED <= entry.keys() <= _FIELDS:
                 raise _wrong_names(HeavyHitter._fields)
             entry = HeavyHitter(**entry)
-        item, zone, count, level, at_least_users, facets = entry
+        item, zone, count, level, at_least_users, facets, at_least_weight = entry
         if not (zone is None or (isinstance(zone, str) and zone in (ABOVE, BETWEEN))):
             raise ReportFileError(f"zone of a heavy hitter must be null, {ABOVE!r} or {BETWEEN!r}.")
         if zone == ABOVE and count is not None:
@@ -285,7 +298,11 @@ def _heavy_hitters(entries: Any) -> tuple[list[HeavyHitter], int]:
             )
         item, item_bytes = _text(item, "item")
         facets, facets_bytes = _facets(facets, level) if facets else ((), 0)
-        heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users, facets))
+        if at_least_weight is not None:
+            at_least_weight = _whole(at_least_weight, WEIGHT, 0, _MAX_LONG)
+            if level is None:
+                raise ReportFileError(f"{WEIGHT} of a heavy hitter must belong to a level.")
+        heavy_hitters.append(HeavyHitter(item, zone, count, level, at_least_users, facets, at_least_weight))
         size += _HEAVY_HITTER_FRAME_BYTES + item_bytes + facets_bytes
     if rows_of(heavy_hitters) > MAX_HEAVY_HITTERS:
         raise too_many_heavy_hitters()

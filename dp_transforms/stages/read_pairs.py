@@ -23,7 +23,7 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_READ,
     EVENTS_REJECTED,
 )
-from dp_transforms.monitor.pairs import FacetPairs, ItemPairs, item_pairs_of_events, pairs_of_events
+from dp_transforms.monitor.pairs import item_pairs_of_events, kind_of_pairs, pairs_of_events
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts
@@ -36,13 +36,13 @@ Packed = tuple[SlabKey, bytes]  # slab of windows and shard of users; packed col
 @dataclasses.dataclass(frozen=True)
 class PackPairs:
     """by_item: packed `ItemPairs`, in one slab, and not `UserPairs`. part: events outside of it are skipped, as those
-    outside of the plan; None: the whole run. has_facets: the plan has; then they are `FacetPairs`."""
+    outside of the plan; None: the whole run. facets: of the plan (`kind_of_pairs`)."""
 
     schedule: WindowSchedule
     sharding: Sharding
     part: RunPart | None = None
     by_item: bool = False
-    has_facets: bool = False
+    facets: tuple[str, ...] = ()
 
     @property
     def run_part(self) -> RunPart:
@@ -53,7 +53,7 @@ class PackPairs:
     ) -> Iterator[Packed]:
         """Events outside the declared range or domain are counted for the operator, and left out."""
         schedule, part = self.schedule, self.run_part
-        if self.has_facets != (batch.facets is not None):
+        if bool(self.facets) != (batch.facets is not None):
             raise ValueError("the events of a plan with facets must have facets, and those of another one none.")
         counts[EVENTS_READ] += len(batch)
         first_window = schedule.first_window(batch.time_micros)
@@ -67,7 +67,8 @@ class PackPairs:
         shards = self.sharding.shards
         first_open = np.full(len(batch), part.first) if part.first else None
         if self.by_item:
-            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end):
+            kind = kind_of_pairs(self.facets)
+            for shard, of_items in item_pairs_of_events(batch, schedule, keys, shards, first_open, part.end, kind):
                 yield (0, shard), of_items.to_bytes()
             return
         for slab, shard, of_users in pairs_of_events(
@@ -113,14 +114,14 @@ class ReadPairsStep:
 
 @dataclasses.dataclass(frozen=True)
 class MergePairs:
-    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again. has_facets: or
-    `FacetPairs`."""
+    """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again. facets: of the
+    plan (`kind_of_pairs`)."""
 
-    has_facets: bool = False
+    facets: tuple[str, ...] = ()
     stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
-        pairs = FacetPairs if self.has_facets else ItemPairs
+        pairs = kind_of_pairs(self.facets)
         return lambda group, counts: ((group[0], packed) for packed in pairs.of_messages(group[1]).messages())
 
     def fetched(
@@ -139,5 +140,5 @@ def reading_step(
     """For a replay of the whole schedule. release: the mode."""
     pays_looks = mode == "looks"
     cuts = Cuts.of(schedule, pays_looks=pays_looks, shards=shards)
-    packing = PackPairs(schedule, cuts.users, by_item=pays_looks, has_facets=bool(fields.facets))
+    packing = PackPairs(schedule, cuts.users, by_item=pays_looks, facets=fields.facets)
     return ReadPairsStep(packing, fields, domain)

@@ -71,7 +71,7 @@ def stages_of(
             " all names of the run are known. Make the plan without it."
         )
     if run.plan.facets and not (is_replay or is_part):
-        raise ValueError("by cannot be used with a stream. Replay what is over: dp_transforms.replay.")
+        raise ValueError("by and weight cannot be used with a stream. Replay what is over: dp_transforms.replay.")
     if run.plan.rounds is not None and not (is_replay or is_part):
         raise ValueError(
             "rounds cannot be used with a stream: they go over all windows of a day again and again. Make the plan with"

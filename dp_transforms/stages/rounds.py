@@ -1,6 +1,6 @@
 """The first two stages where looks come in rounds over blocks of windows: they are run once for each round, and get
 what was named before. What round 0 names may be reported by itself. The last round of a plan with facets looks at the
-facets of what is named.
+facets of what is named, or at its weight.
 
 Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
 """
@@ -23,7 +23,7 @@ from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import PAIRS_UNPAID
-from dp_transforms.monitor.pairs import FacetPairs, ItemPairs
+from dp_transforms.monitor.pairs import ItemPairs, WeightedPairs, kind_of_pairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.monitor.round_namer import RoundNamer
@@ -80,7 +80,7 @@ class WeighRound(_RoundWork):
         return Kind.purses_of_round(self.round)
 
     def unpacked(self, blobs: Sequence[bytes]) -> ItemPairs:
-        return (FacetPairs if self.plan.facets else ItemPairs).of_messages(blobs)
+        return kind_of_pairs(self.plan.facets).of_messages(blobs)
 
     def load(self, part: RunPart, columns: InRound, span: Span) -> Purses:
         held = part.purses(columns.columns.users, self._kind)
@@ -94,8 +94,11 @@ class WeighRound(_RoundWork):
             pairs = columns.candidates(self.plan, span).pairs_of(pairs, with_second=self.has_second)
         else:
             pairs = pairs.in_windows(WindowBlocks.of(self.plan, span.first, span.end).of_windows(pairs.windows))
-        spend = state.spend_with_second if self.has_second else state.spend_on_lists
-        terms = spend(pairs, span.first, span.end)
+        if isinstance(pairs, WeightedPairs):
+            terms = state.spend_by_value(pairs, pairs.facets, span.first, span.end)
+        else:
+            spend = state.spend_with_second if self.has_second else state.spend_on_lists
+            terms = spend(pairs, span.first, span.end)
         counts[PAIRS_UNPAID] += int((terms == 0).sum())
         return ItemSums.of_weights(pairs, weights_of(terms), self.keys)
 

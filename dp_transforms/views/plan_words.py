@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
@@ -106,6 +107,11 @@ def _facets_in_words(plan: Plan, looks: int) -> str:
     facets = plan.paid_rounds.facets
     if facets is None:
         return ""
+    if weight := weight_of(facets.labels):
+        return (
+            f" At last, named items are looked at for how much {label_text(weight.column)} their users have, each at"
+            f" most {weight.most:,} in a window, for {facets.units / plan.paid_looks.purse:.0%} of each purse."
+        )
     columns = " and ".join(map(label_text, facets.columns))
     of_user = looks * len(facets.columns)
     users = found_of_facet(plan.paid_looks, plan.paid_rounds, facets.units, of_user, FOUND)

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dp_transforms.monitor.window_report import ABOVE, BETWEEN, Facet, HeavyHitter, RunEnded, WindowReport
+from dp_transforms.reports.report_records import weight_of_plan
 from dp_transforms.reports.trends import FALLING, NEW, RISING, Entry, Trend, TrendRule
 from dp_transforms.views.time_axis import local_text
 
@@ -82,6 +83,8 @@ def windows_table(
     table.add_column(f"start ({zone})", overflow="fold")
     table.add_column("length", overflow="fold")
     table.add_column("heavy items", overflow="fold")
+    weight = weight_of_plan(plan or {})
+    unit = "" if weight is None else f" {label_text(weight.column, ascii_only)}"
     after_hits = _epsilon_after_hits(plan or {}) if with_epsilon else ()
     if after_hits:
         table.add_column("hits paid", justify="right", overflow="fold")
@@ -91,7 +94,7 @@ def windows_table(
         cells: list[Text | str] = [
             local_text(report.window_start, zone),
             length_text(report.window_end - report.window_start),
-            _items_text(entries[:max_items], len(entries), len(gone), names, ascii_only),
+            _items_text(entries[:max_items], len(entries), len(gone), names, unit, ascii_only),
         ]
         if after_hits:
             paid = _most_hits_paid(report.epsilon_spent, after_hits)
@@ -134,6 +137,11 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
         parts.append(f"{_AT_LEAST[ascii_only]}N: at least N users; {_how_often_wrong(plan or {})}.")
     hitters = [hitter for report in rows for hitter in report.heavy_hitters]
     facets = [facet for hitter in hitters for facet in hitter.facets]
+    if (weight := weight_of_plan(plan or {})) and any(hitter.at_least_weight for hitter in hitters):
+        parts.append(
+            f"Behind it at least so much {label_text(weight.column, ascii_only)} of all its users, each of whom counts"
+            f" for at most {weight.most:,} in a window; as often wrong."
+        )
     if 0 in {hitter.at_least_users for hitter in hitters} | {facet.at_least_users for facet in facets}:
         parts.append(f"Without {_AT_LEAST[ascii_only]}N: {NOT_STATED}.")
     if columns := sorted({facet.by for facet in facets}):
@@ -232,7 +240,9 @@ def _names(titles: Mapping[str, str]) -> dict[str, str]:
     return {label: title if often[title] == 1 else f"{title} ({label})" for label, title in titles.items() if title}
 
 
-def _items_text(shown: Sequence[Entry], count: int, gone: int, names: Mapping[str, str], ascii_only: bool) -> Text:
+def _items_text(
+    shown: Sequence[Entry], count: int, gone: int, names: Mapping[str, str], unit: str, ascii_only: bool
+) -> Text:
     text = Text()
     for hitter, _, change in shown:
         if text:
@@ -242,6 +252,8 @@ def _items_text(shown: Sequence[Entry], count: int, gone: int, names: Mapping[st
         text.append(
             f"{sign}{_SYMBOLS[hitter.zone][ascii_only]}{name}{_size_text(hitter, ascii_only)}", _STYLES[hitter.zone]
         )
+        if hitter.at_least_weight:
+            text.append(f" ({_AT_LEAST[ascii_only]}{hitter.at_least_weight}{unit})", "dim")
         if hitter.facets:
             text.append(f" ({_facets_text(hitter.facets, ascii_only)})", "dim")
     rest = [f"and {count - len(shown):,} more"] * (count > len(shown)) + [f"{gone:,} gone"] * bool(gone)

@@ -107,17 +107,20 @@ def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report: Re
     report.write(folder / "report.avro")
     (folder / "plan.json").write_text(json.dumps(report.header.plan))
     loaded = shh("load", "report.avro", "--output", "sqlite:///d.db", cwd=folder)
-    assert "its tables have no place for it" in " ".join(loaded.stderr.split())
+    assert "its tables have no place for them" in " ".join(loaded.stderr.split())
     assert not (folder / "d.db").exists()
     words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
     streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
-    assert "--plan cannot be one with --by" in streamed.stderr
+    assert "--plan cannot be one with --by or --weight" in streamed.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("replay", "log.parquet", *OPTIONS, "--time-field", "when", "--output", "sqlite:///r.db"), "no place for it"),
+        (
+            ("replay", "log.parquet", *OPTIONS, "--time-field", "when", "--output", "sqlite:///r.db"),
+            "no place for them",
+        ),
         (("replay", "log.parquet", *OPTIONS, "--by", "country=IT", "--output", "r.avro"), "names a column twice"),
         (("replay", "log.parquet", "--by", "country", "--output", "r.avro"), "some different values"),
         (

@@ -46,7 +46,11 @@ def plan_in_rounds(most_looks: int = 20, kind: str = "rounds") -> Plan:
     """Epsilon 2 and delta 1e-4 over a day of hours, and ten times as many looks in all rounds. kind: or
     ``window_rounds``, or ``by`` for rounds with facets."""
     schedule = WindowSchedule.fixed(0, HOURS * 3600, 3600)
-    rounds: dict[str, Any] = {kind: {"country": ("DE", "FR")} if kind == "by" else True}
+    kinds: dict[str, Any] = {
+        "by": {"by": {"country": ("DE", "FR")}},
+        "weight": {"weight": "seconds", "most_weight": 60},
+    }
+    rounds: dict[str, Any] = kinds.get(kind, {kind: True})
     return Plan.calibrate(epsilon=2, delta=1e-4, schedule=schedule, most_looks=most_looks, max_users=100_000, **rounds)
 
 

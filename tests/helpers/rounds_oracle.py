@@ -257,13 +257,21 @@ class FacetsOracle(RoundsOracle):
         self._items, number = plain, self._last + 1
         every = range(1, len(self._settings.facets) + 1)
         drawn = {(entry.window, (entry.item, facet)) for entry in found for facet in every}
-        weights = self._weights(number, {user: held & drawn for user, held in self._facets_held.items()}, set())
+        held = {user: held & drawn for user, held in self._facets_held.items()}
+        weights = self._weights_at_facets(number, held)
         cells = {at: weights.get(at, {}) for at in drawn}
         noise = self._noise(cells, self._keys.round_uniforms(number))
-        likely = self._likely_noise_of(len(drawn), len(windows))
-        self.facets += self._named(number, cells, noise, self._threshold(len(drawn)), likely)
+        self.facets += self._named_facets(number, cells, noise, self._likely_noise_of(len(drawn), len(windows)))
         self.drawn_facets.append(len(drawn))
         return found
+
+    def _weights_at_facets(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
+        return self._weights(number, held, set())
+
+    def _named_facets(
+        self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], likely: int
+    ) -> list[Named]:
+        return self._named(number, cells, noise, self._threshold(len(cells)), likely)
 
     def _order(self, user: str, place: Place) -> int:
         window, item = place
@@ -271,6 +279,61 @@ class FacetsOracle(RoundsOracle):
             return super()._order(user, place)
         hashes, users = (np.array([each], dtype=np.uint64) for each in (self._items[item], self._users[user][0]))
         return integer_of(self._keys.look_order()(users, np.array([window]), hashes)[0])
+
+
+class WeightOracle(FacetsOracle):
+    """The same with a weight, which is one facet. log: events with what each has of it, in parts of `FULL`."""
+
+    FULL, FEWEST, PARTS = 2**20, 4, 10_000
+
+    def __init__(self, log: Iterable[tuple[str, str, int, tuple[int]]], settings: TrialPlan, keys: StreamKeys) -> None:
+        events = list(log)
+        self.amounts: dict[tuple[str, Place], int] = {}
+        for user, item, time, (amount,) in events:
+            for window in items_by_window_and_user([(user, item, time)], settings):
+                at = user, (window, (item, 1))
+                self.amounts[at] = self.amounts.get(at, 0) + amount
+        super().__init__([(*event[:3], (1,) * (event[3][0] > 0)) for event in events], settings, keys)
+        self.weights: dict[Place, dict[str, int]] = {}
+
+    def value(self, user: str, place: Place) -> Fraction:
+        return min(Fraction(1), Fraction(self.amounts[user, place], self.FULL))
+
+    def _weights_at_facets(self, number: int, held: dict[str, set[Place]]) -> dict[Place, dict[str, int]]:
+        units, looks = self._settings.units_of_rounds[number], self._settings.looks
+        largest, found = self._largest(units // self.FEWEST), dict[Place, dict[str, int]]()
+        for user, places in held.items():
+            wallet = self.wallets.get((number, user), Wallet(units, self._windows[0]))
+            parts = {place: math.ceil(self.PARTS * self.value(user, place) ** 2) for place in places}
+            if not places:
+                continue
+            full, spread = wallet.left, wallet.spread(sum(parts.values()), self._windows[-1], self._settings)
+            for place in places:
+                most = self.value(user, place) * largest
+                prices = zip(looks.weights, looks.units, strict=True)
+                fitting = [each for each in prices if each[0] <= most and each[1] * spread <= full * parts[place]]
+                if fitting:
+                    weight, price = max(fitting)
+                    found.setdefault(place, {})[user] = weight
+                    wallet.left -= price
+                    wallet.paid_looks += parts[place]
+                    self.wallets[number, user] = wallet
+        self.weights |= found
+        return found
+
+    def _named_facets(
+        self, number: int, cells: dict[Place, dict[str, int]], noise: dict[Place, int], likely: int
+    ) -> list[Named]:
+        """So much of it in the place of users."""
+        settings, most = self._settings, int(self._settings.facets[0].split("<=")[1])
+        largest, found = self._largest(settings.units_of_rounds[number] // self.FEWEST), []
+        threshold = likely + 5 * largest
+        for (window, item), of_users in cells.items():
+            noisy = sum(of_users.values()) + noise[window, item]
+            if noisy >= threshold:
+                boundary = threshold + (noisy - threshold) // settings.looks.spacing * settings.looks.spacing
+                found.append(Named(window, item, 1, (boundary - likely) * most // largest, False, not of_users))
+        return found
 
 
 class WindowRoundsOracle(RoundsOracle):

@@ -247,8 +247,9 @@ def test_rounds_that_pay_for_one_look_pass() -> None:
     assert _sample(trial_of(plan), most_looks=3).violations == ()
 
 
-def test_a_plan_with_facets_passes_and_another_purse_of_facets_is_found() -> None:
-    plan = plan_in_rounds(kind="by")
+@pytest.mark.parametrize("kind", ["by", "weight"])
+def test_a_plan_with_facets_or_a_weight_passes_and_another_purse_of_them_is_found(kind: str) -> None:
+    plan = plan_in_rounds(kind=kind)
     mechanism, claim = mechanism_and_claim(plan)
     exact = audit_looks_exactly(mechanism, claim, most_looks=1)
     assert exact.violations == ()

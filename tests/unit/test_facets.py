@@ -7,8 +7,8 @@ import functools
 import json
 import pathlib
 import random
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Iterable
 
 import fastavro
 import numpy as np
@@ -24,38 +24,19 @@ from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.event_batch import EventBatch, concatenate
-from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import NamedItems
-from dp_transforms.monitor.pairs import FacetPairs, item_pairs_of_events
 from dp_transforms.monitor.window_report import Facet, release_order
-from dp_transforms.plan.facets import Facets
-from dp_transforms.plan.records import Rounds
-from dp_transforms.runs.run_part import RunPart
-from dp_transforms.stages.rounds import NameRound, WeighRound
-from dp_transforms.stages.stage import Span
+from tests.helpers.facet_runs import OF_FACETS, PERCENTS, Event, Run, by_hash, named_in_first_window, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
-from tests.helpers.naming_runs import naming_settings
 from tests.helpers.rounds_oracle import FacetsOracle
 from tests.helpers.rounds_runs import SCHEDULE, WINDOWS, at, busy_log
-from tests.helpers.small_runs import SECRET, batch_of
+from tests.helpers.small_runs import SECRET
 
 LABELS = ("country=DE", "country=FR", "device=phone", "device=desk", "device=tv")  # nobody has the last one
-Event = tuple[str, str, int, tuple[int, ...]]  # user, item, time and the numbers of its facets, one for each column
-_PERCENTS = (16, 8, 16, 40)
 _FEW_FOR_WINDOWS = (70, 4, 4, 2)
-_OF_FACETS = len(_PERCENTS)  # the number of their round
 
 
-def trial_with_facets(
-    *, threshold: int = 25, false_names: float = 40, sliding: int = 1, percents: tuple[int, ...] = _PERCENTS
-) -> TrialPlan:
-    """Windows of 10 seconds, blocks of 40, and little noise."""
-    trial = naming_settings(WINDOWS, most_looks=60, threshold=threshold, forget_after=0, sliding=sliding, scale=30)
-    facets = Facets(labels=LABELS, units=PURSE_UNITS * 20 // 100)
-    units = tuple(PURSE_UNITS * percent // 100 for percent in percents)
-    rounds = Rounds(block_seconds=40, units=units, false_names=false_names, facets=facets)
-    return dataclasses.replace(trial, rounds=rounds)
+trial_with_facets = functools.partial(trial_of_labels, LABELS)
 
 
 def log_with_facets(seed: int) -> list[Event]:
@@ -65,55 +46,6 @@ def log_with_facets(seed: int) -> list[Event]:
     crowd = [(f"once-{number}", "topic-1", at(3)) for number in range(80)]
     log = [*busy_log(seed), *crowd]
     return [(user, item, time, (country[user], draws.choice((3, 3, 4)))) for user, item, time in log]
-
-
-def pairs_of(log: Collection[Event], trial: TrialPlan, part: RunPart) -> FacetPairs:
-    if not log:
-        return FacetPairs.none()
-    batch = dataclasses.replace(
-        batch_of([event[:3] for event in log]), facets=np.array([event[3] for event in log], dtype=np.int64)
-    )
-    firsts = np.full(len(batch), part.first)
-    keys = trial.stream_keys(SECRET)
-    found = item_pairs_of_events(batch, trial.schedule, keys, 2, firsts, part.end)
-    return FacetPairs.merge([pairs for _, pairs in found])
-
-
-class Run:
-    """The stages of all rounds, in this process. told: what is named, whatever is added here; of it, too, `found`."""
-
-    def __init__(
-        self, log: Collection[Event], trial: TrialPlan, shards: int = 1, *, told: list[NamedItems] | None = None
-    ) -> None:
-        part, keys, counts = RunPart.whole(trial.schedule), trial.stream_keys(SECRET), Counter[str]()
-        pairs, self.sums, self.found = pairs_of(log, trial, part), list[ItemSums](), list[NamedItems]()
-        self.drawn = 0
-        for number in range(_OF_FACETS + 1):
-            weigh, name = WeighRound(trial, keys, None, number), NameRound(trial, keys, None, number)
-            before = (self.found if told is None else told)[:number]
-            names = [before[0], before[-1] if number > 1 else NamedItems.none()] if number else []
-            blobs, whole = [[each.to_bytes()] for each in names], Span(0, part.end)
-            come = weigh.columns([pairs.to_bytes()], *blobs)
-            self.sums.append(weigh.advance(weigh.load(part, come, whole), come, whole, counts))
-            if number == _OF_FACETS:
-                self.drawn = come.facets(trial, whole, keys)[0].drawn
-            parts = []
-            for shard in range(shards):
-                here = dataclasses.replace(whole, shard=shard, shards=shards)
-                of_items = name.told(self.sums[-1].of_shard(shard, shards), *blobs)
-                parts.append(name.advance(None, of_items, here, counts))
-            self.found.append(NamedItems.merge(parts))
-
-    def reports(self, trial: TrialPlan) -> list[WindowReport]:
-        packed = NamedItems.of_messages(self.found[-1].messages(2000))
-        return [report for _, report in packed.window_reports(trial, "events")]
-
-
-def named_in_first_window(trial: TrialPlan, labels: Collection[str]) -> list[NamedItems]:
-    """As if all rounds had named these, there or in the block."""
-    table, _ = ItemTable.of_labels(pa.array(labels, pa.string()), trial.stream_keys(SECRET).hash_items)
-    zeros = np.zeros(len(table), dtype=np.int64)
-    return [NamedItems(zeros, np.arange(len(table)), zeros + 1, zeros, table)] * _OF_FACETS
 
 
 def facets_of(named: NamedItems) -> dict[tuple[int, str, int], int]:
@@ -142,7 +74,7 @@ def with_facets(reports: Iterable[WindowReport], oracle: FacetsOracle, trial: Tr
 
 
 @pytest.mark.parametrize(
-    ("seed", "sliding", "percents"), [(32, 1, _PERCENTS), (8, 3, _PERCENTS), (3, 3, _FEW_FOR_WINDOWS)]
+    ("seed", "sliding", "percents"), [(32, 1, PERCENTS), (8, 3, PERCENTS), (3, 3, _FEW_FOR_WINDOWS)]
 )
 def test_the_stages_name_what_the_reference_says_however_items_are_cut(
     seed: int, sliding: int, percents: tuple[int, ...]
@@ -184,10 +116,6 @@ def test_a_user_never_pays_more_than_the_purse_of_facets_and_its_weights_are_its
     assert 4 * price[int(few.sums[0])] <= trial.rounds.facets.units
 
 
-def by_hash(sums: ItemSums) -> Counter[bytes]:
-    return Counter({hashes.tobytes(): int(added) for hashes, added in zip(sums.hashes, sums.sums, strict=True)})
-
-
 def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_of_its_own() -> None:
     """As often as the threshold says, and what becomes of others does not follow who holds one. An item that its block
     did not name has none, whoever holds it."""
@@ -201,13 +129,13 @@ def test_a_facet_is_drawn_for_whether_anybody_adds_to_it_or_not_and_with_noise_o
     assert changed <= {(0, "7", 1), (0, "7", 3)}
     keys = trial.stream_keys(SECRET)
     cells = np.array([3]), np.array([[5, 6]], dtype=np.uint64), np.array([[7, 8]], dtype=np.uint64)
-    drawn = {keys.round_uniforms(number)(*cells).tobytes() for number in range(_OF_FACETS + 1)}
-    assert len(drawn) == _OF_FACETS + 1
+    drawn = {keys.round_uniforms(number)(*cells).tobytes() for number in range(OF_FACETS + 1)}
+    assert len(drawn) == OF_FACETS + 1
 
 
 def test_thresholds_follow_how_many_facets_are_drawn_for() -> None:
     trial = trial_with_facets(false_names=2)
-    terms = [trial.terms_of_round(_OF_FACETS, drawn, WINDOWS) for drawn in (10, 1000, 8000)]
+    terms = [trial.terms_of_round(OF_FACETS, drawn, WINDOWS) for drawn in (10, 1000, 8000)]
     assert terms[0].threshold < terms[1].threshold < terms[2].threshold
     told = named_in_first_window(trial, [str(number) for number in range(2000)])
     assert len(facets_of(Run([], trial, told=told).found[-1])) <= 8  # at most 2 are expected

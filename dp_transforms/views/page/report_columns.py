@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter, WindowReport
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.reports.trends import TrendRule, size_of
@@ -72,7 +73,8 @@ class Legend(NamedTuple):
 
 
 class FacetOverTime(NamedTuple):
-    """name: of the column and the value. windows: rising, in which it was named. sizes: so many users at least."""
+    """name: of the column and the value. windows: rising, in which it was named. sizes: so many users at least. Or the
+    column of a weight, and so much of it."""
 
     name: str
     windows: list[int]
@@ -167,15 +169,18 @@ def report_columns(
     several = len({report.stream for report in rows}) > 1
     pairs: dict[tuple[str, str], dict[int, tuple[Any, ...]]] = {}
     facets: dict[tuple[str, str], dict[str, FacetOverTime]] = {}
+    weight = None if plan is None else weight_of(plan.facets)
     for report, number in zip(rows, numbers, strict=True):
         for heavy_hitter in report.heavy_hitters:
             key = (report.stream if several else "", heavy_hitter.item)
             pairs.setdefault(key, {})[number] = heavy_hitter.kind
-            for facet in heavy_hitter.facets:
-                name = f"{shown_text(facet.by)}: {shown_text(facet.value)}"
+            found = [(f"{shown_text(by)}: {shown_text(value)}", users) for by, value, users in heavy_hitter.facets]
+            if weight is not None and heavy_hitter.at_least_weight is not None:
+                found.append((shown_text(weight.column), heavy_hitter.at_least_weight))
+            for name, size in found:
                 over_time = facets.setdefault(key, {}).setdefault(name, FacetOverTime(name, [], []))
                 over_time.windows.append(number)
-                over_time.sizes.append(facet.at_least_users)
+                over_time.sizes.append(size)
     keys = sorted(pairs, key=lambda key: (-len(pairs[key]), min(pairs[key]), key))
     kinds: dict[tuple[Any, ...], int] = {}  # what is said of an item, without its label
     item: list[int] = []

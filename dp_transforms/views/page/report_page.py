@@ -15,7 +15,7 @@ import numpy as np
 from dp_transforms.checks import exact
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.plan.facets import columns_of_facets
+from dp_transforms.plan.facets import columns_of_facets, weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
@@ -176,8 +176,11 @@ def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datet
         return f"No item was named. {declared} {state}".strip()
     start, end = local_text(extent.start, zone), local_text(extent.end, zone)
     named = named_in_words(extent.items, extent.windows, header.unit)
-    by = "" if plan is None or header.of_blocks else " and ".join(map(shown_text, columns_of_facets(plan.facets)))
+    labels = () if plan is None or header.of_blocks else plan.facets
+    by = " and ".join(map(shown_text, columns_of_facets(labels)))
     facets = f" Choose an item to see its users by {by}." if by else ""
+    if weight := weight_of(labels):
+        facets = f" Choose an item to see how much {by} its users had, each at most {weight.most:,} in a window."
     return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
 
 

@@ -288,7 +288,7 @@ const reportPage = (() => {
     return figure;
   };
   const facetSize = (users) => (users ? `≥\u00a0${whole(users)}` : "not stated");
-  /** Small multiples: each of its facets over the same time, on the scale of the item, the largest first. */
+  /** Small multiples: each of its facets over the same time, on the scale of the item, the largest first; and a weight on its own. */
   const facetsOf = (item) => {
     const { windows: held } = items[item], [first, last] = [held[0], held.at(-1)], number = last - first + 1;
     const found = (report.columns.facets?.[item] ?? []).map(([facet, there, sizes]) => ({ facet, there, sizes, largest: Math.max(...sizes) }));
@@ -297,7 +297,7 @@ const reportPage = (() => {
       const figure = make("figure", "", "facet"), caption = make("figcaption", facet, "note");
       caption.append(make("span", `${largest ? `up to ≥\u00a0${whole(largest)}, ` : ""}${count(there.length, unit)}`));
       const bars = there.map((w, place) => {
-        const height = 0.12 + 0.88 * (sizes[place] / most);
+        const height = 0.12 + 0.88 * (sizes[place] / Math.max(most, largest));
         const title = drawn("title", {}, `${writeWindow(w)}: ${facetSize(sizes[place])}`);
         return drawn("rect", { x: Math.min(w - first, number - wide), width: wide, y: 1 - height, height, class: "history" }, title);
       });
