@@ -221,13 +221,11 @@ class PlanOptions(StreamPlanOptions):
         BUDGET,
         "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
         "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
-        brief="Also how much of a column of numbers.",
         metavar="COLUMN",
     )
     most_weight: int | None = opt(
         BUDGET,
         "With --weight: the most that a user adds in a window. Declare it, never take it from the log.",
-        brief="Most of it that one user adds.",
         metavar="N",
     )
 
@@ -262,7 +260,11 @@ def _mode_rules() -> Iterator[Rule]:
         yield Rule(flags(options), needs=" | ".join(f"--mode {mode}" for mode in modes), is_usage=True)
 
 
-MODE_RULES = tuple(_mode_rules())
+MODE_RULES = (
+    *_mode_rules(),
+    Rule("--weight", needs="--most-weight", excludes="--by"),
+    Rule("--most-weight", needs="--weight"),
+)
 PLAN_RULES = (
     Rule(
         flags(name for name in PLAN_OPTIONS if name != "domain_file"),
@@ -271,8 +273,6 @@ PLAN_RULES = (
         remedy="Leave the plan or the option out.",
     ),
     *MODE_RULES,
-    Rule("--weight", needs="--most-weight", excludes="--by"),
-    Rule("--most-weight", needs="--weight"),
 )
 
 

@@ -64,7 +64,7 @@ def test_a_label_stays_text_on_one_line(tmp_path: pathlib.Path, label: str) -> N
     write_report_file(path, ReportHeader.of_plan(plan, "run", "events"), [report])
     whole = Table(read_report(path)._repr_html_())
     assert one.tags | whole.tags <= {"table", "caption", "thead", "tbody", "tr", "th", "td", "bdi", "br", "p"}
-    assert one.cells[len(HeavyHitter._fields) - 1 :] == [shown, "", "", "1", "1,234"]
+    assert one.cells[-5:] == [shown, "", "", "1", "1,234"]
     assert whole.cells[4:] == ["1", shown, "at least 1,234", ""]
     assert f"<p>{plan.guarantee}</p>" in read_report(path)._repr_html_()
     assert "(2, 1e-09)-DP for each user" in one.caption

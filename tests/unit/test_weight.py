@@ -266,6 +266,35 @@ def test_columns_of_other_types(arrow_type: pa.DataType, cells: list[object], ex
     assert amounts_of_blocks(read_table(table, ASKED)) == parts_of(expected)
 
 
+HOSTILE = [
+    "1e400",
+    "9" * 400,
+    "-1",
+    "NaN",
+    "Infinity",
+    '"12"',
+    '"x"',
+    '""',
+    "true",
+    "null",
+    "[1e400]",
+    '{"seconds": 3}',
+]
+
+
+@pytest.mark.parametrize("cell", [*HOSTILE, '1, "seconds": 2', '1, "other": 2'])
+def test_no_row_of_one_user_changes_what_others_have(tmp_path: pathlib.Path, cell: str) -> None:
+    """Also where it makes Arrow refuse the block."""
+    rows = [json.dumps({**event(number), "seconds": number % 700 / 4}) + "\n" for number in range(400)]
+    hostile = json.dumps({**event(0), "user": "x"})[:-1] + f', "seconds": {cell}}}\n'
+    for place in (0, 5, 399):
+        (tmp_path / "log.jsonl").write_text("".join([*rows[:place], hostile, *rows[place:]]))
+        (chunk,) = find_log_chunks([str(tmp_path / "log.jsonl")], ASKED)
+        batch = concatenate([block.batch for block in read_log_chunk(chunk, ASKED) if len(block.batch)])
+        others = np.array(batch.user.to_pylist()) != "x"
+        assert batch.facets[others, 0].tolist() == parts_of([number % 700 / 4 for number in range(400)])
+
+
 def event(number: int) -> dict[str, object]:
     return {"user": f"u{number}", "item": "a", "timestamp": "2026-01-01T00:00:00"}
 
