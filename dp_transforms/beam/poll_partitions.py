@@ -239,7 +239,6 @@ class PollInTimersDoFn(KeyedDoFn):
         super().__init__(polling.run, noise_key, domain)
         self._polling = polling
         self._state_bytes = operator_gauge(names.PARTITION_STATE_BYTES)
-        self._intents = operator_counter(names.INTENTS)
         self._open: _OpenPartitions
         self._stored: dict[str, bytes]
 
@@ -292,7 +291,6 @@ class PollInTimersDoFn(KeyedDoFn):
         for rejected in step.rejected:
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
         if step.marker is not None and must_ask(step.marker):
-            self._intents.inc()
             yield beam.pvalue.TaggedOutput(_INTENTS, step.marker)
         if not now.is_over:
             poll.set(Timestamp.now() + Duration(seconds=0 if step.is_busy else self._polling.poll_seconds))

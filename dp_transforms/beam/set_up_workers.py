@@ -108,15 +108,16 @@ def operator_counts(result: PipelineResult) -> dict[str, int]:
     counts: dict[str, int] = {}
     for counter in counters:
         name = counter.key.metric.name
-        counts[name] = counts.get(name, 0) + counter.result
+        counts[name] = counts.get(name, 0) + (counter.result or 0)  # Beam answers None for a 0 of Prism
     return counts
 
 
 def operator_values(result: PipelineResult) -> dict[str, list[int]]:
-    """Counters and the latest values of gauges, for `counts_and_gauges`."""
-    gauges = result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]
+    """Counters, and the latest value of a gauge in each step that has it, for `counts_and_gauges`."""
     values = {name: [count] for name, count in operator_counts(result).items()}
-    return values | {gauge.key.metric.name: [gauge.result.value] for gauge in gauges}
+    for gauge in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["gauges"]:
+        values.setdefault(gauge.key.metric.name, []).append(gauge.result.value)
+    return values
 
 
 class KeyFile(beam.Secret):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import tempfile
 from collections import deque
@@ -124,6 +125,7 @@ def _replay(
     with paused_collection():  # looking for garbage took a sixth of the time
         from dp_transforms.cli.replay_runs import run_part, run_whole  # loads Beam
 
+        gc.freeze()  # nor does it look through all that is loaded by now, be it later on or when the process ends
     if request.state is None:
         return run_whole(request, cluster, account, pool), request
     return run_part(request, account), request

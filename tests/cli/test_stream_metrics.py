@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import re
@@ -237,14 +238,17 @@ def as_grafana_asks(expression: str) -> str:
 @pytest.mark.waits
 @needs_prometheus
 def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
+    """And says that the stream is gone when nobody answers any more."""
     config = (MONITORING / "prometheus.yml").read_text()
     assert "127.0.0.1:9464" in config
-    with served_metrics(0, RUN) as served:
+    with contextlib.ExitStack() as stream:
+        served = stream.enter_context(served_metrics(0, RUN))
         assert served is not None
         ones = dict.fromkeys(operator_numbers(), 1)
         served[0].update(JobNumbers({**ones, **COUNTS}, {**ones, **GAUGES}, 1, 1, 1))
-        shutil.copy(MONITORING / "alerts.yml", tmp_path)
-        text = config.replace(":9464", f":{served[1]}").replace("15s", "1s")
+        rules = (MONITORING / "alerts.yml").read_text()
+        (tmp_path / "alerts.yml").write_text(rules.replace("for: 5m", "for: 1s"))
+        text = config.replace(":9464", f":{served[1]}").replace("15s", "1s\n  evaluation_interval: 1s")
         (tmp_path / "prometheus.yml").write_text(text)
         port = free_port()
         words = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
@@ -257,8 +261,8 @@ def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
                 assert found[0]["value"][1] == "1200"
                 assert {name: found[0]["metric"][name] for name in RUN} == RUN
                 assert asked(port, "up")[0]["value"][1] == "1"
-                rules = json.loads(get(f"http://127.0.0.1:{port}/api/v1/rules"))["data"]["groups"]
-                assert len(rules[0]["rules"]) == (MONITORING / "alerts.yml").read_text().count("- alert: ")
+                found_rules = json.loads(get(f"http://127.0.0.1:{port}/api/v1/rules"))["data"]["groups"]
+                assert len(found_rules[0]["rules"]) == rules.count("- alert: ")
                 for each in expressions():
                     while not (found := asked(port, as_grafana_asks(each))):
                         assert time.monotonic() < deadline, f"a panel stays empty: {each}"
@@ -266,5 +270,11 @@ def test_a_real_prometheus_scrapes_the_numbers(tmp_path: pathlib.Path) -> None:
                     assert all(result["metric"]["stream"] == "news" for result in found), each
                 values = json.loads(get(f"http://127.0.0.1:{port}/api/v1/label/stream/values"))["data"]
                 assert values == ["news"], "what the dashboard's variable asks for"
+                gone = 'ALERTS{alertname="ShhStreamGone",alertstate="firing"}'
+                assert not asked(port, gone)
+                stream.close()
+                while not asked(port, gone):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
             finally:
                 process.terminate()

@@ -130,6 +130,7 @@ class PartitionPoller:
                 step.marker, step.is_busy = progress.intent.name, False
             else:
                 progress.act()
+                step.counts["intents"] += 1
         self._close(progress, step)
         return step
 
