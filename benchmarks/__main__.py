@@ -18,6 +18,7 @@ _NAMES = (
     "dp_sqlp",
     "accounting",
     "noise_comparison",
+    "users_needed",
     "linear_queries",
     "run_state",
     "scale",
