@@ -30,7 +30,7 @@ What several share:
   plan_options, state_options: records of several commands: fields of a log and views; what defines a plan; a part of a
   run, and where a run is accounted for.
 - state_part, run_account: a part of a run, and what a ledger hears of it.
-- output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
+- output_file: files that appear whole or not at all.
 - page_files: titles and tokens that the operator keeps in files, for pages.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once.

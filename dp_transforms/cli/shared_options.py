@@ -11,6 +11,7 @@ import click
 
 from dp_transforms.cli.options import BUDGET, INPUT, OUTPUT, TIME_ZONE, flag, nested, opt, switch
 from dp_transforms.errors import UserError
+from dp_transforms.stores.databases import DEFAULT_TABLE
 
 if TYPE_CHECKING:
     from apache_beam import GcpSecret
@@ -120,6 +121,24 @@ class ViewOptions:
         default="UTC",
         metavar="ZONE",
     )
+
+
+def output_table_option() -> str | None:
+    """The field of a command that writes to a database."""
+    made: str | None = opt(
+        OUTPUT,
+        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
+        metavar="NAME",
+    )
+    return made
+
+
+def in_flags_of_table(message: str) -> str:
+    """The error of a `ReportTable` in words of the command line."""
+    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
+    for word, in_flags in words.items():
+        message = message.replace(word, in_flags)
+    return message
 
 
 def log_format_option(group: str) -> str | None:

@@ -32,13 +32,21 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
+from dp_transforms.cli.shared_options import FieldOptions, output_table_option, plan_file_option
 from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions
-from dp_transforms.cli.table_output import PATH, TABLE_RULES, output_table_option, seen_as_place
 from dp_transforms.errors import UserError
+from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, is_topic
 
 R = TypeVar("R")
+_PATH = "PATH"  # what a place is that is neither a topic nor a database
+
+
+def _seen_as_place(place: str | None) -> str:
+    """What rules take ``--input`` and ``--output`` for."""
+    if place is None:
+        return ""
+    return "TOPIC" if is_topic(place) else "DATABASE" if is_database(place) else _PATH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +60,7 @@ class SourceOptions:
         brief="A folder that grows, or a topic of Kafka.",
         required=True,
         metavar="FOLDER|URL",
-        seen_as=seen_as_place,
+        seen_as=_seen_as_place,
     )
     record_format: str = opt(
         INPUT,
@@ -140,7 +148,7 @@ class SinkOptions:
         brief="Where reports go: folder, topic, database.",
         required=True,
         metavar="FOLDER|URL",
-        seen_as=seen_as_place,
+        seen_as=_seen_as_place,
     )
     output_table: str | None = output_table_option()
     output_kafka_config: str | None = opt(
@@ -275,7 +283,7 @@ class StreamOptions:
     def with_absolute_paths(self) -> StreamOptions:
         """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""
         sink = _absolute(self.sink, "output_kafka_config", "dead_letter")
-        if seen_as_place(sink.output) == PATH:
+        if _seen_as_place(sink.output) == _PATH:
             sink = _absolute(sink, "output")
         source = _absolute(self.source, "avro_schema", "kafka_config")
         if source.folder is not None:
@@ -309,7 +317,11 @@ STREAM_RULES = (
     Rule("--format avro", needs="--avro-schema"),
     Rule("--avro-schema, --avro-framing", needs="--format avro"),
     Rule("--avro-schema-id", needs="--avro-framing confluent"),
-    *TABLE_RULES,
+    Rule(
+        "--output-table",
+        needs="--output DATABASE",
+        remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
+    ),
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
     Rule("--on-new", excludes="--webhook", remedy="The program can do both."),

@@ -6,10 +6,10 @@ from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 from dp_transforms.reports.report_records import ReportHeader
-from dp_transforms.reports.report_table import DEFAULT_TABLE, ReportTable
+from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink
-from dp_transforms.stores.databases import is_database
+from dp_transforms.stores.databases import DEFAULT_TABLE, is_database
 from dp_transforms.stores.kafka_client import is_topic, topic_of
 
 _ENDINGS = {record_format: ending for ending, record_format in FILE_FORMATS.items()}
