@@ -176,7 +176,7 @@ def check_ports(engine: str, *, allow: bool) -> None:
 
     engine: the name of the engine. allow: print a warning on stderr, and go on.
     """
-    from dp_transforms.engines.processes import open_ports
+    from dp_transforms.engines.this_machine import open_ports
 
     found = open_ports()
     if allow:
@@ -195,7 +195,7 @@ def check_worker_pool(pool: str, flink_master: str) -> None:
     pool, flink_master: "host:port", the latter also "[local]". Names are looked up here; a name that only the cluster
     knows is taken for a private one.
     """
-    from dp_transforms.engines.processes import is_open_here
+    from dp_transforms.engines.this_machine import is_open_here
 
     addresses = addresses_of(pool.rpartition(":")[0])
     if any(ipaddress.ip_address(address).is_global for address in addresses):

@@ -22,7 +22,7 @@ from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_o
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.state_part import StatePart
-from dp_transforms.engines.local import is_local
+from dp_transforms.engines.portable import is_local
 from dp_transforms.errors import UserError
 from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
 from dp_transforms.monitor.operator_counts import (

@@ -17,9 +17,8 @@ from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import LOCAL, EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
-from dp_transforms.engines.local import LOCAL_RUNNER, KnownOptions
 from dp_transforms.engines.on_loopback import listen_on_loopback
-from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
+from dp_transforms.engines.portable import LOCAL_RUNNER, WATCH_FOREVER, JobService, KnownOptions, portable_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import counts_and_gauges
 

@@ -26,7 +26,7 @@ from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay, run_to_end
-from dp_transforms.engines.local import pipeline_options
+from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.workers import ProcessPool
