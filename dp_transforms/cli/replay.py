@@ -27,7 +27,6 @@ from dp_transforms.cli.home_workers import (
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import check_page, read_titles
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
     REPLAY_RULES,
@@ -37,8 +36,8 @@ from dp_transforms.cli.replay_request import (
     choose_replay_engine,
 )
 from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
 from dp_transforms.cli.spooled_logs import spooled_logs
-from dp_transforms.cli.state_options import StateOptions, check_state_file
 from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
@@ -75,7 +74,7 @@ def command(options: ReplayOptions) -> None:
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     check_page(options.html)
-    titles = {} if options.view.titles is None else read_titles(options.view.titles)
+    titles = options.view.read_titles()
     with contextlib.ExitStack() as started:
         facets = options.plan.facets
         names = options.fields.fields(facets).names if options.plan_file is None else None  # which it may have more of

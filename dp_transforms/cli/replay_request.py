@@ -33,8 +33,16 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, log_format_option, plan_file_option
-from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
+from dp_transforms.cli.shared_options import (
+    STATE_RULES,
+    AccountOptions,
+    FieldOptions,
+    PartOptions,
+    StateOptions,
+    ViewOptions,
+    log_format_option,
+    plan_file_option,
+)
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.plan import Plan

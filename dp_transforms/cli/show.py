@@ -14,8 +14,7 @@ from rich.text import Text
 
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
-from dp_transforms.cli.shared_options import ViewOptions, force_option
+from dp_transforms.cli.shared_options import PAGE_ENDINGS, ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
@@ -125,7 +124,7 @@ def command(options: ShowOptions) -> None:
             f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
         )
     selected = found[-keep:] if keep else found
-    titles = read_titles(options.view.titles) if options.view.titles is not None else {}
+    titles = options.view.read_titles()
     if options.html is not None or options.chart is not None:
         _write_pictures(options, header, [each.report for each in selected], titles, state)
     if options.output is not None:

@@ -32,8 +32,14 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, output_table_option, plan_file_option
-from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions
+from dp_transforms.cli.shared_options import (
+    STATE_RULES,
+    AccountOptions,
+    FieldOptions,
+    PartOptions,
+    output_table_option,
+    plan_file_option,
+)
 from dp_transforms.errors import UserError
 from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, is_topic
