@@ -1,4 +1,5 @@
-"""The sequential stage: window by window, test the candidates, charge their holders, exclude users at their limit.
+"""Where users pay for hits: a parallel front, which finds candidates, and the sequential stage. Window by window that
+tests the candidates, charges their holders, and excludes users at their limit.
 
 The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
 accounting of target charging ([CL23] Algorithm 5), or in mode `looks` with that of the purse. Beside it,
@@ -8,6 +9,18 @@ Guarantee: with the noise, thresholds and hits of a plan, the reports of all win
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
 items per user; in mode `looks`: with looks that are paid for. Source: docs/guarantee.md, "The mechanism of hits" and
 "Draws in two stages"; in mode `looks` its "Looks and hits in one purse".
+
+**The front.** Candidates are the cells of a shard of items that pass the first stage of their draw (docs/guarantee.md,
+"Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
+below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
+there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
+algorithm's distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
+
+With looks an open domain has known items, which are looked at in every window, held or not. Which items are known, the
+sequential stage alone can tell, since it depends on who is excluded. But what it names has passed the front. So an item
+is known only within `forget_after` windows of a pass, and in all of these windows it is drawn for there, too, where
+nobody holds it. A cell without holders is then tested only if its item is known. What is drawn in the front besides is
+a function of the key alone, and is never published.
 """
 
 from __future__ import annotations
@@ -19,9 +32,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.hit_rules import epsilon_spent, most_hits, query_noise, release_rule
+from dp_transforms.monitor.followed_items import NO_ROW, follow
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.query_noise import LookNoise, epsilon_spent, most_hits, query_noise, release_rule
 from dp_transforms.monitor.user_budgets import Hits, HolderCounters, UserBudgets
 from dp_transforms.monitor.window_queries import WindowQueries
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
@@ -29,6 +43,56 @@ from dp_transforms.plan.plan import Plan
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
 _COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
+
+
+def find_candidates(cells: ItemHolders, plan: Plan, keys: StreamKeys) -> ItemHolders:
+    """The cells that may be published. ``cells`` must contain all holders of its items."""
+    if not len(cells):
+        return cells
+    return cells.select(np.flatnonzero(query_noise(plan, keys).may_pass(cells)))
+
+
+class LookCandidates:
+    """Finds the candidates of one shard of items. Holds no state."""
+
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan = plan
+        self._noise = LookNoise(plan.paid_looks.noise, plan.known_threshold, keys)
+
+    def find(self, cells: ItemHolders, passed: KnownItems, first: int, end: int) -> ItemHolders:
+        """The candidates of the windows ``first .. end - 1``. They do not depend on how a run is cut.
+
+        cells: all cells of these windows in one shard of items. passed: which of its items passed lately before window
+        ``first``; `KnownItems.after` tells the same for window ``end``, if the candidates are taken as named.
+
+        Raises ValueError for cells of other windows, and for cells without holders in an open domain.
+        """
+        if not 0 <= first < end <= self._plan.schedule.horizon:
+            raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
+        if len(cells) and not first <= cells.windows[0] <= cells.windows[-1] < end:
+            raise ValueError(f"the cells must be of the windows {first} .. {end - 1}.")
+        passes = self._noise.may_pass(cells)
+        held = cells.select(np.flatnonzero(passes))
+        if self._plan.domain_size:
+            return held
+        if len(cells) and not cells.counts.min() > 0:
+            raise ValueError("a cell without holders belongs to a known domain, and the domain is open.")
+        if self._plan.known is None or not (len(held) or len(passed)):
+            return held
+        found, _, items = follow(
+            cells,
+            passed,
+            first,
+            end,
+            self._plan.known_for,
+            names_anew=passes,  # each of them makes its item one that is drawn for
+            reaches=lambda rows: passes[rows],
+            nobody_passes=self._noise.nobody_passes,
+            before=ItemHolders.none(),
+        )
+        found = found.take(found.rows == NO_ROW)
+        nobody = ItemHolders.without_holders(found.windows, found.items, items).select(slice(None))
+        return ItemHolders.merge([held, nobody])
 
 
 @dataclasses.dataclass

@@ -23,9 +23,9 @@ import sqlalchemy as sa
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.reports import read_run
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import ReportWriter
-from dp_transforms.reports.sinks import read_run
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
