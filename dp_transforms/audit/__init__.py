@@ -6,7 +6,7 @@ what is computed, why it is a lower bound, and what it cannot show.
 - `query_law`: what one query shows about one user who pays for hits, and the best adversary of many queries.
 - `look_law`: what one look shows about one user who pays for looks, at the worst count.
 - `mechanism`: what a plan runs, what it claims, and what workers get of it, field by field.
-- `trials`: a plan that claims nothing, so that the real code can be run with any numbers; its state between windows.
+- `trial_plan`: a plan that claims nothing, so that the real code can be run with any numbers.
 - `streams`: the streams that show most of users who pay for hits, and the exact law of all that is published of them.
 - `few_looks`: the best adaptive adversary of one, two or three looks.
 - `round_looks`: what all rounds of looks show together.

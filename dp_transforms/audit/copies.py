@@ -20,7 +20,7 @@ from dp_transforms.audit.look_law import Whole
 from dp_transforms.audit.mechanism import LooksMechanism
 from dp_transforms.audit.round_scenes import levels_of_boundaries
 from dp_transforms.audit.scenes import Scene, Trial
-from dp_transforms.audit.trials import Carried, TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.priced_weights import stated_users
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor import named_counts
@@ -35,7 +35,7 @@ from dp_transforms.plan.records import Domain, Known, Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.stages.items import NameItems
-from dp_transforms.stages.release_stages import stages_of
+from dp_transforms.stages.release_stages import Carried, stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
 from dp_transforms.stages.users import SpendPurses

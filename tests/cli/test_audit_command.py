@@ -22,7 +22,7 @@ from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.payments import PaymentAudit
 from dp_transforms.audit.query_law import ThresholdLaw
 from dp_transforms.audit.statistics import FALSE_ALARM
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.cli import audit
 from dp_transforms.cli.audit import command, finish, sample_hits, sample_looks
 from dp_transforms.cli.audit_mode_reports import HitsReport, LooksReport

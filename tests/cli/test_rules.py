@@ -56,7 +56,6 @@ REFUSED = {
     "serve": """
         --ledger l --last 10000: --last cannot be used with --ledger: it belongs to a report. Leave it out, or serve
         --ledger l --titles t.csv: --titles cannot be used with --ledger
-        --ledger l --flink-master h:1: --flink-master cannot be used with --ledger
     """,
     "stream": """
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan

@@ -17,7 +17,7 @@ import apache_beam as beam
 import fastavro
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.beam.monitor_stream import MonitorStream
 from dp_transforms.beam.write_files import WriteRejectedFolder
 from dp_transforms.beam.write_report_stream import WriteReportStream

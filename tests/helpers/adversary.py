@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
 from dp_transforms.audit.query_law import QueryLaw, Result
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.heavy_hitter_monitor import MonitorState
 from tests.helpers.exact_monitor import (
     ONE,

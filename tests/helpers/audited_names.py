@@ -11,7 +11,7 @@ from dp_transforms.audit.copies import run_trial
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
 from dp_transforms.audit.scenes import Trial
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.looks_plans import looks_plan_of

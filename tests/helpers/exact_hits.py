@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.purse.look_prices import zone_price
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.empty_items import EmptyItems
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, LookCandidates, MonitorState

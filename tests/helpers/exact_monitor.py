@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.accounting.charging_game import between_probability, not_prior_probability
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders

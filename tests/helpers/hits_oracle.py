@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from tests.helpers.naming_oracle import Named, NoiseLaw, look_place
 from tests.helpers.oracle import Event, empty_items, hash_all, integer_of, items_by_window_and_user

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Collection, Iterable
 
 from dp_transforms.accounting.purse.price_list import PriceList, make_price_list
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from tests.helpers.naming_oracle import Weights, look_place
 from tests.helpers.oracle import Event, items_by_window_and_user

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from tests.helpers.adversary import Action, Kernel, best_adversary, extract_kernel
 from tests.helpers.exact_monitor import settings_for, target_probability
 from tests.helpers.trials import changed

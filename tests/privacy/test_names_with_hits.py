@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.accounting.purse.price_list import delta_of_budget
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.plan.window_schedule import WindowSchedule

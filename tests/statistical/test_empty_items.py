@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_upper_tail
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems, binomial_integers

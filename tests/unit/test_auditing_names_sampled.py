@@ -24,7 +24,7 @@ from dp_transforms.audit.sampled_looks import (
 )
 from dp_transforms.audit.scenes import SceneWeights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, run_settings
 from tests.helpers.small_runs import SECRET

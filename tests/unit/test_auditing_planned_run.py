@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.audit.exact_looks import run_violations
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule

@@ -22,7 +22,7 @@ from dp_transforms.audit.round_scenes import round_trials
 from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
 from dp_transforms.audit.scenes import Trial
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.planned_run import PlannedRun

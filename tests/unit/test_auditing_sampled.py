@@ -27,7 +27,7 @@ from dp_transforms.audit.sampled_hits import (
 )
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.audit.streams import default_rounds
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor
 from tests.helpers.exact_monitor import settings_for

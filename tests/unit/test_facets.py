@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from dp_transforms import Plan, WindowReport
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table

@@ -21,7 +21,7 @@ import pytest
 
 from dp_transforms import WindowSchedule
 from dp_transforms.accounting.purse.look_prices import look_price
-from dp_transforms.audit.trials import TrialPlan
+from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.monitor.columns import Cells
