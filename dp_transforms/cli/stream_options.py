@@ -183,12 +183,6 @@ class NewsOptions:
         brief="Run this for each new window.",
         metavar="COMMAND",
     )
-    webhook: str | None = opt(
-        OUTPUT,
-        "POST the same to this address. A status of 200 to 299 takes it. Others on this machine see command lines: a "
-        "secret address stands in the file of --config.",
-        metavar="URL",
-    )
     sent_file: str | None = opt(
         OUTPUT,
         "Notes which windows were taken. With --state the same command again sends the others. Default: beside the "
@@ -330,12 +324,11 @@ STREAM_RULES = (
     ),
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
-    Rule("--on-new", excludes="--webhook", remedy="The program can do both."),
-    Rule("--sent-file", needs="--on-new | --webhook"),
+    Rule("--sent-file", needs="--on-new"),
     *STATE_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--state, --once, --on-new, --webhook, --metrics-port",
+        "--state, --once, --on-new, --metrics-port",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

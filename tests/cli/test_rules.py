@@ -75,14 +75,12 @@ REFUSED = {
         --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
-        --input f --output o --on-new cat --webhook http://h: --on-new cannot be used with --webhook. The program can
-        --input f --output o --sent-file s: --sent-file needs --on-new or --webhook.
+        --input f --output o --sent-file s: --sent-file needs --on-new.
         --input f --output o --until 2026-01-01: --until needs --state.
         --input f --output o --state s: --state needs --noise-key-file
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --input f --output o --ledger l: --ledger needs --population
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --metrics-port 0: --metrics-port cannot be
-        --input f --output o --flink-master h:1 --worker-pool h:2 --detach --webhook http://h: --webhook cannot be used
         --input f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --state s --noise-key-file k: --state cannot
