@@ -20,7 +20,7 @@ from dp_transforms.errors import UserError
 
 # Only in this process the noise key can be drawn and forgotten: no other process needs it.
 IN_PROCESS = "in-process"
-FLINK, PRISM, JOB_SERVICE = "flink", "prism", "job-service"
+FLINK, PRISM = "flink", "prism"
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 _WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"
 _ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"
@@ -76,7 +76,7 @@ class ClusterOptions:
 
 ON_FLINK = "--engine flink | --flink-master"
 ENGINE_RULES = (
-    Rule("--flink-master", excludes="--engine prism | --engine in-process | --engine job-service"),
+    Rule("--flink-master", excludes="--engine prism | --engine in-process"),
     Rule(
         "--parallelism, --worker-pool, --checkpoint-dir, --checkpoint-interval, --resume-from",
         needs=ON_FLINK,
@@ -124,7 +124,7 @@ class EngineChoice:
     @property
     def reads_once(self) -> bool:
         """Whether a partition is read in one go, until it is idle: the engine cannot loop."""
-        return self.name in (JOB_SERVICE, IN_PROCESS)
+        return self.name == IN_PROCESS
 
     @property
     def recovers(self) -> bool:

@@ -12,7 +12,6 @@ from dp_transforms.cli.engine_choice import (
     ENGINE_RULES,
     FLINK,
     IN_PROCESS,
-    JOB_SERVICE,
     PRISM,
     ClusterOptions,
     EngineName,
@@ -213,11 +212,11 @@ class JobOptions:
     )
     engine: str | None = opt(
         ENGINE,
-        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. job-service, in-process: for "
-        "trials; they show nothing until all windows are closed, which --once does now. Default: flink with "
+        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. in-process: for trials; "
+        "it shows nothing until all windows are closed, which --once does now. Default: flink with "
         "--flink-master, else prism.",
         brief="prism (default), flink, in-process.",
-        type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
+        type=EngineName(PRISM, FLINK, IN_PROCESS, job="live_stream"),
     )
     cluster: ClusterOptions = nested(ClusterOptions)
     shards: int | None = opt(

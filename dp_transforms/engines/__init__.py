@@ -3,7 +3,7 @@
 - flink, flink_rest: flags, job server and worker pool; the REST interface of a cluster.
 - prism: Beam's engine for one machine, the binary of ``make prism``.
 - portable: Beam's FnApiRunner, which works on this machine; the Beam flags that every engine with a job service
-  understands, the name of a job, and Beam's own job service, which is the local runner in a process of its own.
+  understands, and the name of a job.
 - submitted: what a job needs that is submitted by Beam's own runners (pipelines/*.py), with checks for Dataflow.
 - engine_process: the programs of engines: where they are, how they start, and that they always end.
 - on_loopback: makes Beam's servers listen on the loopback address alone.

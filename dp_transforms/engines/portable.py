@@ -2,30 +2,21 @@
 downloaded here.
 
 Whoever types ``DirectRunner``, ``direct`` or nothing gets the FnApiRunner, in this process: Beam's own DirectRunner
-would choose an engine by itself, and try to download one. Beam's own job service is the same runner in a process of its
-own, with the interface of the real engines. It cannot run loops of timers (docs/engines.md): use driver "loop" of
-`MonitorStream`.
+would choose an engine by itself, and try to download one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import pathlib
 import re
-import shutil
-import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
-from dp_transforms.engines.engine_process import Engine
 from dp_transforms.engines.on_loopback import listen_on_loopback
 
-_START_SECONDS = 120.0
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
 WATCH_FOREVER = "--job_server_timeout=315360000"
 """Beam watches a job for so long at most: ten years, in place of one minute."""
@@ -122,25 +113,3 @@ def job_name(request: NamedRun) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower())
     digest = hashlib.sha256(json.dumps([request.stream, request.run_id]).encode()).hexdigest()
     return f"{name[:50].rstrip('-')}-{digest[:12]}"
-
-
-class JobService(Engine):
-    """Takes Beam jobs at `endpoint` and runs them; all its ports are of the loopback address.
-
-    Raises EngineError if it does not start.
-    """
-
-    def __init__(self, *, log_path: str | os.PathLike[str] | None = None) -> None:
-        self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-job-service-"))
-        port_file = self._folder / "port"
-        command = [sys.executable, "-m", "dp_transforms.engines.on_loopback"]
-        command += ["apache_beam.runners.portability.local_job_service_main", "--port=0"]
-        command += [f"--port_file={port_file}", f"--staging_dir={self._folder / 'staging'}"]
-        self._start(command, self.log_path, port_file.exists, _START_SECONDS)
-        self.endpoint = f"localhost:{int(port_file.read_text())}"
-
-    def stop(self) -> None:
-        """Ends the service and its jobs."""
-        super().stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
