@@ -15,6 +15,8 @@ from dp_transforms.cli.plan_options import MODE_RULES, PlanOptions, plan_from_op
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import LOOKS, Comparison, FoundFrom, as_json
 from dp_transforms.views.plan_tables import (
+    alternatives,
+    as_record,
     print_comparison,
     print_sentence,
 )
@@ -52,21 +54,23 @@ def command(options: PlanCommand) -> None:
         print_sentence(plan)  # at once: the other modes take as long again
     with operator_console().status("comparing"):
         found = Comparison(plan).found_from(LOOKS)
+        choices = alternatives(plan) if plan.looks is None else []
     if output is not None:
         write_output(output, plan.to_json() + "\n")
     if options.as_json:
-        click.echo(json.dumps(_as_json(plan, found), indent=2))
+        click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
         return
-    print_comparison(plan, found)
+    print_comparison(plan, found, choices)
     if output is not None:
         click.echo(f"Plan written to {output}.")
 
 
-def _as_json(plan: Plan, found: FoundFrom) -> dict[str, Any]:
+def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:
     return {
         "summary": in_a_sentence(plan),
         **({"why": reason} if (reason := why(plan, found)) else {}),
         "found_from": as_json(found),
+        "plans": [as_record(choice, plan) for choice in choices],
         "chosen": json.loads(plan.to_json()),
         "fingerprint": plan.fingerprint,
         "guarantee": plan.guarantee,

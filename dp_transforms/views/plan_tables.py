@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +22,8 @@ from dp_transforms.plan.records import Hits, Looks
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
+_HITS = (1, 3, 10, 30)
+_MAX_ITEMS_PER_USER = (1, 3, 10)
 _COLUMNS = {
     LOOKS_NEW: "looks,\nnew\nitem",
     LOOKS_KNOWN: "looks,\nknown\nitem",
@@ -32,14 +35,71 @@ _COLUMNS = {
 }
 
 
+def alternatives(chosen: Plan) -> list[Plan]:
+    """The chosen plan among others of its mode: with other hits and items per user.
+
+    The others have the default threshold. Plans that the budget cannot pay for are left out.
+    """
+    plans = []
+    for hits in sorted({*_HITS, chosen.hits_per_user}):
+        for max_items_per_user in sorted({*_MAX_ITEMS_PER_USER, chosen.charged_hits.max_items_per_user}):
+            if (hits, max_items_per_user) == (chosen.hits_per_user, chosen.charged_hits.max_items_per_user):
+                plans.append(chosen)
+                continue
+            other = chosen.again(hits_per_user=hits, max_items_per_user=max_items_per_user)
+            if other is not None:
+                plans.append(other)
+    return plans
+
+
+def as_record(plan: Plan, chosen: Plan) -> dict[str, Any]:
+    return {
+        "mode": plan.mode,
+        "hits_per_user": plan.hits_per_user,
+        "max_items_per_user": plan.charged_hits.max_items_per_user,
+        "epsilon_per_query": plan.charged_hits.epsilon_per_query,
+        "noise_scale": plan.charged_hits.noise.scale,
+        "threshold": plan.threshold,
+        "zone_width": plan.charged_hits.zone_width,
+        "smallest_detectable": plan.smallest_detectable(FOUND),
+        "expected_false_reports": plan.expected_false_reports,
+        "chosen": plan is chosen,
+    }
+
+
+def choices_table(chosen: Plan, plans: list[Plan]) -> Table:
+    table = Table()
+    table.add_column("")
+    table.add_column("mode")
+    for title in ("hits\nper user", "items per user\nand window", "noise\nscale", "threshold", "found with\n95 %"):
+        table.add_column(title, justify="right")
+    for before, plan in zip([None, *plans], plans, strict=False):
+        if before is not None and (before.mode, before.hits_per_user) != (plan.mode, plan.hits_per_user):
+            table.add_section()
+        table.add_row(
+            ">" if plan is chosen else "",
+            plan.mode,
+            str(plan.hits_per_user),
+            str(plan.charged_hits.max_items_per_user),
+            f"{plan.charged_hits.noise.scale:,.1f}",
+            f"{plan.threshold:,}",
+            f"{plan.smallest_detectable(FOUND):,}",
+            style="bold" if plan is chosen else None,
+        )
+    return table
+
+
 def print_sentence(plan: Plan) -> None:
     """What a plan finds, for who reads no table."""
     console = Console(highlight=False)
     console.print(in_a_sentence(plan), style="bold", soft_wrap=not console.is_terminal)
 
 
-def print_comparison(plan: Plan, found: FoundFrom) -> None:
-    """Why this plan, the table of modes, and the plan's numbers."""
+def print_comparison(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
+    """Why this plan, the table of modes, and the plan's numbers.
+
+    choices: a charging plan among its alternatives; empty for another one.
+    """
     console = Console(highlight=False)
     whole = not console.is_terminal  # lines for programs are not cut
     if reason := why(plan, found):
@@ -49,6 +109,11 @@ def print_comparison(plan: Plan, found: FoundFrom) -> None:
     for note in _notes(found):
         console.print(note, soft_wrap=whole)
     console.print()
+    if plan.looks is None:
+        console.print(choices_table(plan, choices))
+        console.print(
+            "hits: only items in a zone above the threshold are; hits-with-counts and kms21: every report is.\n"
+        )
     grid = Table.grid(padding=(0, 2))
     for name, value in plan_lines(plan):
         grid.add_row(name, value)
