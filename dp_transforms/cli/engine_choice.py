@@ -78,7 +78,7 @@ ON_FLINK = "--engine flink | --flink-master"
 ENGINE_RULES = (
     Rule("--flink-master", excludes="--engine prism | --engine in-process"),
     Rule(
-        "--parallelism, --worker-pool, --checkpoint-dir, --checkpoint-interval, --resume-from",
+        "--parallelism, --worker-pool, --worker-memory, --checkpoint-dir, --checkpoint-interval, --resume-from",
         needs=ON_FLINK,
     ),
     Rule(

@@ -19,7 +19,13 @@ from dp_transforms.cli.exit_signals import Unwinding
 from dp_transforms.cli.flink_jobs import FlinkProgress, FlinkStart, ReplayWatch
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
-from dp_transforms.cli.replay_request import ClusterReplay, ReplayRequest, ReplaySummary
+from dp_transforms.cli.replay_request import (
+    LEAST_WORKER_MEGABYTES,
+    USUAL_WORKER_MEGABYTES,
+    ClusterReplay,
+    ReplayRequest,
+    ReplaySummary,
+)
 from dp_transforms.cli.replay_run import read_log, release_whole, run_replay
 from dp_transforms.cli.stream_job import StreamJob, started_engine
 from dp_transforms.engines.flink_rest import FlinkRest
@@ -35,10 +41,8 @@ _GROUPS_OF_WINDOWS = 128  # as `stages.stage` cuts them
 # Measured by `python -m benchmarks replay_on_flink` (docs/engines.md) and rounded up: what a worker holds beside the
 # part that it works on (code, a block of the log, what waits to be sent), and what it holds for each event of two
 # parts, since a task manager may begin one while another ends.
-_FIXED_BYTES = 1_200_000_000
+_FIXED_MEGABYTES = 1200
 _BYTES_PER_EVENT = 2 * 165
-_WORKER_BYTES = 2_000_000_000
-MOST_EVENTS = (_WORKER_BYTES - _FIXED_BYTES) // _BYTES_PER_EVENT  # of a part, so that a worker can hold it
 
 
 def replay_on_flink(request: ReplayRequest, engine: ClusterReplay) -> ReplaySummary | None:
@@ -47,7 +51,7 @@ def replay_on_flink(request: ReplayRequest, engine: ClusterReplay) -> ReplaySumm
     Raises UserError, one line without any cell, and KeyboardInterrupt when the operator ends it; the job is cancelled.
     """
     parallelism = engine.choice.parallelism
-    shards = shards_for(request, parallelism)
+    shards = shards_for(request, parallelism, engine.worker_megabytes)
     request = dataclasses.replace(request, shards=shards, workers=parallelism)
     name = job_name(request)
     with Unwinding(), started_engine(engine.choice, engine.beam_words, name) as (options, flink):
@@ -110,9 +114,9 @@ def _leave(pipeline: beam.Pipeline, flink: FlinkRest, name: str, output: str) ->
     print(job_id)
 
 
-def shards_for(request: ReplayRequest, parallelism: int) -> int:
-    """So many that a part has at most a million events. Of a log with more than a billion the parts grow up to what a
-    worker can hold; then their number does.
+def shards_for(request: ReplayRequest, parallelism: int, worker_megabytes: int = USUAL_WORKER_MEGABYTES) -> int:
+    """So many that a part has at most a million events, or what a worker of this memory can hold if that is less. Of a
+    log with more than a billion the parts grow up to that; then their number does.
 
     In mode looks one part holds all windows of its users; in others windows are cut as well. Results do not
     depend on it.
@@ -121,5 +125,12 @@ def shards_for(request: ReplayRequest, parallelism: int) -> int:
     events = estimate_log(request.chunks, request.fields).events * schedule.windows_per_event
     slabs = 1 if request.plan.mode == "looks" else min(schedule.horizon, _GROUPS_OF_WINDOWS)
     wanted = max(-(-events // (_EVENTS_PER_SHARD * slabs)), -(-max(_LEAST_SHARDS, 4 * parallelism) // slabs))
-    needed = -(-events // (MOST_EVENTS * slabs))
+    needed = -(-events // (events_that_fit(worker_megabytes) * slabs))
     return max(min(_MOST_SHARDS, wanted), needed)
+
+
+def events_that_fit(worker_megabytes: int) -> int:
+    """Of one part, in a worker of this memory. Raises ValueError."""
+    if worker_megabytes < LEAST_WORKER_MEGABYTES:
+        raise ValueError(f"a worker needs at least {LEAST_WORKER_MEGABYTES} MB, got {worker_megabytes}.")
+    return (worker_megabytes - _FIXED_MEGABYTES) * 1_000_000 // _BYTES_PER_EVENT

@@ -49,6 +49,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
 from dp_transforms.stores.remote_files import full_name
 
+USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -73,6 +74,13 @@ class WorkOptions:
         type=EngineName(IN_PROCESS, FLINK, job="replay_log"),
     )
     cluster: ClusterOptions = nested(ClusterOptions)
+    worker_memory: int | None = opt(
+        ENGINE,
+        "Memory that one Python worker of --engine flink may take, in MB: of a very large log it decides into how"
+        f" many parts the work is cut. Default: {USUAL_WORKER_MEGABYTES}.",
+        type=click.IntRange(LEAST_WORKER_MEGABYTES),
+        metavar="MB",
+    )
     memory: int | None = opt(
         ENGINE,
         "Memory that all processes of a replay on this machine may take together, such as 4GB. What does not "
@@ -241,11 +249,13 @@ REPLAY_RULES = (
 
 @dataclasses.dataclass(frozen=True)
 class ClusterReplay:
-    """A replay on Flink. beam_words: further options of Beam. detach: leave the job running."""
+    """A replay on Flink. beam_words: further options of Beam. detach: leave the job running.
+    worker_megabytes: what one Python worker may take."""
 
     choice: EngineChoice
     beam_words: tuple[str, ...]
     detach: bool
+    worker_megabytes: int = USUAL_WORKER_MEGABYTES
 
 
 def choose_replay_engine(options: WorkOptions, beam_words: Sequence[str]) -> ClusterReplay | None:
@@ -258,7 +268,12 @@ def choose_replay_engine(options: WorkOptions, beam_words: Sequence[str]) -> Clu
                 " pipelines/replay_log.py."
             )
         return None
-    return ClusterReplay(dataclasses.replace(choice, is_batch=True), tuple(beam_words), options.cluster.detach)
+    return ClusterReplay(
+        dataclasses.replace(choice, is_batch=True),
+        tuple(beam_words),
+        options.cluster.detach,
+        options.worker_memory or USUAL_WORKER_MEGABYTES,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from dp_transforms.cli.flink_replay import MOST_EVENTS, shards_for
+from dp_transforms.cli.flink_replay import events_that_fit, shards_for
 from dp_transforms.plan.plan import Plan
 from tests.helpers.crowded_logs import RANGE, replay_request, write_crowded_log
 from tests.helpers.looks_plans import small_looks_plan
@@ -45,13 +45,18 @@ def test_parts_hold_so_many_events_whatever_the_size_of_the_log(log, tmp_path, p
     request = replay_request(log, plan, tmp_path / "report.jsonl", key_file(tmp_path))
     slabs = 1 if plan.mode == "looks" else plan.schedule.horizon
 
-    def parts(events: int, parallelism: int = 1) -> int:
+    def parts(events: int, parallelism: int = 1, megabytes: int = 2000) -> int:
         chunks = [dataclasses.replace(request.chunks[0], events=events)]
-        return slabs * shards_for(dataclasses.replace(request, chunks=chunks), parallelism)
+        return slabs * shards_for(dataclasses.replace(request, chunks=chunks), parallelism, megabytes)
 
     assert parts(600) >= 8
     assert parts(600, parallelism=20) >= 80, "every worker has something to do"
     for events in (10**8, 10**9):
         assert 800_000 <= events / parts(events) <= 1_000_000
+        assert events / parts(events, megabytes=1500) <= events_that_fit(1500), "small workers get small parts"
     assert parts(2 * 10**9 * slabs) == slabs * 1024, "a message for each pair of parts"
-    assert 10**12 / parts(10**12) <= MOST_EVENTS, "memory comes first"
+    assert 10**12 / parts(10**12) <= events_that_fit(2000), "memory comes first"
+    assert parts(10**12, megabytes=1500) > 2 * parts(10**12, megabytes=2000)
+    assert events_that_fit(1500) >= 500_000
+    with pytest.raises(ValueError, match="at least 1500 MB"):
+        events_that_fit(1499)

@@ -30,6 +30,7 @@ REFUSED = {
         --most-looks 5 --mode hits: --most-looks needs --mode looks.
         --engine in-process --flink-master h:1: --flink-master cannot be used with --engine in-process.
         --parallelism 2: --parallelism needs --engine flink or --flink-master.
+        --worker-memory 4000: --worker-memory needs --engine flink
         --worker-pool h:2 --engine in-process: --worker-pool needs --engine flink
         --flink-master h:1 --noise-key-file k: --flink-master HOST:PORT needs --worker-pool
         --detach --engine flink --noise-key-file k: --detach needs --flink-master HOST:PORT

@@ -174,6 +174,7 @@ def test_another_run_replaces_all() -> None:
     old = report.view
     report.poll()
     assert report.view.epoch != old.epoch
+    assert report.header.run_id == "run-2"
     assert "The run has 24 windows." in report.view.status
     assert "item-0" not in report.view.page.decode()
 
