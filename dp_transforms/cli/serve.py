@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import importlib.util
 import os
+import re
 import socket
 import time
 from typing import TYPE_CHECKING
@@ -25,11 +26,13 @@ from dp_transforms.stores.local_files import mode_for_others, open_regular
 if TYPE_CHECKING:
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.live_view import Followed
+    from dp_transforms.views.serving.web_app import AskOperator
 
 _LATEST_WINDOWS = 10_000
 _SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
 _LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
 _MOST_TOKEN_BYTES = 4096
+_HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,12 @@ class ServeOptions:
         metavar="FILE",
     )
     view: ViewOptions = nested(ViewOptions)
+    flink_master: str | None = opt(
+        "",
+        "Show numbers of the run's job on this Flink beside the report, for the operator. They are exact and not "
+        "covered by the guarantee, so only a loopback --host without --name may show them.",
+        metavar="HOST:PORT",
+    )
 
     @property
     def is_local(self) -> bool:
@@ -82,14 +91,14 @@ class ServeOptions:
         return bool(found) and all(map(is_loopback, found))
 
     @property
-    def is_for_others(self) -> bool:
-        """Whether others than this machine may reach the page."""
-        return not self.is_local or bool(self.names)
+    def open_by(self) -> str | None:
+        """The option by which others than this machine may reach the page."""
+        return f"--host {self.host}" if not self.is_local else f"--name {self.names[0]}" if self.names else None
 
 
 _SERVE_RULES = (
     Rule(
-        "--last, --run-id, --kafka-config, --titles",
+        "--last, --run-id, --kafka-config, --titles, --flink-master",
         excludes="--ledger",
         why="it belongs to a report",
         remedy="Leave it out, or serve the report.",
@@ -105,16 +114,17 @@ def command(options: ServeOptions) -> None:
     file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
-    from dp_transforms.views.serving.access import Access, new_token, server_of
+    from dp_transforms.views.serving.access import Access, new_token
+    from dp_transforms.views.serving.connections import server_of
     from dp_transforms.views.serving.web_app import LiveSite
 
     _check_shown(options)
     # Others on this machine cannot open the file of a ledger either.
-    is_open = not options.is_for_others and options.ledger is None
+    is_open = options.open_by is None and options.ledger is None
     token_file = options.token_file
     token = read_token(token_file) if token_file is not None else None if is_open else new_token()
     with bound(options.host, options.port) as listening:
-        site = LiveSite(_shown(options))
+        site = LiveSite(*_shown(options))
         listening.listen()
         port = listening.getsockname()[1]
         own = [options.host] if options.is_local else [options.host, socket.gethostname()]
@@ -127,17 +137,25 @@ def _check_shown(options: ServeOptions) -> None:
     """Raises UserError for what cannot be shown."""
     if bool(options.reports) == (options.ledger is not None):
         raise UserError("give one of both: REPORT, such as the --output folder of `shh stream`, or --ledger.")
+    if options.flink_master is not None:
+        _check_operator(options.flink_master, options.open_by)
     for report in options.reports:
         _check_report(report, {"--run-id": options.run_id, "--kafka-config": options.kafka_config})
 
 
-def _shown(options: ServeOptions) -> Followed:
+def _shown(options: ServeOptions) -> tuple[Followed, AskOperator | None]:
     """What is followed, read for the first time. Raises UserError."""
     if options.ledger is not None:
         from dp_transforms.views.serving.live_ledger import LiveLedger
 
-        return LiveLedger(options.ledger, options.view.zone)
-    return _begun_report(options)
+        return LiveLedger(options.ledger, options.view.zone), None
+    live = _begun_report(options)
+    if options.flink_master is None:
+        return live, None
+    from dp_transforms.cli.flink_jobs import OperatorNumbers
+
+    numbers = OperatorNumbers(options.flink_master)
+    return live, lambda now: numbers.ask(live.header, now)
 
 
 def _begun_report(options: ServeOptions) -> LiveReport:
@@ -145,12 +163,13 @@ def _begun_report(options: ServeOptions) -> LiveReport:
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 
+    zone, for_operator = options.view.zone, options.flink_master is not None
     titles = options.view.read_titles()
     has_told = False
     while True:
         source = source_of(options.reports, options.run_id, options.kafka_config)
         try:
-            return LiveReport(source, options.view.zone, titles, options.last)
+            return LiveReport(source, zone, titles, options.last, for_operator=for_operator)
         except NotBegunError as error:
             if not may_begin(options.reports[0]):
                 raise
@@ -179,6 +198,16 @@ def _check_report(report: str, of_topic: dict[str, str | None]) -> None:
         )
     if not os.path.lexists(report) and not may_begin(report):
         raise UserError(f"REPORT {report} does not exist. Name a report file, or the --output folder of `shh stream`.")
+
+
+def _check_operator(flink_master: str, open_by: str | None) -> None:
+    if not _HOST_AND_PORT.fullmatch(flink_master):
+        raise UserError(f"--flink-master must be HOST:PORT, got {flink_master!r}.")
+    if open_by is not None:
+        raise UserError(
+            f"--flink-master shows exact numbers of the log, and {open_by} is for others too. Leave one of"
+            " them out; an operator elsewhere can reach a loopback address by ssh -L."
+        )
 
 
 def read_token(path: str) -> str:

@@ -283,6 +283,8 @@ def test_a_name_is_for_others_so_a_token_is_asked_for_behind_a_proxy_too(tmp_pat
         for host in ("news.example.org", "localhost"):
             assert server.get(Host=host).status == 401
             assert server.get(Host=host, Authorization=f"Bearer {token[1]}").status == 200
+    operator = ["--flink-master", "localhost:8081", "--name", "news.example.org"]
+    assert "exact numbers of the log, and --name news.example.org" in refused("report.avro", *operator, cwd=tmp_path)
 
 
 def test_the_file_of_the_token_is_for_its_owner_alone_and_is_not_changed(tmp_path: pathlib.Path) -> None:
@@ -335,6 +337,9 @@ def test_what_cannot_be_served_is_said_in_a_line_with_a_remedy(tmp_path: pathlib
         assert "secret" not in said
     said = refused("kafka://localhost:9/reports", "--port", 0, "--kafka-config", "missing", cwd=tmp_path)
     assert "missing: the file of Kafka client settings cannot be read" in said
+    operator = ["reports", "--flink-master", "localhost:8081"]
+    assert "exact numbers" in refused(*operator, "--host", "0.0.0.0", cwd=tmp_path)
+    assert "HOST:PORT" in refused("reports", "--flink-master", "localhost", cwd=tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "--port 0" in refused("reports", "--port", taken.getsockname()[1], cwd=tmp_path)
 

@@ -125,14 +125,21 @@ def test_a_page_and_prometheus_follow_a_stream_that_runs_on_flink(kafka: KafkaSe
         assert found["shh_seconds_without_checkpoint"] < 60
         assert {"shh_clock_lag_seconds", "shh_pending_windows", "shh_purse_state_bytes"} <= set(found)
         address = f"kafka://{kafka.bootstrap}/{reports}"
-        with served(address, "--run-id", "page") as page:
+        with served(address, "--run-id", "page", "--flink-master", cluster.flink.address) as page:
             listener = Listener(page.port, Page(page.get().text).data["live"]["after"])
             kafka.produce(clicks, [*visits(2, 399), *visits(3, 1)])
             latest = listener.next("window").data
             while latest["start"] != (START + 2 * HOUR) * 1000:
                 latest = listener.next("window").data
             assert [entry[0] for entry in latest["entries"]] == ["news"]
+            rows: dict[str, str] = {}
+            while rows.get("events read") != "1,201":
+                rows = dict(listener.next("operator").data["rows"])
             (job,) = cluster.job_ids() - known
+            assert rows["job"] == f"{job}: RUNNING"
+            assert int(rows["completed checkpoints"].replace(",", "")) > 0
+            assert rows["events rejected"] == "1"
+            assert "1,201" not in page.get().text, "exact numbers are in no page"
     assert cluster.flink.rest.job_state(job) in ENDED
 
 

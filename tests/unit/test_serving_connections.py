@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra serve is missing")
 
-from dp_transforms.views.serving.access import Limits, Server, server_of
+from dp_transforms.views.serving.connections import Limits, Server, server_of
 
 LIMITS = Limits(turn_seconds=0.4, connections=20)
 PATIENCE_SECONDS = 30.0

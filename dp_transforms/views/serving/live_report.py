@@ -48,6 +48,9 @@ _MADE = (
     " close, and from nobody else."
 )
 _LIVE = '<p class="live" id="live-state" role="status" data-well="no">Not connected yet.</p>'
+_OPERATOR = """<aside class="operator" aria-labelledby="operator"><h2 id="operator">For the operator</h2>
+<p class="note">Exact numbers of the engine, <strong>not covered by the guarantee</strong>: do not publish them.</p>
+<div id="operator-numbers">Not heard of yet.</div></aside>"""
 _FEW_MESSAGES = 32  # a page is not made anew for fewer
 
 
@@ -82,12 +85,15 @@ class LiveReport(Followed):
         zone: datetime.tzinfo,
         titles: Mapping[str, str],
         most_windows: int,
+        *,
+        for_operator: bool = False,
     ) -> None:
         """Reads the source for the first time. Raises UserError if there is no report."""
         self._source = source
         self._zone = zone
         self._titles = titles
         self._most_windows = most_windows
+        self._for_operator = for_operator
         found = source.poll()
         assert found is not None, "the first reading of a source finds something"
         self._begin(found)
@@ -100,6 +106,10 @@ class LiveReport(Followed):
         if found is not None and (found.is_other or not self._grow(found)):
             self._begin(found)
         return found is not None
+
+    @property
+    def header(self) -> ReportHeader:
+        return self._header
 
     def _begin(self, found: Found) -> None:
         """All anew, also the numbering: pages that are open load again."""
@@ -211,7 +221,7 @@ class LiveReport(Followed):
         parts = {
             **page_parts(self._header, reports, self._plan, columns),
             "summary": escaped(text),
-            "live": f"{_LIVE}\n",
+            "live": f"{_LIVE}\n{_OPERATOR}\n" if self._for_operator else f"{_LIVE}\n",
             "made": _MADE,
             "data": data_block({**page_data(self._header, columns, self._zone), "live": live}),
         }

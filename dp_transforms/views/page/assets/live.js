@@ -1,7 +1,7 @@
 "use strict";
 // A served page of a report: adds each window that closes.
 (() => {
-  const { live, addWindows, writeTime, zone } = reportPage;
+  const { live, addWindows, make, element, writeTime, zone } = reportPage;
   const MOST_GROWTH = 20_000; // windows; after that the page begins anew, with the latest alone
   let waiting = [], timer = 0, grown = 0, cameAt = 0;
 
@@ -22,10 +22,16 @@
     server.summarize(added.at(-1).summary);
     server.say("", true);
   };
+  const showOperator = ({ rows, warning }) => {
+    const list = make("dl");
+    for (const [name, value] of rows) list.append(make("dt", name), make("dd", value));
+    element("operator-numbers").replaceChildren(...(warning ? [make("p", warning, "warning")] : []), list);
+  };
   const server = followServer(live.after, {
     window: (added) => {
       waiting.push(added);
       timer ||= setTimeout(show, 100);
     },
+    operator: showOperator,
   }, words);
 })();

@@ -393,5 +393,5 @@ const reportPage = (() => {
     drawRun();
     return true;
   };
-  return { live: report.live, addWindows, writeTime, zone };
+  return { live: report.live, addWindows, make, element, writeTime, zone };
 })();
