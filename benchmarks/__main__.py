@@ -18,7 +18,6 @@ _NAMES = (
     "dp_sqlp",
     "accounting",
     "noise_comparison",
-    "users_needed",
     "linear_queries",
     "run_state",
     "scale",

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.line_plot import line_plot_svg
 from benchmarks.report import Figure, show_figures, show_table, write_results
 from dp_transforms.accounting.composition import (
     optimal_composition_delta,
@@ -27,6 +26,7 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 from dp_transforms.mechanisms.papers.noise_source import Halted, SecretNoise
 from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
+from dp_transforms.views.line_plot import line_plot_svg
 
 _EPSILON, _DELTA = 1.0, 1e-6
 _ATTRIBUTES, _RECORDS, _UPDATES = 9, 10_000, 20

@@ -29,7 +29,6 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import stream_samples
-from benchmarks.line_plot import line_plot_svg
 from benchmarks.processes import OUTPUT, run_measured
 from benchmarks.report import Figure, show_figures, write_results
 from benchmarks.stream_samples import Sample, Sampler, percentile
@@ -38,6 +37,7 @@ from dp_transforms.engines.flink import JOB_SERVER_JAR, WorkerPool
 from dp_transforms.monitor.user_budgets import Hits
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.reports.topic_records import decode_record
+from dp_transforms.views.line_plot import line_plot_svg
 from examples.demos.flink_cluster import FLINK_LIBRARIES, FlinkCluster
 from examples.demos.kafka_server import KAFKA_LIBRARIES, KafkaServer
 

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 import dp_transforms
-from benchmarks.users_needed import partition_selection_found_from
 from dp_transforms import Plan, WindowSchedule
 from dp_transforms.cli.options import Rule, RuledCommand
+from dp_transforms.plan.plan_comparison import partition_selection_found_from
 from tests.canaries.places import MEASURED_BY, documented
 from tests.helpers import option_tables
 from tests.helpers.forked import run_python

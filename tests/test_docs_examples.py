@@ -22,7 +22,6 @@ import duckdb
 import numpy as np
 import pytest
 
-from benchmarks.users_needed import chart_svg
 from dp_transforms import HeavyHitter, Plan, WindowReport, WindowSchedule
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.reports import ReportHeader, write_report_file
@@ -125,11 +124,12 @@ def test_the_tutorial_prints_what_it_shows(tmp_path: pathlib.Path) -> None:
     assert f"100 users with 10 pairs each count for as much as {100 * of_ten / of_one:.0f} users with one" in text
 
 
-def test_the_chart_of_the_readme_is_what_the_benchmark_draws() -> None:
+def test_the_chart_of_the_readme_is_what_a_plan_draws(tmp_path: pathlib.Path) -> None:
     """Of a year of hourly windows, with the budget of the table above it."""
-    year = WindowSchedule.fixed("2026-01-01", "2027-01-01", 3600)
+    budget = ("--start", "2026-01-01", "--end", "2027-01-01", "--window", "1h", "--epsilon", "2", "--delta", "1e-9")
+    assert shh("plan", *budget, "--chart", "drawn.svg", cwd=tmp_path).returncode == 0
     (shown,) = re.findall(r"\((docs/.*\.svg)\)", (ROOT / "README.md").read_text())
-    assert chart_svg(Plan.calibrate(epsilon=2, delta=1e-9, schedule=year)) == (ROOT / shown).read_text()
+    assert (tmp_path / "drawn.svg").read_text() == (ROOT / shown).read_text()
 
 
 def test_a_csv_of_an_own_becomes_a_page_as_the_first_report_says(tmp_path: pathlib.Path) -> None:

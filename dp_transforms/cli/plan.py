@@ -17,6 +17,9 @@ from dp_transforms.plan.plan_comparison import LOOKS, Comparison, FoundFrom, as_
 from dp_transforms.views.plan_tables import (
     alternatives,
     as_record,
+    chart_looks,
+    chart_svg,
+    most_looks_of,
     print_comparison,
     print_sentence,
 )
@@ -34,12 +37,19 @@ class PlanCommand:
         brief="Write the plan to this file.",
         type=click.Path(path_type=str),
     )
+    chart: str | None = opt(
+        OUTPUT,
+        "Draw from how many users on an item is found, against their activity, as SVG; the file must not exist.",
+        brief="Draw what is found, as SVG.",
+        type=click.Path(path_type=str),
+        metavar="FILE",
+    )
     as_json: bool = switch(OUTPUT, "Print JSON instead of tables.", "--json", brief="Print JSON instead of tables.")
 
 
 @filled_by(PlanCommand, "plan", MODE_RULES)
 def command(options: PlanCommand) -> None:
-    """Show what a budget buys: from how many users on an item is found, beside other modes.
+    """Show what a budget buys: from how many users on an item is found, beside other methods.
 
     Reads no data.
 
@@ -47,22 +57,31 @@ def command(options: PlanCommand) -> None:
     shh plan --epsilon 2 --delta 1e-9 --window 1h --start 2017-10-01 \\
         --end 2017-10-17
     """
-    output = options.output
+    output, chart = options.output, options.chart
+    if output is not None and output == chart:
+        raise click.UsageError("--output and --chart name the same file. Name another one.")
     check_output(output)
+    check_output(chart, "--chart")
     plan = plan_from_options(options.plan)
     if not options.as_json:
-        print_sentence(plan)  # at once: the other modes take as long again
+        print_sentence(plan)  # at once: the other methods take as long again
     with operator_console().status("comparing"):
-        found = Comparison(plan).found_from(LOOKS)
+        comparison = Comparison(plan)
+        found = comparison.found_from(LOOKS)
         choices = alternatives(plan) if plan.looks is None else []
+        drawn = None if chart is None else comparison.found_from(chart_looks(most_looks_of(plan)))
     if output is not None:
         write_output(output, plan.to_json() + "\n")
+    if chart is not None and drawn is not None:
+        title = f"epsilon {plan.epsilon:g}, delta {plan.delta:g}, {plan.schedule.horizon:,} windows"
+        write_output(chart, chart_svg(title, drawn))
     if options.as_json:
         click.echo(json.dumps(_as_json(plan, found, choices), indent=2))
         return
     print_comparison(plan, found, choices)
-    if output is not None:
-        click.echo(f"Plan written to {output}.")
+    for what, path in (("Plan", output), ("Chart", chart)):
+        if path is not None:
+            click.echo(f"{what} written to {path}.")
 
 
 def _as_json(plan: Plan, found: FoundFrom, choices: list[Plan]) -> dict[str, Any]:

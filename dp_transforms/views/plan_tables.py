@@ -1,10 +1,14 @@
-"""What ``shh plan`` prints: a sentence, from how many users on each mode finds an item, and what the plan is."""
+"""What ``shh plan`` prints: a sentence, from how many users on each method finds an item, and what the plan is.
+
+And ``--chart``: from how many users on an item is found, against the activity of those users.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -12,13 +16,16 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
     HITS_TO_COMPARE,
+    LOOKS,
     LOOKS_ALONE,
     LOOKS_AND_HITS,
     LOOKS_KNOWN,
     LOOKS_NEW,
+    TITLES,
     FoundFrom,
 )
 from dp_transforms.plan.records import Hits, Looks
+from dp_transforms.views.line_plot import Series, line_plot_svg
 from dp_transforms.views.plan_words import in_a_sentence, why
 from dp_transforms.views.report_words import counted
 
@@ -32,7 +39,17 @@ _COLUMNS = {
     "hits": "hits",
     "hits-with-counts": "hits\nwith\ncounts",
     "kms21": "kms21",
+    "pipelinedp": "PipelineDP,\nbest cap",
+    "weighted_gaussian": "weighted\nGaussian",
+    "gaussian_histograms": "Gaussian\nhistograms",
 }
+_MOST_PADDED = 7  # with more columns, blanks beside them would cut heads off in 80 columns
+_OTHERS = (
+    "Other methods at the same budget: PipelineDP's partition selection with the cap that is best for this activity;"
+    " a Gaussian histogram in which each user weighs 1 / sqrt(its pairs); a Gaussian histogram for each window, where"
+    " as many items of a user count as in hits."
+)
+_POINTS = 13
 
 
 def alternatives(chosen: Plan) -> list[Plan]:
@@ -96,7 +113,7 @@ def print_sentence(plan: Plan) -> None:
 
 
 def print_comparison(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
-    """Why this plan, the table of modes, and the plan's numbers.
+    """Why this plan, the table of methods, and the plan's numbers.
 
     choices: a charging plan among its alternatives; empty for another one.
     """
@@ -124,10 +141,11 @@ def print_comparison(plan: Plan, found: FoundFrom, choices: list[Plan]) -> None:
 
 
 def found_table(plan: Plan, found: FoundFrom) -> Table:
-    """One row for each activity, one column for each mode; the plan's own stand out."""
+    """One row for each activity, one column for each method; the plan's own stand out."""
     table = Table(
         title=f"Users from which an item is found with {FOUND:.0%}: epsilon {plan.epsilon:g}, delta {plan.delta:g}, "
         f"{plan.schedule.horizon:,} windows",
+        padding=(0, 0 if len(found) > _MOST_PADDED else 1),
     )
     table.add_column("pairs\nof each\nin the\nrun", justify="right")
     own = (LOOKS_NEW, LOOKS_KNOWN) if plan.mode == LOOKS_NEW else (plan.mode,)
@@ -148,7 +166,7 @@ def _notes(found: FoundFrom) -> list[str]:
         )
     hits = ", looks with hits" if LOOKS_AND_HITS in found or LOOKS_ALONE in found else ""
     notes.append(f"hits, hits-with-counts{hits}: if none of the item's users was excluded before.")
-    return notes
+    return [*notes, *([_OTHERS] if "pipelinedp" in found else [])]
 
 
 def plan_lines(plan: Plan) -> list[tuple[str, str]]:
@@ -279,3 +297,29 @@ def _price_of_kms21(chosen: Plan) -> str:
         f" {of_hits:.1f}, found from {labels.smallest_detectable(FOUND):,} users on) for the same"
         " guarantee. It is there for comparison: use --mode hits."
     )
+
+
+def chart_looks(most_looks: int = LOOKS[-1]) -> list[int]:
+    """The activities that are drawn: from 1 to at least a thousand, evenly by powers."""
+    return sorted({round(looks) for looks in np.geomspace(1, max(LOOKS[-1], most_looks), _POINTS)})
+
+
+def most_looks_of(plan: Plan) -> int:
+    return LOOKS[-1] if plan.looks is None else plan.looks.most_looks
+
+
+def chart_svg(title: str, found: FoundFrom) -> str:
+    """A whole SVG file, of at most 8 lines."""
+    series: Series = {TITLES[method]: _points(row) for method, row in found.items()}
+    return line_plot_svg(
+        title,
+        "pairs (window, item) of each holder in the run",
+        f"users from which an item is found with {FOUND:.0%}",
+        series,
+        log_x=True,
+        log_y=True,
+    )
+
+
+def _points(row: dict[int, int]) -> list[tuple[float, float]]:
+    return [(float(looks), float(users)) for looks, users in row.items()]

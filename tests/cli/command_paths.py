@@ -90,7 +90,9 @@ READ_FOLDERS = {("stream", "input")}
 # (command, option): command lines that write, by what they write.
 WRITTEN = {
     ("audit", "output"): (["audit", "--plan", "plan.json", "--runs", "0", "--rounds", "1"], ["out.json"]),
+    ("ledger", "chart"): (["ledger", "--ledger", "made.db"], ["out.svg"]),
     ("plan", "output"): (["plan", *BUDGET], ["out.json"]),
+    ("plan", "chart"): (["plan", *BUDGET], ["out.svg"]),
     ("replay", "output"): (["replay", "log.jsonl", *BUDGET], ["out.avro", "out.jsonl", "out.parquet"]),
     ("replay", "dead_letter"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.jsonl"]),
     ("replay", "html"): (["replay", "log.jsonl", *BUDGET, "--output", "report.avro"], ["out.html"]),

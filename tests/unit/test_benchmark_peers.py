@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 from benchmarks import peers_histograms, peers_set_union
 from benchmarks.finding_logs import LogPairs
-from benchmarks.users_needed import _TruncatedGeometric
+from dp_transforms.plan.plan_comparison import _TruncatedGeometric, weighted_gaussian_threshold
 
 EPSILON, DELTA = 2.0, 1e-9
 
@@ -56,6 +56,7 @@ def test_the_threshold_of_set_union_is_that_of_its_theorem(most_looks: int) -> N
         )
     found = peers_set_union.union_threshold(sigma, DELTA / 2, most_looks)
     assert found == pytest.approx(float(wanted), rel=1e-9)
+    assert found == pytest.approx(weighted_gaussian_threshold(EPSILON, DELTA, most_looks), rel=1e-6)
 
 
 def test_the_weights_of_each_user_have_a_norm_of_one() -> None:

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from benchmarks.line_plot import line_plot_svg
+from dp_transforms.views.line_plot import line_plot_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

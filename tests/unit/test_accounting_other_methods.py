@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from benchmarks.peers_set_union import gaussian_sigma, union_threshold
-from benchmarks.users_needed import (
+from dp_transforms.accounting.purse.open_threshold import fewest_users
+from dp_transforms.plan.plan_comparison import (
     BestCap,
+    _gaussian_sigma,
     _GaussianSelection,
     _TruncatedGeometric,
     gaussian_histograms_found_from,
     partition_selection_found_from,
     weighted_gaussian_found_from,
+    weighted_gaussian_threshold,
 )
-from dp_transforms.accounting.purse.open_threshold import fewest_users
 
 EPSILON, DELTA = 2.0, 1e-9
 
@@ -44,6 +45,11 @@ def test_truncated_geometric_selection_keeps_as_much_as_its_definition(epsilon: 
     assert found == pytest.approx(np.array(wanted, dtype=float), rel=1e-9)
     assert found[0] == 0
     assert found[-1] == 1
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.01, 1e-6), (30.0, 1e-12), (1.0, 0.3)])
+def test_the_gaussian_noise_is_that_of_dp_accounting(epsilon: float, delta: float) -> None:
+    assert _gaussian_sigma(epsilon, delta) == pytest.approx(dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-3)
 
 
 @pytest.mark.parametrize("cap", [1, 10, 300])
@@ -86,10 +92,23 @@ def test_the_best_cap_is_the_best_of_all(looks: int) -> None:
     assert partition_selection_found_from(EPSILON, DELTA, looks).users == fewest
 
 
+@pytest.mark.parametrize("most_looks", [1, 40, 3000])
+def test_the_threshold_of_the_weighted_gaussian(most_looks: int) -> None:
+    """[GGK20] Theorem 5.1, at each number of items that one user alone may have."""
+    sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
+    with mpmath.workdps(40):
+        largest = max(
+            1 / mpmath.sqrt(pairs)
+            + sigma * mpmath.sqrt(2) * mpmath.erfinv(2 * (1 - mpmath.mpf(DELTA) / 2) ** (mpmath.mpf(1) / pairs) - 1)
+            for pairs in {1, *({2, 3, most_looks // 2} if most_looks > 3 else ()), most_looks}
+        )
+    assert weighted_gaussian_threshold(EPSILON, DELTA, most_looks) == pytest.approx(float(largest), rel=1e-9)
+
+
 @pytest.mark.parametrize("looks", [1, 10, 100])
 def test_the_weighted_gaussian_finds_an_item_from_there_on(looks: int) -> None:
     users = weighted_gaussian_found_from(EPSILON, DELTA, looks, 3000)
-    threshold = union_threshold(gaussian_sigma(EPSILON, DELTA / 2), DELTA / 2, 3000)
+    threshold = weighted_gaussian_threshold(EPSILON, DELTA, 3000)
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
     for number, is_found in ((users, True), (users - 1, False)):
         found = scipy.stats.norm.sf(threshold, loc=number / math.sqrt(looks), scale=sigma)
@@ -99,7 +118,7 @@ def test_the_weighted_gaussian_finds_an_item_from_there_on(looks: int) -> None:
 def test_of_more_pairs_than_count_the_weighted_gaussian_has_a_random_choice() -> None:
     users = weighted_gaussian_found_from(EPSILON, DELTA, 100, 20)
     sigma = dp_accounting.get_sigma_gaussian(EPSILON, DELTA / 2)
-    threshold = union_threshold(gaussian_sigma(EPSILON, DELTA / 2), DELTA / 2, 20)
+    threshold = weighted_gaussian_threshold(EPSILON, DELTA, 20)
     for number, is_found in ((users, True), (users - 1, False)):
         counted = np.arange(number + 1)
         found = scipy.stats.norm.sf(threshold, loc=counted / math.sqrt(20), scale=sigma)
@@ -121,3 +140,18 @@ def test_fewest_users_of_a_sharp_threshold(share: float, needed: int) -> None:
     users = fewest_users(lambda counted: (counted >= needed).astype(float), share, 0.95)
     for number, is_found in ((users, True), (users - 1, False)):
         assert (scipy.stats.binom.sf(needed - 1, number, share) >= 0.95) == is_found
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: partition_selection_found_from(2.0, 1e-9, 0), "looks must be"),
+        (lambda: partition_selection_found_from(2.0, 1e-9, 1, 1.0), "probability must lie strictly"),
+        (lambda: weighted_gaussian_found_from(2.0, 1e-9, 0, 5), "looks must be"),
+        (lambda: weighted_gaussian_found_from(2.0, 1e-9, 5, 0), "most_looks must be"),
+        (lambda: gaussian_histograms_found_from(2.0, 1e-9, 0), "counts must be"),
+    ],
+)
+def test_wrong_numbers_are_refused(call: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()  # type: ignore[operator]
