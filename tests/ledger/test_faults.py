@@ -245,7 +245,7 @@ def test_a_population_that_was_declared_twice_pays_for_the_runs_of_both_in_full(
     )
     assert (str(after.max_epsilon.normalize()), after.runs) == ("4", 3)
     with pytest.raises(BudgetExceededError):
-        ledger.reserve_run(part(cost=cost(1.5)))
+        ledger.reserve_run(part(cost=names_cost()))
 
 
 def test_more_than_the_caps_is_charged_by_a_repair_alone(path: pathlib.Path) -> None:
