@@ -85,7 +85,7 @@ class Status(enum.StrEnum):
     FINISHED = "finished"
     FAILED = "failed"  # may be resumed with the same input
     ABANDONED = "abandoned"  # will never be resumed; what it cost stays spent
-    RELEASED = "released"  # a run that drew nothing, and is not charged; a part that published nothing
+    RELEASED = "released"  # a run that drew nothing, charged for its histogram alone; a part that published nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Population:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run as it is stored. status: RESERVED while it is open, else ABANDONED or RELEASED; its parts have their
-    own.
+    own. kept: how much of its price stays charged if it is released.
     """
 
     run_id: str
@@ -190,6 +190,7 @@ class Run:
     plan_epsilon: int
     plan_delta: int
     price: Price
+    kept: Price
     key_fingerprint: str
     status: Status
     who: str
@@ -257,7 +258,8 @@ class Part:
 class Balance:
     """What a population has spent, and what is left: exact, in epsilon and delta.
 
-    runs: how many are charged their price. total: of all of them, in units, with the conversion of the rule.
+    runs: how many are charged their price. total: of all of them, in units, with the conversion of the rule; and what
+    the histograms of released ones took.
     """
 
     population: Population
@@ -279,7 +281,8 @@ class Balance:
     @property
     def spent_delta(self) -> Decimal:
         """With what the rule set aside for sampled noise, all of which counts as spent from the first run on."""
-        return from_delta_units(self.total.delta + (self.population.rule.sampling if self.runs else 0))
+        is_used = self.runs or self.total.sampling
+        return from_delta_units(self.total.delta + (self.population.rule.sampling if is_used else 0))
 
     @property
     def left_epsilon(self) -> Decimal:

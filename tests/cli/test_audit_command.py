@@ -400,6 +400,7 @@ LIMITS = {
     "known_error": "",
     "size_error": "",
     "counts_for": "streams of counts and looks together",
+    "activity_epsilon": "the histogram of activity",
     "rounds": "other counts and weights in rounds",
     "block_seconds": "",
     "window_rounds": "other counts and weights in rounds",
@@ -419,6 +420,7 @@ def test_each_option_is_tried_or_in_the_list() -> None:
     [
         ("hits_per_user", 2),
         ("counts_for", 3),
+        ("activity_epsilon", 0.1),
         ("forget_after", 0),
         ("rounds", True),
         ("window_rounds", True),

@@ -16,6 +16,7 @@ READ, FOUND = f"reading, 40,000 rows{DONE}", f"finding heavy items{DONE}"
 SHOWN = {
     "simulate --events 40000 --output log.parquet": (f"simulating{DONE}",),
     f"plan {BUDGET} --output plan.json": ("calibrating the plan", "comparing"),
+    f"plan {BUDGET} --from-log log.parquet --from-log-users other": (f"reading{DONE}",),
     f"replay log.parquet {BUDGET} --processes 1 --output 1.avro": (READ, FOUND),
     f"replay log.parquet {BUDGET} --processes 2 --rounds --output 2.avro": ("calibrating the plan", READ, FOUND),
     "audit --plan plan.json --runs 0": (r"exact: [^\n]* \d+%[^\n]* left",),

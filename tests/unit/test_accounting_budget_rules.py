@@ -175,6 +175,19 @@ def test_distances_of_sampled_noise_add_up_to_a_limit_of_their_own() -> None:
     assert not less.allows(less.total(one.price(each), 1)), "of a repair"
 
 
+def test_a_histogram_costs_its_whole_epsilon_in_every_plan() -> None:
+    """The order was chosen by what the first one said, and that of a later plan may be as old."""
+    first, later = cost(epsilon=1.96, activity_epsilon=0.04), cost(epsilon=1.96)
+    rule = BudgetRule.declare(4, 1e-7, first)
+    assert rule.total(rule.price(first), 1).epsilon == first.epsilon == 2 * EPSILON
+    plain = BudgetRule.declare(4, 1e-7, later)
+    assert rule.price(first).epsilon - rule.price(later).epsilon == first.activity
+    assert plain.price(first).epsilon == plain.price(later).epsilon + first.activity
+    lower = dataclasses.replace(first, order="3.5")
+    alone = pure_divergence(rule.order, lower.epsilon - lower.activity)
+    assert rule.price(lower).epsilon == alone + lower.activity
+
+
 def test_another_run_costs_renyi_of_randomized_response_and_its_whole_delta() -> None:
     rule = BudgetRule.declare(4, 1e-7, cost())
     labels = cost(mode="hits")

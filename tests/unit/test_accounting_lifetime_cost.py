@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dp_transforms.accounting.purse.price_list import delta_of_budget
 from dp_transforms.plan.lifetime_cost import (
+    BudgetRule,
     delta_units,
     epsilon_units,
     from_delta_units,
@@ -104,6 +105,14 @@ def test_the_cost_of_names_has_its_parts() -> None:
     assert 0 <= from_delta_units(found.delta_events) - events < Decimal("1e-30")
     assert found.distance * 1e-45 == pytest.approx(made.shares.sampling / (1 + math.exp(made.epsilon)), rel=1e-12)
     assert found.distance * (1 + math.exp(made.epsilon)) * 1e-45 >= made.shares.sampling * (1 - 1e-12)
+
+
+def test_a_histogram_of_the_same_users_costs_too() -> None:
+    with_histogram = cost(epsilon=1.96, activity_epsilon=0.04)
+    assert with_histogram.epsilon == 2 * EPSILON
+    assert with_histogram.activity == EPSILON // 25
+    rule = BudgetRule.declare(4, 1e-8, with_histogram)
+    assert rule.price(with_histogram).epsilon - with_histogram.divergence == EPSILON // 25
 
 
 def test_costs_that_cannot_be_are_refused() -> None:

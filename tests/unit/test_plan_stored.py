@@ -194,6 +194,7 @@ REFUSED: list[tuple[Plan, _Change, str]] = [
     (LOOKS, {"looks.usual_looks": 5}, "usual_looks must be a pair"),
     (LOOKS, {"looks.size_error": 0.6}, "size_error must lie in"),
     (LOOKS, {"looks.size_error": 0.0}, "size_error must lie in"),
+    (LOOKS, {"looks.activity_epsilon": 0.0}, "activity_epsilon must be left out"),
     (LOOKS, {"threshold": LOOKS.threshold - 1}, f"threshold must be >= {LOOKS.threshold}"),
     (LOOKS, {"looks": None, "known": None}, "a plan must have looks, hits, or both"),
     (LOOKS, {"hits": json.loads(LABELS.to_json())["hits"]}, "hits of a plan with looks must be paid out of the purse"),

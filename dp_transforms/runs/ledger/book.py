@@ -182,11 +182,12 @@ class Book:
         return [self.balance(self.populations[name]) for name in sorted(self.populations)]
 
     def balance(self, population: Population) -> Balance:
-        """The sum over all runs that were not released, in whole numbers."""
+        """The sum over all runs, in whole numbers; of the released ones what they keep."""
         runs = [run for run in self.runs.values() if run.population == population.name]
         prices = [run.price for run in runs if run.status != Status.RELEASED]
+        kept = [run.kept for run in runs if run.status == Status.RELEASED]
         total = population.rule.total(functools.reduce(operator.add, prices, NOTHING), len(prices))
-        return Balance(population, len(prices), total)
+        return Balance(population, len(prices), functools.reduce(operator.add, kept, total))
 
 
 class Transaction:

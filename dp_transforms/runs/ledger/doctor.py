@@ -183,7 +183,8 @@ def _as_priced_in(base: Book, other: Book, run: Run) -> Run:
     if rules[0] == rules[1]:
         return run
     price = Price(max(run.plan_epsilon, run.price.epsilon), max(run.plan_delta, run.price.delta), 0)
-    return dataclasses.replace(run, price=price)
+    kept = Price(run.kept.epsilon, run.kept.delta + run.kept.sampling, 0)
+    return dataclasses.replace(run, price=price, kept=kept)
 
 
 def _with_caps(rule: BudgetRule, max_epsilon: int, max_delta: int) -> BudgetRule:

@@ -288,6 +288,10 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
+    if plan.looks is not None and (earlier := plan.looks.activity_epsilon):
+        facts.insert(
+            1, ("epsilon before", f"{exact(earlier)} for the histogram of activity that the plan is made from")
+        )
     if plan.domain is not None:
         facts.append(("known items", f"{plan.domain.size:,}, a public list; SHA-256 {plan.domain.fingerprint[:16]}…"))
     if plan.looks is not None:
