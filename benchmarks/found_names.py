@@ -19,11 +19,11 @@ from benchmarks.found_pairs import FoundPairs, found_cells
 from benchmarks.logs import COMMAND
 from benchmarks.processes import run_measured
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
+from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.pairs import UserPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.plan.plan import Plan

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.pairs import bound_contributions, pairs_of_events
 from dp_transforms.monitor.user_budgets import Hits

@@ -13,7 +13,7 @@ what is computed, why it is a lower bound, and what it cannot show.
 - `exact_hits`, `exact_looks`: what the worst streams attain, against the claim.
 - `statistics`: bounds and tests for counts of independent runs, and what they say of the real code.
 - `scenes`: streams of users who pay for looks, the exact law of what they show, and its tests.
-- `scene_trials`, `round_scenes`: those that are tried; the same of looks in rounds, with the law of what each names.
+- `round_scenes`: the same of looks in rounds, with the law of what each names.
 - `copies`: many copies of a scene through the real code, all at once.
 - `payments`: what the real code lets users pay.
 - `sampled_hits`, `sampled_looks`: the real code, many times: a lower bound on epsilon, and tests of all it publishes.

@@ -31,8 +31,7 @@ from dp_transforms.audit.statistics import (
 )
 from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, is_up, law_of, worst_stream
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.planned_run import PlannedRun

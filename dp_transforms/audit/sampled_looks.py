@@ -2,7 +2,8 @@
 
 Copies of a few scenes, with the user and without. The thresholds are smaller than in the plan and the counts with
 them, since only their difference matters; the noise, the weights, the purse and the spacing are those of the plan. The
-exact law decides the stream, the event and the bins, all before anything is drawn.
+exact law decides the stream, the event and the bins, all before anything is drawn. Each scene is made for a part of the
+rules (docs/audit.md).
 """
 
 from __future__ import annotations
@@ -10,17 +11,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import binom
 
 from dp_transforms.audit.copies import run_trial
-from dp_transforms.audit.look_law import NoiseLaw, Whole
-from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism
+from dp_transforms.audit.look_law import NoiseLaw, Values, Whole
+from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.audit.round_scenes import LARGEST_ERROR, round_trial, round_trials
-from dp_transforms.audit.scene_trials import count_trials, empty_purse_trials, exclusion_trials, level_trials
-from dp_transforms.audit.scenes import USER, Cell, Scene, Trial, in_world, level_trial, scene_of
+from dp_transforms.audit.scenes import (
+    NOBODY,
+    USER,
+    Cell,
+    Scene,
+    SceneWeights,
+    Trial,
+    in_world,
+    independence_p_value,
+    level_trial,
+    scene_of,
+)
 from dp_transforms.audit.statistics import (
     Design,
     NamedPValue,
@@ -28,6 +39,7 @@ from dp_transforms.audit.statistics import (
     binomial_p_value,
     expected_bound,
     judge,
+    multinomial_p_value,
 )
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan
@@ -40,6 +52,172 @@ _MANY_NAMES = 1e6  # of a later round: so its threshold does not follow how many
 _PAIRS_WITH_HITS = 60_000  # the sequential monitor takes its time for each name
 
 OnStep = Callable[[str, float], None]
+
+_PASS = 0.3  # probability with which noise alone reaches the lowest threshold of a scene
+_SURE = 1e-4  # probability with which an item that must become known does not
+_PAIRS = 400_000  # of all copies of a scene; of users that hold many items:
+_PAIRS_OF_USERS, _PAIRS_OF_GROUPS = 40_000, 200_000
+_MOST_COPIES, _MOST_COPIES_WITH_HITS, _MOST_COPIES_OF_GROUPS = 5_000, 1_500, 300
+_GROUP = 5.0  # what the users of a group add together, in scales: far more than any noise
+_HIT = 0.9  # probability with which an item that they share is a hit
+_MISSED = 0.3  # scales by which they are above the threshold
+_COUNTED = range(4)  # the user and three others, in each window of the scene of counts
+_EDGES, _FEW_EDGES = np.arange(-1.5, 1.6, 0.25), np.arange(-0.5, 0.6, 0.5)  # of bins around a count, in scales
+
+
+def level_trials(
+    mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int, runs: int
+) -> Iterator[Trial]:
+    """New items of several levels, and items that are known, held by nobody but the user, and forgotten."""
+    most = _MOST_COPIES if mechanism.hits_list is None else _MOST_COPIES_WITH_HITS
+    for scene in (new_items(mechanism), *known_items(mechanism, law, forget_after, slide_seconds)):
+        copies = max(1, min(runs, most, _PAIRS // scene.pairs))
+        yield level_trial(scene, mechanism, law, copies, slide_seconds)
+
+
+def new_items(mechanism: LooksMechanism) -> Scene:
+    heaviest, held = mechanism.looks_list.weights[-1], _held(mechanism)
+    cells = [
+        Cell(0, item, 1 + round(item * mechanism.spacing / heaviest), USER if item in held else NOBODY)
+        for item in range(3)
+    ]
+    return scene_of("levels of new items", cells, mechanism, threshold=heaviest)
+
+
+def known_items(mechanism: LooksMechanism, law: NoiseLaw, forget_after: int, slide_seconds: int) -> Iterator[Scene]:
+    """Once as a replay and once as a stream."""
+    known, held = max(1, law.smallest_margin(_PASS)), _held(mechanism)
+    threshold = known + mechanism.boundaries[0] - mechanism.known_boundaries[0]
+    for kind in ("replay", "stream"):
+        scene = scene_of(f"known items in a {kind}", [Cell(4, 0, 1)], mechanism, known=known, threshold=threshold)
+        scene = dataclasses.replace(scene, in_order=kind == "stream", forget_after=min(1, forget_after))
+        other = SceneWeights.of_scene(scene, mechanism, slide_seconds).other
+        crowd = math.ceil((threshold + law.smallest_margin(_SURE)) / other[0])
+        some = max(1, math.ceil((known + mechanism.spacing) / other[2]))
+        cells = [
+            Cell(window, 0, others, USER if place in held else NOBODY)
+            for window, (others, place) in enumerate(((crowd, 3), (0, 0), (some, 2), (0, 1), (0, 4)))
+        ]
+        yield dataclasses.replace(scene, cells=tuple(cells))
+
+
+def _held(mechanism: LooksMechanism) -> range:
+    """The user holds so many of the cells, those that show most, since it may have no looks for others."""
+    return range(max(looks for looks in range(1, 6) if mechanism.all_count(looks)))
+
+
+def empty_purse_trials(mechanism: LooksMechanism, law: NoiseLaw, runs: int) -> Iterator[Trial]:
+    """A user alone, with twice as many items in a window as its purse pays for, and in a stream more in the next one.
+
+    So many are drawn for as it pays for, and of the next window none.
+    """
+    listed = mechanism.looks_list
+    pairs = 2 * listed.most_looks
+    copies = max(1, min(runs, _PAIRS_OF_USERS // pairs))
+    kinds = {
+        "stream": (listed.weights[0], listed.most_looks),
+        "replay": (listed.replay_weight(pairs), int(listed.purse_of(np.array(pairs))) // listed.units[0]),
+    }
+    if mechanism.replay_choice(pairs)[1] != listed:
+        del kinds["replay"]  # on the hits list, and named no more after its hits (`exclusion_trials`)
+    for kind, (weight, most) in kinds.items():
+        threshold = weight + max(1, law.smallest_margin(_PASS))
+        cells = [Cell(window, window * pairs, 0, USER, pairs) for window in range(1 + (kind == "stream"))]
+        scene = scene_of(f"empty purses in a {kind}", cells, mechanism, known=threshold, threshold=threshold)
+        scene = dataclasses.replace(scene, in_order=kind == "stream")
+        p_values = functools.partial(_empty_purse_p_values, scene.name, copies * most, law.tail(threshold - weight))
+        yield Trial(scene, copies, p_values, worlds=(True,))
+
+
+def _empty_purse_p_values(name: str, drawn: int, tail: float, levels: Mapping[bool, Whole]) -> Iterator[NamedPValue]:
+    named = np.count_nonzero(levels[True], axis=(0, 2))
+    yield name, binomial_p_value(int(named[0]), drawn, tail)
+    yield f"{name}, next window", 0.0 if named[1:].any() else 1.0
+
+
+def exclusion_trials(mechanism: LooksMechanism, law: NoiseLaw, hits_from: int, runs: int) -> Iterator[Trial]:
+    """Users who have no hits left: the real code must name an item as if they did not hold it.
+
+    In each copy a group of users pays for hits, and shares items that are likely to be hits, as many as each of them
+    may have; then they alone hold one more item. If all were hits, nobody counts there any more. If one was not, all
+    count. Each holds items of its own besides, so many that it is on the hits list.
+    """
+    listed = mechanism.hits_list
+    looks = max(listed.hits + 1, hits_from) if listed else 1
+    weight, chosen = mechanism.replay_choice(looks)
+    if listed is None or chosen != listed:
+        return
+    group = range(max(2, math.ceil(_GROUP * law.scale / weight)))
+    threshold = len(group) * weight - math.ceil(_MISSED * law.scale)
+    # With them, a shared item is a hit with about this probability, and next to never above.
+    heaviest = mechanism.replay_choice(1)[0]
+    others = max(0, round((threshold + law.smallest_margin(1 - _HIT) - len(group) * weight) / heaviest))
+    own = looks - listed.hits - 1
+    cells = [Cell(0, 0, others, group, listed.hits), Cell(1, listed.hits, 0, group)]
+    cells += [Cell(0, listed.hits + 1 + user * own, 0, range(user, user + 1), own) for user in group if own]
+    scene = dataclasses.replace(
+        scene_of("users without hits left", cells, mechanism, threshold=threshold),
+        known_threshold=max(1, min(threshold, law.smallest_margin(1e-3))),
+        is_domain=False,
+    )
+    margins = (threshold - len(group) * weight, threshold - len(group) * weight - others * heaviest)
+    copies = max(1, min(runs, _MOST_COPIES_OF_GROUPS, _PAIRS_OF_GROUPS // (len(group) * looks)))
+    tails = [law.tail(margin) for margin in margins]
+    yield Trial(scene, copies, functools.partial(_exclusion_p_values, scene.name, listed, tails), worlds=(True,))
+
+
+def _exclusion_p_values(
+    name: str, listed: PricesOfUser, tails: Sequence[float], levels: Mapping[bool, Whole]
+) -> Iterator[NamedPValue]:
+    """tails: that the last item is named while all count, and that a shared one is."""
+    shared, last = levels[True][:, 0, : listed.hits], levels[True][:, 1, listed.hits] > 0
+    is_excluded = np.count_nonzero(shared == 1, axis=1) == listed.hits
+    yield name, 0.0 if last[is_excluded].any() else 1.0
+    named, counting = np.count_nonzero(last & ~is_excluded), np.count_nonzero(~is_excluded)
+    yield f"{name}, before the last hit", binomial_p_value(int(named), int(counting), tails[0])
+    yield f"{name}, hits", binomial_p_value(int(np.count_nonzero(shared)), shared.size, tails[1])
+
+
+def count_trials(mechanism: LooksMechanism, runs: int) -> Iterator[Trial]:
+    """Counts: against their exact law, and new for other windows and other holders.
+
+    Whatever the names are, what is counted follows from them alone. So here every item of every copy is counted: one
+    that the user holds with three others, and one that nobody holds, in two windows. Both windows have the same
+    holders, if as many pairs of a user count.
+    """
+    if mechanism.count_scale:
+        windows_held = min(2, mechanism.looks_list.counts)
+        users = [_COUNTED if window < windows_held else NOBODY for window in (0, 1)]
+        cells = [Cell(window, item, 0, NOBODY if item else users[window]) for window in (0, 1) for item in (0, 1)]
+        scene = scene_of("counts", cells, mechanism, threshold=1, known=1)
+        law = NoiseLaw.whole(2.0, mechanism.count_scale)
+        p_values = functools.partial(_count_p_values, scene, law)
+        yield Trial(scene, min(runs, _MOST_COPIES), p_values, is_of_counts=True)
+
+
+def _count_p_values(scene: Scene, law: NoiseLaw, counts: Mapping[bool, Whole]) -> Iterator[NamedPValue]:
+    def bins(with_user: bool, cell: Cell, edges: Values) -> tuple[Whole, Values]:
+        """In which bin each count is, and the probability of each. What is below 1 is published as 0."""
+        holders = max(0, len(cell.users) - (not with_user))
+        bounds = np.unique(np.maximum(1, holders + np.round(edges * law.scale).astype(np.int64)))
+        tails = np.exp(law.log_tail(bounds - holders))
+        seen = np.searchsorted(bounds, counts[with_user][:, cell.window, cell.item], side="right")
+        return seen, -np.diff([1.0, *tails, 0.0])
+
+    def together(first: tuple[bool, Cell], second: tuple[bool, Cell]) -> float:
+        return independence_p_value(bins(*first, _FEW_EDGES), bins(*second, _FEW_EDGES))
+
+    names = ("held items", "items that nobody holds")
+    held, empty, *later = scene.cells
+    for with_user in (True, False):
+        for cell in scene.cells:
+            seen, masses = bins(with_user, cell, _EDGES)
+            name = f"counts of {names[cell.item]}, window {cell.window + 1}, {in_world(with_user)}"
+            yield name, multinomial_p_value(np.bincount(seen, minlength=len(masses)), masses)
+        for first, second in zip((held, empty), later, strict=True):
+            name = f"counts of {names[first.item]}, in two windows, {in_world(with_user)}"
+            yield name, together((with_user, first), (with_user, second))
+    yield "counts with other holders", together((True, held), (False, held))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ release_rows                     `HeavyHitterRows`, `ReadHeavyHitters` and `Read
 Two drivers run the stages:
 
 at_once                          of bounded input: groups all that belongs together; on workers of an engine, or in
-                                 worker processes of this machine. count_named: how many hold what was named
+                                 worker processes of this machine
 in_order                         of streams: gathers what belongs to a window by counting (gather), waits for the
                                  window's turn, and keeps what the stage carries over in Beam's state
 

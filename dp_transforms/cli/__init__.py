@@ -27,11 +27,10 @@ What several share:
 - engine_choice: which engine runs a command, its options, and a check of the ports that others can reach. stream_job:
   starts the engine, and runs the job in a thread. flink_jobs: what Flink is asked about it.
 - options: what the options of a command are made of, one frozen record, and the rules between them. shared_options,
-  plan_options, state_options: records of several commands: fields of a log and views; what defines a plan; a part of a
-  run, and where a run is accounted for.
+  plan_options: records of several commands: fields of a log, views, a part of a run, and where it is accounted for;
+  what defines a plan.
 - state_part, run_account: a part of a run, and what a ledger hears of it.
-- output_file, table_output: files that appear whole or not at all; tables of databases as outputs.
-- page_files: titles and tokens that the operator keeps in files, for pages.
+- output_file: files that appear whole or not at all.
 - pipeline_errors: errors of a pipeline in one line; what Beam prints is kept from the terminal.
 - exit_signals: Ctrl-C, SIGTERM and SIGHUP end a command at once.
 - operator_log: what the operator is told on stderr, as text or JSON.

@@ -13,11 +13,10 @@ import click
 from rich.console import Console
 
 from dp_transforms.audit.exact_hits import audit_exactly
-from dp_transforms.audit.exact_looks import audit_looks_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import HitsClaim, LooksClaim, LooksMechanism, Mechanism
 from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.run_violations import run_violations
 from dp_transforms.audit.sampled_hits import StreamDesign, design_sampling, sample_stream
 from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names
 from dp_transforms.audit.statistics import SampledAudit

@@ -1,4 +1,4 @@
-"""Sends each new window on while a stream runs: to a program (``--on-new``) or to an address (``--webhook``).
+"""Sends each new window on to a program while a stream runs (``--on-new``).
 
 A window is sent once its report can be read in the output, so from released values alone, in the order in which they
 are there, and again until it is taken. Each one that was taken is noted in a file, so that the same command again sends
@@ -11,18 +11,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-import re
 import shlex
 import signal
 import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from dp_transforms.checks import on_one_line
 from dp_transforms.cli.stream_options import NewsOptions
@@ -46,39 +41,15 @@ Deliver = Callable[[bytes], None]
 
 
 class NotTakenError(Exception):
-    """A window was not taken. Says why, on one line, without an address."""
+    """A window was not taken. Says why, on one line."""
 
     @classmethod
     def of(cls, error: Exception) -> NotTakenError:
         """Whatever went wrong."""
         if isinstance(error, cls):
             return error
-        cause = getattr(error, "reason", None)  # of a URLError
-        cause = cause if isinstance(cause, Exception) else error
-        words = getattr(cause, "strerror", None)
-        return cls(type(cause).__name__ + (f" ({words})" if words else ""))
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A POST that is sent elsewhere becomes a GET there, which nobody would notice."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
-def to_address(url: str) -> Deliver:
-    """Posts JSON; an answer of 200 to 299 takes it."""
-    opener = urllib.request.build_opener(_NoRedirect)
-
-    def post(line: bytes) -> None:
-        request = urllib.request.Request(url, line, {"Content-Type": "application/json"})
-        try:
-            opener.open(request, timeout=_TO_ANSWER_SECONDS).close()
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise NotTakenError(f"it answers with status {error.code}") from None
-
-    return post
+        words = getattr(error, "strerror", None)
+        return cls(type(error).__name__ + (f" ({words})" if words else ""))
 
 
 def to_program(words: Sequence[str]) -> Deliver:
@@ -247,15 +218,13 @@ def sent_on(options: NewsOptions, sink: ReportSink, run_id: str, tell: Callable[
 
     Raises UserError if the block has ended well and who wants them takes some no more.
     """
-    deliver = _deliver_of(options)
-    if deliver is None:
+    if options.on_new is None:
         yield
         return
+    deliver = to_program(_words_of(options.on_new))
     path = options.sent_file or (f"{sink.folder}.sent" if sink.folder else None)
     if path is None:
-        raise UserError(
-            "--on-new and --webhook need --sent-file FILE where --output is no folder: it says what was sent."
-        )
+        raise UserError("--on-new needs --sent-file FILE where --output is no folder: it says what was sent.")
     try:
         sent = SentWindows(path, run_id)
     except OSError as error:
@@ -274,29 +243,11 @@ def sent_on(options: NewsOptions, sink: ReportSink, run_id: str, tell: Callable[
         )
 
 
-def _deliver_of(options: NewsOptions) -> Deliver | None:
-    if options.on_new is not None:
-        try:
-            words = shlex.split(options.on_new)
-        except ValueError:
-            words = []
-        if not words:
-            raise UserError("--on-new must be a program and its words, such as 'sh tell.sh'. Check its quotes.")
-        return to_program(words)
-    if options.webhook is None:
-        return None
-    if not _is_address(options.webhook):
-        raise UserError(
-            "--webhook must be an address such as https://HOST/PATH, in ASCII and without a user's name in it. For"
-            " other ways, give a program with --on-new."
-        )
-    return to_address(options.webhook)
-
-
-def _is_address(url: str) -> bool:
+def _words_of(command: str) -> list[str]:
     try:
-        parts = urllib.parse.urlsplit(url)
-        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # whose words can contain a password
-        return False
-    return is_whole and parts.username is None and re.fullmatch(r"[!-~]+", url) is not None
+        words = shlex.split(command)
+    except ValueError:
+        words = []
+    if not words:
+        raise UserError("--on-new must be a program and its words, such as 'sh tell.sh'. Check its quotes.")
+    return words

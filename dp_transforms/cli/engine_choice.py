@@ -20,7 +20,7 @@ from dp_transforms.errors import UserError
 
 # Only in this process the noise key can be drawn and forgotten: no other process needs it.
 IN_PROCESS = "in-process"
-FLINK, PRISM, JOB_SERVICE = "flink", "prism", "job-service"
+FLINK, PRISM = "flink", "prism"
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 _WHY = "Beam needs no password there and runs the code that it is sent, beside the noise key"
 _ALLOW = "close it off by other means (docs/deploy.md) and give --allow-open-ports"
@@ -76,7 +76,7 @@ class ClusterOptions:
 
 ON_FLINK = "--engine flink | --flink-master"
 ENGINE_RULES = (
-    Rule("--flink-master", excludes="--engine prism | --engine in-process | --engine job-service"),
+    Rule("--flink-master", excludes="--engine prism | --engine in-process"),
     Rule(
         "--parallelism, --worker-pool, --worker-memory, --checkpoint-dir, --checkpoint-interval, --resume-from",
         needs=ON_FLINK,
@@ -124,7 +124,7 @@ class EngineChoice:
     @property
     def reads_once(self) -> bool:
         """Whether a partition is read in one go, until it is idle: the engine cannot loop."""
-        return self.name in (JOB_SERVICE, IN_PROCESS)
+        return self.name == IN_PROCESS
 
     @property
     def recovers(self) -> bool:
@@ -176,7 +176,7 @@ def check_ports(engine: str, *, allow: bool) -> None:
 
     engine: the name of the engine. allow: print a warning on stderr, and go on.
     """
-    from dp_transforms.engines.processes import open_ports
+    from dp_transforms.engines.this_machine import open_ports
 
     found = open_ports()
     if allow:
@@ -195,7 +195,7 @@ def check_worker_pool(pool: str, flink_master: str) -> None:
     pool, flink_master: "host:port", the latter also "[local]". Names are looked up here; a name that only the cluster
     knows is taken for a private one.
     """
-    from dp_transforms.engines.processes import is_open_here
+    from dp_transforms.engines.this_machine import is_open_here
 
     addresses = addresses_of(pool.rpartition(":")[0])
     if any(ipaddress.ip_address(address).is_global for address in addresses):

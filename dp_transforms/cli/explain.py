@@ -12,9 +12,8 @@ import click
 
 from dp_transforms.cli.options import argument, filled_by, opt, user_errors
 from dp_transforms.cli.output_file import write_output
-from dp_transforms.cli.page_files import check_page
 from dp_transforms.cli.plan_options import read_plan
-from dp_transforms.cli.shared_options import force_option
+from dp_transforms.cli.shared_options import check_page, force_option
 from dp_transforms.cli.show import read_report
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.window_report import WindowReport

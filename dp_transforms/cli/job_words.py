@@ -6,14 +6,17 @@ Ours are written as `shh` writes them, with hyphens; those of Beam have undersco
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dp_transforms.cli.shared_options import noise_key_secret
+from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields
 
 if TYPE_CHECKING:
     from apache_beam.utils.secret import GcpSecret
+
+_SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 
 
 def job_parser(description: str) -> argparse.ArgumentParser:
@@ -56,4 +59,19 @@ def fields_of(ours: argparse.Namespace) -> EventFields:
 
 def noise_key_of(ours: argparse.Namespace) -> GcpSecret | str | None:
     """The secret that workers fetch, the path of a key file, or None. Raises UserError."""
-    return ours.noise_key_file if ours.noise_key_secret is None else noise_key_secret(ours.noise_key_secret)
+    return ours.noise_key_file if ours.noise_key_secret is None else _noise_key_secret(ours.noise_key_secret)
+
+
+def _noise_key_secret(version: str) -> GcpSecret:
+    """A noise key in Google Secret Manager, which workers fetch themselves. Nothing is fetched here.
+
+    version: of ``--noise-key-secret``. Raises UserError for anything but a fixed version.
+    """
+    if not _SECRET_VERSION.fullmatch(version):
+        raise UserError(
+            "--noise-key-secret must be projects/P/secrets/S/versions/N with a number N: a key must not change"
+            " while a run goes on."
+        )
+    from apache_beam import GcpSecret  # a stream waits for Beam anyway; a replay here must not
+
+    return GcpSecret(version)

@@ -9,10 +9,11 @@ import click
 
 from dp_transforms.cli.operator_log import note_done
 from dp_transforms.cli.options import argument, filled_by, opt, user_errors
+from dp_transforms.cli.shared_options import in_flags_of_table, output_table_option
 from dp_transforms.cli.show import read_report_and_end
-from dp_transforms.cli.table_output import check_has_no_facets, output_table, output_table_option
 from dp_transforms.errors import StreamError, UserError
-from dp_transforms.reports import ReportFileError
+from dp_transforms.reports import ReportFileError, ReportTable
+from dp_transforms.stores.databases import DEFAULT_TABLE, is_database
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,12 +38,11 @@ def command(options: LoadOptions) -> None:
     \b
     shh load reports/2026-12-01.avro --output sqlite:///reports.db
     """
-    table = output_table(options.output, options.output_table)
-    if table is None:
-        raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
+    table = _table(options)
     with user_errors(ReportFileError, StreamError):
         header, reports, ended = read_report_and_end([options.report])
-        check_has_no_facets(header.extra is not None)
+        if header.extra is not None:
+            raise UserError("a report of a plan with --by or --weight cannot be copied: tables have no place for them.")
         copied = list(reports)
         with contextlib.closing(table.open(header)) as writer:
             for window in copied:
@@ -53,3 +53,16 @@ def command(options: LoadOptions) -> None:
     note_done()
     windows = "1 window" if len(copied) == 1 else f"{len(copied):,} windows"
     click.echo(f"{windows} with heavy items copied; see all with: {table.show_command(header.run_id)}")
+
+
+def _table(options: LoadOptions) -> ReportTable:
+    """Raises UserError if it cannot be written from here."""
+    if not is_database(options.output):
+        raise UserError("--output must be a database: postgresql://USER@HOST/DATABASE or sqlite:///FILE.")
+    try:
+        table = ReportTable(options.output, options.output_table or DEFAULT_TABLE).with_absolute_path()
+    except ValueError as error:
+        raise UserError(in_flags_of_table(str(error))) from None
+    with user_errors(ValueError, prefix="--output "):
+        table.check_can_be_written(is_local=True)
+    return table

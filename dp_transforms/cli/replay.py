@@ -8,7 +8,7 @@ import gc
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 import click
@@ -28,7 +28,6 @@ from dp_transforms.cli.home_workers import (
 from dp_transforms.cli.operator_log import ERROR, WARNING, is_json, tell
 from dp_transforms.cli.options import UNREADABLE, filled_by, given_names, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import check_page, read_titles
 from dp_transforms.cli.plan_options import plan_of_command
 from dp_transforms.cli.replay_request import (
     REPLAY_RULES,
@@ -38,18 +37,18 @@ from dp_transforms.cli.replay_request import (
     choose_replay_engine,
 )
 from dp_transforms.cli.run_account import RunAccount
+from dp_transforms.cli.shared_options import StateOptions, check_page, check_state_file
 from dp_transforms.cli.spooled_logs import spooled_logs
-from dp_transforms.cli.state_options import StateOptions, check_state_file
-from dp_transforms.cli.table_output import check_has_no_facets, check_has_no_run, output_table
-from dp_transforms.errors import StreamError, UserError
+from dp_transforms.errors import UserError
 from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
-from dp_transforms.reports import ReportFileError, ReportHeader, read_report_file, report_format
+from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import trends
 from dp_transforms.runs.records import Verdict
+from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import MORE_BY_ROUNDS, in_a_sentence, rounds_in_words
 from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
@@ -76,7 +75,7 @@ def command(options: ReplayOptions) -> None:
     if options.output is None:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     check_page(options.html)
-    titles = {} if options.view.titles is None else read_titles(options.view.titles)
+    titles = options.view.read_titles()
     with contextlib.ExitStack() as started:
         facets = options.plan.facets
         names = options.fields.fields(facets).names if options.plan_file is None else None  # which it may have more of
@@ -199,13 +198,10 @@ def _propose(options: ReplayOptions) -> NoReturn:
 def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
     output, run_id, path = str(options.output), options.run_id or fresh_run_id(), options.part.state
-    table = output_table(output, options.output_table)
-    if table is not None:
-        check_has_no_run(table, run_id)
-        output = table.address
-    else:
-        report_format(output)
-    if path is None and table is None:  # else what exists may be of this part, which was begun before
+    if is_database(output):
+        raise UserError("--output must be a file. Copy it to a database then: shh load REPORT --output URL.")
+    report_format(output)
+    if path is None:  # else what exists may be of this part, which was begun before
         check_output(output)
     others = {"--dead-letter": options.dead_letter, "--block-output": options.block_output}
     _check_others(output, {option: name for option, name in others.items() if name}, may_exist=path is not None)
@@ -221,7 +217,6 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         tell(f"--window-rounds are for streams. {MORE_BY_ROUNDS}")
     if options.block_output and plan.rounds is None:
         raise UserError("--block-output needs a plan with rounds. Leave it out, or make the plan with --rounds.")
-    check_has_no_facets(table is not None and bool(plan.facets))
     if path is not None and plan.counts is not None:
         raise UserError(
             "--state cannot be used with a plan that has --counts-for: counts are paid for when all names of the run"
@@ -239,7 +234,6 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         plan=plan,
         output=output,
         run_id=run_id,
-        table=table,
         state=None if path is None else _state(options, path, full_name(output)),
     )
 
@@ -311,25 +305,20 @@ def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> No
     from dp_transforms.views.page.report_page import report_page
 
     try:
-        header, reports = _published(request)
+        header, reports = read_report_file(request.output)
         write_output(path, report_page(header, list(reports), request.options.view.zone, titles))
     except (UserError, ReportFileError) as error:
         raise UserError(
             f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"
-            f" which would spend a budget again: {_show_command(request)} --html {path}"
+            f" which would spend a budget again: shh show {request.output} --html {path}"
         ) from None
     tell(f"Page written to {path}.")
-
-
-def _show_command(request: ReplayRequest) -> str:
-    table = request.table
-    return f"shh show {request.output}" if table is None else table.show_command(request.run_id)
 
 
 def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
     console = Console(highlight=False)
     console.print(request.plan.guarantee, markup=False)
-    header, reports = _published(request)
+    header, reports = read_report_file(request.output)
     total, latest = 0, deque[WindowReport](maxlen=_LATEST_WINDOWS + 1)  # with the one that the first is compared with
     for total, report in enumerate(reports, start=1):  # noqa: B007
         latest.append(report)
@@ -352,19 +341,9 @@ def _print_report(request: ReplayRequest, titles: Mapping[str, str]) -> None:
         console.print(legend(shown, plan=header.plan, ascii_only=ascii_only), markup=False)
     windows = "1 window" if total == 1 else f"{total:,} windows"
     console.print(
-        f"{windows} with heavy items: {request.output}; see all with: {_show_command(request)}",
+        f"{windows} with heavy items: {request.output}; see all with: shh show {request.output}",
         markup=False,
         soft_wrap=True,
     )
     if (blocks := request.options.block_output) is not None:
         console.print(f"Of blocks: {blocks}; see it with: shh show {blocks}", markup=False, soft_wrap=True)
-
-
-def _published(request: ReplayRequest) -> tuple[ReportHeader, Iterable[WindowReport]]:
-    if request.table is None:
-        return read_report_file(request.output)
-    try:
-        header, reports, _ = request.table.read(request.run_id)
-    except StreamError as error:
-        raise UserError(f"the report is in the database, and cannot be read just now: {error}") from None
-    return header or request.header, reports

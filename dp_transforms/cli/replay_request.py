@@ -33,19 +33,24 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, PlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, ViewOptions, log_format_option, plan_file_option
-from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions, StateOptions
-from dp_transforms.cli.table_output import TABLE_RULES, output_table_option, seen_as_place
+from dp_transforms.cli.shared_options import (
+    STATE_RULES,
+    AccountOptions,
+    FieldOptions,
+    PartOptions,
+    StateOptions,
+    ViewOptions,
+    log_format_option,
+    plan_file_option,
+)
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, LogChunk
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import ReportHeader
-from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.stores.remote_files import full_name
 
 USUAL_WORKER_MEGABYTES, LEAST_WORKER_MEGABYTES = 2000, 1500
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
-_WRITE_A_FILE = "Write a file, and copy it: shh load REPORT --output URL."
 
 
 def _memory_size(text: str) -> int:
@@ -107,14 +112,12 @@ class ReplayOptions:
     plan: PlanOptions = nested(PlanOptions)
     output: str | None = opt(
         OUTPUT,
-        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist; or a "
-        "database, as postgresql://USER@HOST/DATABASE or sqlite:///FILE.",
+        "Where the report goes: a path or URL that ends in .avro, .jsonl or .parquet and must not exist. `shh load` "
+        "copies it to a database.",
         needed="required",
         brief="The report: .avro, .jsonl or .parquet.",
         metavar="FILE|URL",
-        seen_as=seen_as_place,
     )
-    output_table: str | None = output_table_option()
     block_output: str | None = opt(
         OUTPUT,
         "With rounds: a second report, of what many users hold in a whole block, such as a day. It costs nothing more. "
@@ -194,19 +197,11 @@ class ReplayOptions:
 REPLAY_RULES = (
     *PLAN_RULES,
     *ENGINE_RULES,
-    *TABLE_RULES,
     Rule(
         "--engine flink, --flink-master",
         needs="--noise-key-file",
         why="workers outside this process need one noise key",
         remedy=MAKE_A_KEY,
-    ),
-    Rule("--output DATABASE", excludes=ON_FLINK, remedy=_WRITE_A_FILE),
-    Rule(
-        "--output DATABASE",
-        excludes="--state",
-        why="a part must find its report again as a file",
-        remedy=_WRITE_A_FILE,
     ),
     Rule("--block-output", excludes="--detach", why="this command publishes both reports"),
     Rule(
@@ -288,8 +283,7 @@ class ReplayRequest:
     chunks: of the logs. hint: for the operator, why most rows may be unreadable (`hint_of_log`).
     shards: into how many parts users and items are cut; None for the number that suits this machine. Results do not
         depend on it.
-    table: where the report goes instead of a file; `output` is then its name for people. workers: so many of a cluster
-        read the log at once. state: of the part that is taken; None for all of a run at once.
+    workers: so many of a cluster read the log at once. state: of the part that is taken; None for all of a run at once.
     """
 
     options: ReplayOptions
@@ -300,7 +294,6 @@ class ReplayRequest:
     run_id: str
     hint: str | None = None
     shards: int | None = None
-    table: ReportTable | None = None
     workers: int = 1
     state: StateOptions | None = None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 
@@ -24,8 +22,7 @@ from dp_transforms.cli.output_file import is_taken, output_draft_file, publish_o
 from dp_transforms.cli.pipeline_errors import errors_in_one_line, quiet_workers
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.state_part import StatePart
-from dp_transforms.cli.table_output import publish_to_table
-from dp_transforms.engines.local import is_local
+from dp_transforms.engines.portable import is_local
 from dp_transforms.errors import UserError
 from dp_transforms.logs import check_unchanged, spread_chunks, unit_hint
 from dp_transforms.monitor.operator_counts import (
@@ -119,7 +116,7 @@ def run_replay(
         def draft(output: str) -> str:
             return drafts.enter_context(output_draft_file(output, workers_are_here=workers_are_here))
 
-        report = draft(request.output if request.table is None else _path_of_draft())
+        report = draft(request.output)
         rejected = draft(request.options.dead_letter) if request.options.dead_letter else None
         state = draft(part.facts.state_path) if part else None
         block_output = request.options.block_output
@@ -165,10 +162,7 @@ def run_replay(
         for output, finished in with_blocks.items():
             publish_output(finished, output)
         try:
-            if request.table is not None:
-                publish_to_table(report, request.table, request.plan.schedule.horizon)
-            else:
-                publish_output(report, request.output)
+            publish_output(report, request.output)
         except UserError as error:
             if not with_blocks:
                 raise
@@ -177,11 +171,6 @@ def run_replay(
                 " To run it again is a new run, which pays again."
             ) from None
         return summary
-
-
-def _path_of_draft() -> str:
-    """Of a report that goes to a database: in the temporary folder, where its draft is a folder of its owner alone."""
-    return os.path.join(tempfile.gettempdir(), f"shh-{os.getuid()}.avro")
 
 
 def read_log(pipeline: beam.Pipeline, request: ReplayRequest) -> tuple[beam.PCollection, beam.PCollection]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dp_transforms.cli.operator_log import tell
 from dp_transforms.cli.options import LogError, user_errors
-from dp_transforms.cli.state_options import AccountOptions
+from dp_transforms.cli.shared_options import AccountOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.records import Caps, LedgerError, PartRequest, RunRefusedError, Verdict, VerdictKind

@@ -21,6 +21,7 @@ from dp_transforms.engines.this_machine import addresses_of, is_loopback
 from dp_transforms.errors import UserError
 from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import is_topic
+from dp_transforms.stores.local_files import mode_for_others, open_regular
 
 if TYPE_CHECKING:
     from dp_transforms.views.serving.live_report import LiveReport
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _LATEST_WINDOWS = 10_000
 _SECONDS_BETWEEN_LOOKS = 1.0  # for a stream that has not begun
+_LEAST_CHARACTERS = 20  # of a token: 119 bits of random letters and digits
+_MOST_TOKEN_BYTES = 4096
 _HOST_AND_PORT = re.compile(r"[^\s:/]+:\d{1,5}")
 
 
@@ -111,7 +114,6 @@ def command(options: ServeOptions) -> None:
     file of `shh replay` (Avro, JSON lines or Parquet), several files of one run, or a folder of them. Ctrl-C ends it.
     """
     _check_library()
-    from dp_transforms.cli.page_files import read_token
     from dp_transforms.views.serving.access import Access, new_token
     from dp_transforms.views.serving.connections import server_of
     from dp_transforms.views.serving.web_app import LiveSite
@@ -158,12 +160,11 @@ def _shown(options: ServeOptions) -> tuple[Followed, AskOperator | None]:
 
 def _begun_report(options: ServeOptions) -> LiveReport:
     """Returns once its stream has begun. Raises UserError."""
-    from dp_transforms.cli.page_files import read_titles
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 
     zone, for_operator = options.view.zone, options.flink_master is not None
-    titles = read_titles(options.view.titles) if options.view.titles is not None else {}
+    titles = options.view.read_titles()
     has_told = False
     while True:
         source = source_of(options.reports, options.run_id, options.kafka_config)
@@ -207,6 +208,28 @@ def _check_operator(flink_master: str, open_by: str | None) -> None:
             f"--flink-master shows exact numbers of the log, and {open_by} is for others too. Leave one of"
             " them out; an operator elsewhere can reach a loopback address by ssh -L."
         )
+
+
+def read_token(path: str) -> str:
+    """The token in a private file, without the end of its line. Raises UserError, which quotes nothing of it."""
+    try:
+        with open_regular(path) as file:
+            mode, data = mode_for_others(file), file.read(_MOST_TOKEN_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"--token-file {path} cannot be read: {error.strerror}. Check the path.") from error
+    if mode is not None:
+        raise UserError(
+            f"--token-file {path} can be used by others (mode {mode}). Close it with: chmod 600 {path}, and make a"
+            " new token if somebody may have read it."
+        )
+    token = data.decode("ascii", errors="replace").removesuffix("\n").removesuffix("\r")
+    is_plain = token.isascii() and token.isprintable() and " " not in token
+    if not is_plain or not _LEAST_CHARACTERS <= len(token) < _MOST_TOKEN_BYTES:
+        raise UserError(
+            f"--token-file {path} must hold one line of at least {_LEAST_CHARACTERS} letters, digits and signs without"
+            " blanks. Make one: openssl rand -hex 32"
+        )
+    return token
 
 
 def _announce(options: ServeOptions, port: int, token: str | None) -> None:

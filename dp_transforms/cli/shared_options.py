@@ -1,26 +1,48 @@
-"""The options that several commands share, as records, and what is made of them."""
+"""The options that several commands share, as records, and what is made of them: fields of a log; views; one part of a
+run, ``--state`` and ``--until``; and where a run is accounted for."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import datetime
+import io
+import os
+import pathlib
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
-from dp_transforms.cli.options import BUDGET, INPUT, OUTPUT, TIME_ZONE, flag, nested, opt, switch
+from dp_transforms.cli.options import (
+    ADVANCED,
+    BUDGET,
+    INPUT,
+    MAKE_A_KEY,
+    OUTPUT,
+    TIME_ZONE,
+    UTC_TIME,
+    Rule,
+    flag,
+    nested,
+    opt,
+    switch,
+)
+from dp_transforms.cli.output_file import check_output
 from dp_transforms.errors import UserError
+from dp_transforms.stores.databases import DEFAULT_TABLE
+from dp_transforms.stores.local_files import open_regular, read_regular, remove_dead_drafts
 
 if TYPE_CHECKING:
-    from apache_beam import GcpSecret
-
     from dp_transforms.logs import EventFields
 
 STANDARD_INPUT = "-"  # a log on it
-_SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
 _FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
+
+PAGE_ENDINGS = (".html", ".htm")
+_MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +143,28 @@ class ViewOptions:
         metavar="ZONE",
     )
 
+    def read_titles(self) -> dict[str, str]:
+        """Label -> title; empty without ``--titles``. Raises UserError."""
+        return {} if self.titles is None else read_titles(self.titles)
+
+
+def output_table_option() -> str | None:
+    """The field of a command that writes to a database."""
+    made: str | None = opt(
+        OUTPUT,
+        f"The table of a database in --output, which is made if it is missing. Default: {DEFAULT_TABLE}.",
+        metavar="NAME",
+    )
+    return made
+
+
+def in_flags_of_table(message: str) -> str:
+    """The error of a `ReportTable` in words of the command line."""
+    words = {"url of a report table": "--output", "table must be a name": "--output-table must be a name"}
+    for word, in_flags in words.items():
+        message = message.replace(word, in_flags)
+    return message
+
 
 def log_format_option(group: str) -> str | None:
     """The field of a command that takes standard input for a log."""
@@ -152,16 +196,147 @@ def plan_file_option() -> str | None:
     return made
 
 
-def noise_key_secret(version: str) -> GcpSecret:
-    """A noise key in Google Secret Manager, which workers fetch themselves. Nothing is fetched here.
+def check_page(path: str | None, *, force: bool | None = None) -> None:
+    """Raises, before any work, for a page of --html that could not be written. force: as in `check_output`."""
+    if path is not None and not path.lower().endswith(PAGE_ENDINGS):
+        raise click.UsageError(f"--html must end in {' or '.join(PAGE_ENDINGS)}, got {path!r}.")
+    check_output(path, "--html", force=force)
 
-    version: of ``--noise-key-secret``. Raises UserError for anything but a fixed version.
+
+def read_titles(path: str | pathlib.Path) -> dict[str, str]:
+    """Label -> title of a CSV file in UTF-8 whose first line names the columns item and title; others are ignored.
+
+    Of two titles for a label the first counts. Raises UserError, which quotes nothing of the file.
     """
-    if not _SECRET_VERSION.fullmatch(version):
+    try:
+        data = read_regular(path, _MOST_TITLES_BYTES)
+    except OSError as error:
+        raise UserError(f"--titles {path} cannot be read: {error.strerror}. Check the path.") from error
+    if len(data) > _MOST_TITLES_BYTES:
         raise UserError(
-            "--noise-key-secret must be projects/P/secrets/S/versions/N with a number N: a key must not change"
-            " while a run goes on."
+            f"--titles {path} has more than {_MOST_TITLES_BYTES >> 20} MB. Keep the titles that the report needs."
         )
-    from apache_beam import GcpSecret  # a stream waits for Beam anyway; a replay here must not
+    titles: dict[str, str] = {}
+    try:
+        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        if any((rows.fieldnames or []).count(name) != 1 for name in ("item", "title")):
+            raise UserError(
+                f"--titles {path} must name the columns item and title once each in its first line, divided by commas."
+            )
+        for row in rows:
+            if None in row or None in (row["item"], row["title"]):
+                raise UserError(
+                    f"--titles {path} has too few or too many cells in line {rows.line_num:,}. Put titles with commas"
+                    " in quotes."
+                )
+            titles.setdefault(row["item"], row["title"].strip())
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"--titles {path} is not CSV in UTF-8 ({type(error).__name__}). Write it again.") from error
+    return titles
 
-    return GcpSecret(version)
+
+@dataclasses.dataclass(frozen=True)
+class StateOptions:
+    """What a command says of its part.
+
+    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read. output: what is
+    published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of
+    ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
+    ``--run-id``. population: of ``--population``; None without a ledger.
+    """
+
+    path: str
+    noise_key_file: str
+    user_field: str
+    item_field: str
+    output: str
+    until_seconds: int | None = None
+    run_id: str | None = None
+    is_named: bool = True
+    population: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """Which part of a run is taken."""
+
+    state: str | None = opt(
+        ADVANCED,
+        "Take the range in parts, one command after the other, for one budget: a private file with what one "
+        "part hands to the next, made by the first one (mode 0600). Replays and streams may follow each other. The "
+        "budget options and the key are the same in all parts. With --mode looks users spend at their own pace, "
+        "as in a stream.",
+        metavar="FILE",
+    )
+    until: int | None = opt(
+        ADVANCED,
+        "With --state: this part ends here, at the end of a window; it begins where the part before it ended. "
+        "Default: --end.",
+        type=UTC_TIME,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountOptions:
+    """Where a run is accounted for."""
+
+    ledger: str | None = opt(
+        BUDGET,
+        "Keep account over all runs: a run that does not fit is refused before its events are looked at, and"
+        " the budget of one that does is reserved before anything is drawn. A file, made by the first run, or"
+        " postgresql://host/database.",
+        brief="Keep account over all runs; with --population.",
+        metavar="FILE|URL",
+    )
+    population: str | None = opt(
+        BUDGET, "With --ledger: a name for all streams that share users with this one.", metavar="NAME"
+    )
+    max_epsilon: str | None = opt(
+        BUDGET,
+        "With --ledger: what users of this population may ever lose in all runs together. Set once.",
+        metavar="FLOAT",
+    )
+    max_delta: str | None = opt(BUDGET, "With --ledger: failure probability of that. Set once.", metavar="FLOAT")
+
+
+STATE_RULES = (
+    Rule("--until", needs="--state", remedy="Give --state FILE, or declare another range with --end."),
+    Rule(
+        "--state",
+        needs="--noise-key-file",
+        why="all parts of a run have one key, since users are recognised by it",
+        remedy=MAKE_A_KEY,
+    ),
+    Rule("--population, --max-epsilon, --max-delta", needs="--ledger"),
+    Rule(
+        "--ledger",
+        needs="--population",
+        why="a name for all streams that share users with this one",
+        remedy="Give it too, for example --population news.",
+    ),
+)
+
+
+def check_state_file(state: str, others: Mapping[str, str | None]) -> None:
+    """Raises UserError for a ``--state`` that cannot be one. others: further files of the command, by their options."""
+    if "://" in state:
+        raise UserError(
+            "--state must be a path on a disk, got a URL. One process at a time may work on a state, and stores have no"
+            " lock that ends with its process. Logs, plan, report and dead letters may be URLs."
+        )
+    if os.path.islink(state):
+        raise UserError(f"--state {state} is a link, not a regular file. Give the path of the file itself.")
+    if not os.path.isdir(os.path.dirname(os.path.abspath(state))):
+        raise UserError(
+            f"--state {state} cannot be written: its folder does not exist. Create it, or name another one."
+        )
+    remove_dead_drafts(pathlib.Path(state))
+    try:
+        open_regular(state).close()
+    except FileNotFoundError:
+        pass  # the first part makes it
+    except OSError as error:
+        raise UserError(f"--state {state} cannot be read: {error.strerror}. Check the path.") from None
+    for option, path in others.items():
+        if path is not None and os.path.realpath(path) == os.path.realpath(state):
+            raise UserError(f"--state and {option} name the same file. Name two different ones.")

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from dp_transforms.cli.options import NothingFoundError, Rule, argument, filled_by, nested, opt, switch, user_errors
 from dp_transforms.cli.output_file import check_output, write_output
-from dp_transforms.cli.page_files import PAGE_ENDINGS, read_titles
-from dp_transforms.cli.shared_options import ViewOptions, force_option
+from dp_transforms.cli.shared_options import PAGE_ENDINGS, ViewOptions, force_option
 from dp_transforms.errors import StreamError, UserError
 from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports import (
@@ -80,8 +79,8 @@ class ShowOptions:
     )
     chart: str | None = opt(
         "",
-        "Draw the items over time instead, as .svg, .png or .pdf: all windows unless --last is given, and the 40 "
-        "largest items unless --all is given. PNG and PDF need the extra charts.",
+        "Draw the items over time instead, as .svg: all windows unless --last is given, and the 40 largest items "
+        "unless --all is given.",
         metavar="FILE.svg",
     )
     output: str | None = opt(
@@ -125,7 +124,7 @@ def command(options: ShowOptions) -> None:
             f"no window reports {label_text(options.item)}. Some users may have held it, but too few."
         )
     selected = found[-keep:] if keep else found
-    titles = read_titles(options.view.titles) if options.view.titles is not None else {}
+    titles = options.view.read_titles()
     if options.html is not None or options.chart is not None:
         _write_pictures(options, header, [each.report for each in selected], titles, state)
     if options.output is not None:
@@ -197,14 +196,10 @@ def _check_views(views: Mapping[str, str], *, force: bool) -> None:
     """Raises before the report is read."""
     if not views:
         return
-    from dp_transforms.views.page import picture
-
-    endings = {"--html": PAGE_ENDINGS, "--chart": picture.FORMATS, "--output": TABLE_FORMATS}
+    endings = {"--html": PAGE_ENDINGS, "--chart": (".svg",), "--output": TABLE_FORMATS}
     for option, path in views.items():
         if not path.lower().endswith(endings[option]):
             raise click.UsageError(f"{option} must end in {' or '.join(endings[option])}, got {path!r}.")
-    if "--chart" in views:
-        picture.check_picture_library(views["--chart"])
     for option, path in views.items():
         check_output(path, option, force=force)
 
@@ -222,13 +217,12 @@ def _write_pictures(
         page = report_page(header, reports, options.view.zone, titles, state)
         write_output(options.html, page, force=options.force)
     if options.chart is not None:
-        drawn = picture.picture(
+        drawn = picture.picture_svg(
             report_columns(reports, plan_of(header), titles),
             f"Items over time: {shown_text(header.stream)}",
             escape_text(header.guarantee),
             options.view.zone,
-            kind=pathlib.Path(options.chart).suffix.lower(),
-            most_items=picture.MOST_ITEMS if options.show_all else picture.FEW_ITEMS,
+            picture.MOST_ITEMS if options.show_all else picture.FEW_ITEMS,
         )
         write_output(options.chart, drawn, force=options.force)
 

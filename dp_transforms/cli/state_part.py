@@ -26,7 +26,7 @@ from dp_transforms.beam.set_up_workers import KeyFile
 from dp_transforms.cli.options import user_errors
 from dp_transforms.cli.output_file import output_draft, write_errors
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_options import StateOptions
+from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.plan.plan import Plan

@@ -17,9 +17,8 @@ from dp_transforms.cli.flink_jobs import JobNumbers
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import LOCAL, EngineError
 from dp_transforms.engines.flink_rest import FlinkRest
-from dp_transforms.engines.local import LOCAL_RUNNER, KnownOptions
 from dp_transforms.engines.on_loopback import listen_on_loopback
-from dp_transforms.engines.portable import WATCH_FOREVER, JobService, portable_options
+from dp_transforms.engines.portable import LOCAL_RUNNER, WATCH_FOREVER, KnownOptions
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import counts_and_gauges
 
@@ -78,10 +77,8 @@ def _start(choice: EngineChoice, stack: contextlib.ExitStack, job_name: str) -> 
         return [*words, _STAGE_NOTHING], server.rest
     if choice.name == IN_PROCESS:
         return [f"--runner={LOCAL_RUNNER}"], None
-    if choice.name == PRISM:
-        engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
-        return prism.options(engine.endpoint, job_name=job_name), None
-    return portable_options(stack.enter_context(JobService()).endpoint, streaming=False, job_name=job_name), None
+    engine = stack.enter_context(prism.Prism(allow_open_ports=choice.allow_open_ports))
+    return prism.options(engine.endpoint, job_name=job_name), None
 
 
 def _worker_processes(choice: EngineChoice, cluster: FlinkRest) -> int:

@@ -12,7 +12,6 @@ from dp_transforms.cli.engine_choice import (
     ENGINE_RULES,
     FLINK,
     IN_PROCESS,
-    JOB_SERVICE,
     PRISM,
     ClusterOptions,
     EngineName,
@@ -32,13 +31,27 @@ from dp_transforms.cli.options import (
     switch,
 )
 from dp_transforms.cli.plan_options import PLAN_RULES, StreamPlanOptions
-from dp_transforms.cli.shared_options import FieldOptions, plan_file_option
-from dp_transforms.cli.state_options import STATE_RULES, AccountOptions, PartOptions
-from dp_transforms.cli.table_output import PATH, TABLE_RULES, output_table_option, seen_as_place
+from dp_transforms.cli.shared_options import (
+    STATE_RULES,
+    AccountOptions,
+    FieldOptions,
+    PartOptions,
+    output_table_option,
+    plan_file_option,
+)
 from dp_transforms.errors import UserError
+from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.kafka_client import TOPIC, is_topic
 
 R = TypeVar("R")
+_PATH = "PATH"  # what a place is that is neither a topic nor a database
+
+
+def _seen_as_place(place: str | None) -> str:
+    """What rules take ``--input`` and ``--output`` for."""
+    if place is None:
+        return ""
+    return "TOPIC" if is_topic(place) else "DATABASE" if is_database(place) else _PATH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +65,7 @@ class SourceOptions:
         brief="A folder that grows, or a topic of Kafka.",
         required=True,
         metavar="FOLDER|URL",
-        seen_as=seen_as_place,
+        seen_as=_seen_as_place,
     )
     record_format: str = opt(
         INPUT,
@@ -140,7 +153,7 @@ class SinkOptions:
         brief="Where reports go: folder, topic, database.",
         required=True,
         metavar="FOLDER|URL",
-        seen_as=seen_as_place,
+        seen_as=_seen_as_place,
     )
     output_table: str | None = output_table_option()
     output_kafka_config: str | None = opt(
@@ -168,12 +181,6 @@ class NewsOptions:
         "again, and later ones wait.",
         brief="Run this for each new window.",
         metavar="COMMAND",
-    )
-    webhook: str | None = opt(
-        OUTPUT,
-        "POST the same to this address. A status of 200 to 299 takes it. Others on this machine see command lines: a "
-        "secret address stands in the file of --config.",
-        metavar="URL",
     )
     sent_file: str | None = opt(
         OUTPUT,
@@ -205,11 +212,11 @@ class JobOptions:
     )
     engine: str | None = opt(
         ENGINE,
-        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. job-service, in-process: for "
-        "trials; they show nothing until all windows are closed, which --once does now. Default: flink with "
+        "What runs the pipeline. prism: a stream on this machine. flink: a cluster. in-process: for trials; "
+        "it shows nothing until all windows are closed, which --once does now. Default: flink with "
         "--flink-master, else prism.",
         brief="prism (default), flink, in-process.",
-        type=EngineName(PRISM, FLINK, JOB_SERVICE, IN_PROCESS, job="live_stream"),
+        type=EngineName(PRISM, FLINK, IN_PROCESS, job="live_stream"),
     )
     cluster: ClusterOptions = nested(ClusterOptions)
     shards: int | None = opt(
@@ -275,7 +282,7 @@ class StreamOptions:
     def with_absolute_paths(self) -> StreamOptions:
         """A copy: workers have another current folder. Raises UserError for a URL in the place of a path."""
         sink = _absolute(self.sink, "output_kafka_config", "dead_letter")
-        if seen_as_place(sink.output) == PATH:
+        if _seen_as_place(sink.output) == _PATH:
             sink = _absolute(sink, "output")
         source = _absolute(self.source, "avro_schema", "kafka_config")
         if source.folder is not None:
@@ -309,15 +316,18 @@ STREAM_RULES = (
     Rule("--format avro", needs="--avro-schema"),
     Rule("--avro-schema, --avro-framing", needs="--format avro"),
     Rule("--avro-schema-id", needs="--avro-framing confluent"),
-    *TABLE_RULES,
+    Rule(
+        "--output-table",
+        needs="--output DATABASE",
+        remedy="Leave it out, or write to a database, such as --output sqlite:///reports.db.",
+    ),
     Rule("--output-format", excludes="--output DATABASE", why="a table has columns"),
     Rule("--output-kafka-config", needs="--output TOPIC"),
-    Rule("--on-new", excludes="--webhook", remedy="The program can do both."),
-    Rule("--sent-file", needs="--on-new | --webhook"),
+    Rule("--sent-file", needs="--on-new"),
     *STATE_RULES,
     Rule("--allow-empty", needs="--once", why="other runs wait for events"),
     Rule(
-        "--state, --once, --on-new, --webhook, --metrics-port",
+        "--state, --once, --on-new, --metrics-port",
         excludes="--detach",
         why="this command does that while the stream runs, or at its end",
     ),

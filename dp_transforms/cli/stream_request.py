@@ -14,9 +14,8 @@ from dp_transforms.checks import check_names
 from dp_transforms.cli.engine_choice import FLINK, IN_PROCESS, PRISM, EngineChoice, choose_engine
 from dp_transforms.cli.options import MAKE_A_KEY, flag, names_of, user_errors
 from dp_transforms.cli.plan_options import plan_of_command
-from dp_transforms.cli.state_options import StateOptions, check_state_file
+from dp_transforms.cli.shared_options import StateOptions, check_state_file, in_flags_of_table
 from dp_transforms.cli.stream_options import ClockOptions, StreamOptions
-from dp_transforms.cli.table_output import in_flags_of_table
 from dp_transforms.engines.engine_process import EngineError
 from dp_transforms.engines.flink_rest import ENDED, FlinkRest
 from dp_transforms.engines.portable import job_name

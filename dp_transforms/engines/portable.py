@@ -1,28 +1,66 @@
-"""What every engine with a job service understands: Beam's flags, and the name of a job. Nothing is downloaded here.
+"""Beam's options of its local runner, and of every engine with a job service; and the name of a job. Nothing is
+downloaded here.
 
-Beam's own job service is one of them: the local runner in a process of its own, with the interface of the real engines.
-It cannot run loops of timers (docs/engines.md): use driver "loop" of `MonitorStream`.
+Whoever types ``DirectRunner``, ``direct`` or nothing gets the FnApiRunner, in this process: Beam's own DirectRunner
+would choose an engine by itself, and try to download one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import pathlib
 import re
-import shutil
-import sys
-import tempfile
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar, cast
 
-from dp_transforms.engines.engine_process import Engine
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
 from dp_transforms.engines.on_loopback import listen_on_loopback
 
-_START_SECONDS = 120.0
 ENVIRONMENTS = ("LOOPBACK", "EXTERNAL")
 WATCH_FOREVER = "--job_server_timeout=315360000"
 """Beam watches a job for so long at most: ten years, in place of one minute."""
+
+LOCAL_RUNNER = "FnApiRunner"
+_NAMES_OF_LOCAL = (None, "DirectRunner", "direct", LOCAL_RUNNER)
+_View = TypeVar("_View", bound=PipelineOptions)
+
+
+class KnownOptions(PipelineOptions):
+    """As `PipelineOptions`. Building one pipeline asks for 200 views of them, and Beam parses all words for each of
+    these anew, which takes a quarter of the time."""
+
+    def view_as(self, cls: type[_View]) -> _View:
+        views: dict[type[PipelineOptions], PipelineOptions] = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)  # shares its values with all others
+        return cast(_View, views[cls])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_views"}
+
+
+def pipeline_options(arguments: Sequence[str]) -> PipelineOptions:
+    """Beam's options from the command line; the local runner unless they name another.
+
+    Servers that Beam starts in this process, for workers in others, listen on the loopback address alone from now on.
+    Raises ValueError for an option that the local runner does not know; other runners may know more.
+    """
+    listen_on_loopback()
+    options = KnownOptions(list(arguments))
+    standard = options.view_as(StandardOptions)
+    if standard.runner in _NAMES_OF_LOCAL:
+        standard.runner = LOCAL_RUNNER
+        unknown = set(options.get_all_options(retain_unknown_options=True)) - set(options.get_all_options())
+        unknown.update(word for word in arguments[:1] if not word.startswith("-"))
+        if unknown:
+            raise ValueError(f"Beam has no option {', '.join(sorted(unknown))}. Check what follows --.")
+    return options
+
+
+def is_local(options: PipelineOptions) -> bool:
+    """Whether the work is done on this machine."""
+    return bool(options.view_as(StandardOptions).runner == LOCAL_RUNNER)
 
 
 def portable_options(
@@ -75,25 +113,3 @@ def job_name(request: NamedRun) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", f"shh-{request.stream}-{request.run_id}".lower())
     digest = hashlib.sha256(json.dumps([request.stream, request.run_id]).encode()).hexdigest()
     return f"{name[:50].rstrip('-')}-{digest[:12]}"
-
-
-class JobService(Engine):
-    """Takes Beam jobs at `endpoint` and runs them; all its ports are of the loopback address.
-
-    Raises EngineError if it does not start.
-    """
-
-    def __init__(self, *, log_path: str | os.PathLike[str] | None = None) -> None:
-        self.log_path = pathlib.Path(os.devnull if log_path is None else log_path)
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="shh-job-service-"))
-        port_file = self._folder / "port"
-        command = [sys.executable, "-m", "dp_transforms.engines.on_loopback"]
-        command += ["apache_beam.runners.portability.local_job_service_main", "--port=0"]
-        command += [f"--port_file={port_file}", f"--staging_dir={self._folder / 'staging'}"]
-        self._start(command, self.log_path, port_file.exists, _START_SECONDS)
-        self.endpoint = f"localhost:{int(port_file.read_text())}"
-
-    def stop(self) -> None:
-        """Ends the service and its jobs."""
-        super().stop()
-        shutil.rmtree(self._folder, ignore_errors=True)

@@ -24,8 +24,7 @@ from apache_beam.options.pipeline_options import (
 
 from dp_transforms.engines import flink, prism
 from dp_transforms.engines.engine_process import LOCAL
-from dp_transforms.engines.local import is_local, pipeline_options
-from dp_transforms.engines.portable import WATCH_FOREVER
+from dp_transforms.engines.portable import WATCH_FOREVER, is_local, pipeline_options
 
 FLINK, PRISM, DATAFLOW = "FlinkRunner", "PrismRunner", "DataflowRunner"
 _MAGIC_MASTERS = (LOCAL, "[auto]")  # Beam's default is the second; its job server takes both for a Flink inside

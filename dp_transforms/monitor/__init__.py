@@ -14,14 +14,11 @@ pairs                  which items each user holds in each window, by user or by
 activity               how many pairs each user of a log has, and their histogram with noise, for the plan of a run
 item_holders           the same pairs by window and item: cells: an item in a window, with its holders
 counted_messages       messages gathered by counting: how a receiver knows that all have come
-query_noise            the noise of one count or sum in each mode, in two stages
+query_noise            the noise of one count or sum in each mode, in two stages; the rule that its plan has for hits
 empty_items            the items of a known domain that are published although nobody holds them
-hit_rules              what the sequential stage needs of a plan whose users pay for hits
-candidates             the parallel front: which items the sequential stage has to look at
 user_budgets           hits paid by each user that was ever charged, and by the holders of some candidates
-known_items            what was named lately, where named items are followed
-window_queries         the queries of one window, all together, with the answers that they have one by one
-heavy_hitter_monitor   the sequential stage: one window after the other, test, charge, exclude, report
+heavy_hitter_monitor   the parallel front, which finds candidates; the sequential stage: one window after the other,
+                       test, charge, exclude, report
 window_report          the released types
 
 Where users pay for looks (mode `looks`):
@@ -33,6 +30,6 @@ named_items       what was named, and what is published of it
 named_counts      noisy counts of the largest named items
 round_candidates  in rounds: what a round draws for, a function of what was named before
 round_namer       in rounds: from sums to what each round names
-followed_items    known items, followed down to their lower threshold
+followed_items    known items, which were named lately; followed down to their lower threshold
 item_namer        the thresholds: from sums to named items
 """

@@ -1,4 +1,5 @@
-"""The sequential stage: window by window, test the candidates, charge their holders, exclude users at their limit.
+"""Where users pay for hits: a parallel front, which finds candidates, and the sequential stage. Window by window that
+tests the candidates, charges their holders, and excludes users at their limit.
 
 The pipeline runs this wherever users pay for hits: ThresholdMonitorEvolving ([KMS21] Algorithm 5), on columns, with the
 accounting of target charging ([CL23] Algorithm 5), or in mode `looks` with that of the purse. Beside it,
@@ -8,6 +9,23 @@ Guarantee: with the noise, thresholds and hits of a plan, the reports of all win
 for adding or removing one user with all its events. Condition: windows come in order, each once, each with at most L
 items per user; in mode `looks`: with looks that are paid for. Source: docs/guarantee.md, "The mechanism of hits" and
 "Draws in two stages"; in mode `looks` its "Looks and hits in one purse".
+
+**The front.** Candidates are the cells of a shard of items that pass the first stage of their draw (docs/guarantee.md,
+"Draws in two stages"). An item has at most as many active holders as holders. So if its full count plus noise stays
+below the threshold, it is not published, whatever the counters of its holders are. Only the bit "reaches it" is drawn
+there. The sequential stage draws the noise conditioned on that bit. The transcript has exactly the sequential
+algorithm's distribution. Mode ``kms21`` has no such bit: there every cell is a candidate.
+
+With looks an open domain has known items, which are looked at in every window, held or not. Which items are known, the
+sequential stage alone can tell, since it depends on who is excluded. But what it names has passed the front. So an item
+is known only within `forget_after` windows of a pass, and in all of these windows it is drawn for there, too, where
+nobody holds it. A cell without holders is then tested only if its item is known. What is drawn in the front besides is
+a function of the key alone, and is never published.
+
+**One window.** Each candidate is a query on the users that are active when its turn comes, in keyed-hash order. Between
+two queries only a hit can exclude a user. So all are answered together on the first counters. A query is answered again
+at its turn if one of its holders was excluded before it. Noise is a function of the window, the item and its active
+holders: an answer depends on nothing else, and the result is the same.
 """
 
 from __future__ import annotations
@@ -19,16 +37,167 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.hit_rules import epsilon_spent, most_hits, query_noise, release_rule
-from dp_transforms.monitor.item_holders import ItemHolders
-from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.equal_rows import concatenated_ranges, sort_with_codes
+from dp_transforms.monitor.followed_items import NO_ROW, KnownItems, follow
+from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of
+from dp_transforms.monitor.query_noise import (
+    LookNoise,
+    QueryNoise,
+    digests_of_groups,
+    epsilon_spent,
+    most_hits,
+    query_noise,
+    release_rule,
+)
 from dp_transforms.monitor.user_budgets import Hits, HolderCounters, UserBudgets
-from dp_transforms.monitor.window_queries import WindowQueries
 from dp_transforms.monitor.window_report import HeavyHitter, WindowReport, release_order
 from dp_transforms.plan.plan import Plan
 
 _ROWS_AT_ONCE = 1 << 20  # some 40 MB
 _COUNTERS_PER_ROW = 8  # so many counters are copied for a row, at most
+
+
+class WindowQueries:
+    """The candidates of one window, and the counters of their holders.
+
+    counters: of exactly the rows of these candidates; `charge` adds to them. is_known: bool[c], whether each candidate
+    is a known item: these are tested even if no holder is active, and have the threshold of known items. None: all of
+    them in a known domain, and none in an open one.
+    """
+
+    def __init__(
+        self,
+        window: int,
+        candidates: ItemHolders,
+        counters: HolderCounters,
+        plan: Plan,
+        keys: StreamKeys,
+        noise: QueryNoise,
+        is_known: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        self._candidates = candidates
+        self._hits_per_user = plan.hits_per_user
+        self._keys = keys
+        self._draw = noise.draws_of(window)
+        self._is_known = np.full(len(candidates), plan.domain_size > 0) if is_known is None else is_known
+        self._thresholds = np.where(self._is_known, plan.known_threshold, plan.threshold)
+        self._user_of_row, self._hits = counters.user_of_row, counters.hits
+        self._pays_hits = None if candidates.terms is None else pays_hits_of(candidates.terms)  # None: all of them
+        self._rows_by_user: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None  # made when needed
+        self._noisy_counts = self._ask(slice(0, len(candidates)))
+        self._is_outdated = np.zeros(len(candidates), dtype=np.bool_)
+        self._is_due = self._noisy_counts >= self._thresholds  # heavy or outdated
+
+    def next_heavy(self, cell: int) -> int | None:
+        """The first cell from this one on whose noisy count reaches the threshold."""
+        while cell < len(self._is_due):
+            cell += int(self._is_due[cell:].argmax())
+            if not self._is_due[cell]:
+                return None
+            if self._is_outdated[cell]:
+                self._noisy_counts[cell] = self._ask(slice(cell, cell + 1))[0]
+            if self._noisy_counts[cell] >= self._thresholds[cell]:
+                return cell
+            cell += 1
+        return None
+
+    def noisy_count(self, cell: int) -> int:
+        return int(self._noisy_counts[cell])
+
+    def charge(self, cell: int) -> None:
+        """Charges each active holder of a cell that pays for hits one hit. Later cells of users that this excludes
+        become outdated."""
+        first_row, next_row = self._candidates.splits[cell : cell + 2]
+        holders = self._user_of_row[first_row:next_row]
+        if self._pays_hits is not None:
+            holders = holders[self._pays_hits[first_row:next_row]]
+        hits = self._hits[holders]
+        is_active = hits < self._hits_per_user
+        if not is_active.all():
+            holders, hits = holders[is_active], hits[is_active]
+        hits += 1
+        self._hits[holders] = hits  # the holders of a cell are distinct
+        if next_row == len(self._user_of_row):
+            return
+        excluded = holders[hits >= self._hits_per_user]
+        if not len(excluded):
+            return
+        rows = self._rows_of_users(excluded)
+        changed = np.searchsorted(self._candidates.splits, rows[rows >= next_row], side="right") - 1
+        self._is_outdated[changed] = self._is_due[changed] = True
+
+    def _rows_of_users(self, users: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """All rows of these users, in any order."""
+        if self._rows_by_user is None:
+            self._rows_by_user = sort_with_codes(self._user_of_row, np.arange(len(self._user_of_row)))
+        sorted_users, rows = self._rows_by_user
+        starts = np.searchsorted(sorted_users, users)
+        counts = np.searchsorted(sorted_users, users, side="right") - starts
+        return rows[concatenated_ranges(starts, counts)[0]]
+
+    def _ask(self, cells: slice) -> npt.NDArray[np.int64]:
+        """Noisy counts of these cells with the current counters; below the threshold for items that are not tested."""
+        asked = self._candidates.select_range(cells)
+        rows = slice(self._candidates.splits[cells.start], self._candidates.splits[cells.stop])
+        is_active = self._hits[self._user_of_row[rows]] < self._hits_per_user
+        if self._pays_hits is not None:
+            is_active |= ~self._pays_hits[rows]
+        active = asked if is_active.all() else asked.select_rows(is_active)
+        active_sums = active.sums
+        digests = digests_of_groups(active.members(self._keys), active.splits)
+        noisy_counts = active_sums + self._draw(asked.table.hashes[asked.items], digests, asked.sums)
+        # An item that is not known and has no active holder is not tested.
+        return np.where((active_sums > 0) | self._is_known[cells], noisy_counts, self._thresholds[cells] - 1)
+
+
+def find_candidates(cells: ItemHolders, plan: Plan, keys: StreamKeys) -> ItemHolders:
+    """The cells that may be published. ``cells`` must contain all holders of its items."""
+    if not len(cells):
+        return cells
+    return cells.select(np.flatnonzero(query_noise(plan, keys).may_pass(cells)))
+
+
+class LookCandidates:
+    """Finds the candidates of one shard of items. Holds no state."""
+
+    def __init__(self, plan: Plan, keys: StreamKeys) -> None:
+        self._plan = plan
+        self._noise = LookNoise(plan.paid_looks.noise, plan.known_threshold, keys)
+
+    def find(self, cells: ItemHolders, passed: KnownItems, first: int, end: int) -> ItemHolders:
+        """The candidates of the windows ``first .. end - 1``. They do not depend on how a run is cut.
+
+        cells: all cells of these windows in one shard of items. passed: which of its items passed lately before window
+        ``first``; `KnownItems.after` tells the same for window ``end``, if the candidates are taken as named.
+
+        Raises ValueError for cells of other windows, and for cells without holders in an open domain.
+        """
+        if not 0 <= first < end <= self._plan.schedule.horizon:
+            raise ValueError(f"windows {first} .. {end - 1} are not windows of the run.")
+        if len(cells) and not first <= cells.windows[0] <= cells.windows[-1] < end:
+            raise ValueError(f"the cells must be of the windows {first} .. {end - 1}.")
+        passes = self._noise.may_pass(cells)
+        held = cells.select(np.flatnonzero(passes))
+        if self._plan.domain_size:
+            return held
+        if len(cells) and not cells.counts.min() > 0:
+            raise ValueError("a cell without holders belongs to a known domain, and the domain is open.")
+        if self._plan.known is None or not (len(held) or len(passed)):
+            return held
+        found, _, items = follow(
+            cells,
+            passed,
+            first,
+            end,
+            self._plan.known_for,
+            names_anew=passes,  # each of them makes its item one that is drawn for
+            reaches=lambda rows: passes[rows],
+            nobody_passes=self._noise.nobody_passes,
+            before=ItemHolders.none(),
+        )
+        found = found.take(found.rows == NO_ROW)
+        nobody = ItemHolders.without_holders(found.windows, found.items, items).select(slice(None))
+        return ItemHolders.merge([held, nobody])
 
 
 @dataclasses.dataclass

@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.noise_table import noise_bounds
 from dp_transforms.mechanisms.randomness import StreamKeys, Words
-from dp_transforms.monitor.followed_items import NO_ROW, follow
+from dp_transforms.monitor.followed_items import NO_ROW, KnownItems, follow
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems, levels_and_sizes
 from dp_transforms.plan.plan import Plan
 

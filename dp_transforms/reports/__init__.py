@@ -20,13 +20,14 @@ Sinks for the reports of a stream: `ReportFolder`, one file per window, `ReportT
     `report_topic`        transactions, so that a worker that was replaced can write no more
     `table_rows`          tables and statements
     `report_table`        a key for each window, in PostgreSQL or SQLite
-    `sinks`               a sink from the one word that names it
 
 The library of a format or a sink is loaded when it is used. Knows no Beam.
 """
 
 from __future__ import annotations
 
+from dp_transforms.errors import StreamError
+from dp_transforms.monitor.window_report import RunEnded, WindowReport
 from dp_transforms.reports.files import (
     read_report_file,
     read_report_files,
@@ -37,13 +38,13 @@ from dp_transforms.reports.files import (
 )
 from dp_transforms.reports.json_lines import decode_report, encode_report, encode_trend, report_of_json
 from dp_transforms.reports.report import TABLE_FORMATS, Report, flat_table, read_report, write_flat
-from dp_transforms.reports.report_folder import ReportFolder
+from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 from dp_transforms.reports.report_records import HEADER_KEY, ReportFileError, ReportHeader
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_topic import ReportTopic
 from dp_transforms.reports.report_writer import ReportSink, ReportWriter
-from dp_transforms.reports.sinks import read_run, sink_of
-from dp_transforms.stores.kafka_client import is_topic
+from dp_transforms.stores.databases import DEFAULT_TABLE, is_database
+from dp_transforms.stores.kafka_client import is_topic, topic_of
 
 __all__ = [
     "HEADER_KEY",
@@ -73,3 +74,28 @@ __all__ = [
     "write_flat",
     "write_report_file",
 ]
+
+_ENDINGS = {record_format: ending for ending, record_format in FILE_FORMATS.items()}
+
+
+def sink_of(
+    place: str, *, table: str | None = None, record_format: str = "json", client_config_file: str | None = None
+) -> ReportSink:
+    """place: ``kafka://HOST:PORT/TOPIC``, the URL of a database, else the path of a folder. table: of a database.
+    record_format: ``json`` or ``avro``; a table has columns. client_config_file: of a topic. Raises ValueError."""
+    if is_topic(place):
+        return ReportTopic(*topic_of(place), record_format=record_format, client_config_file=client_config_file)
+    if is_database(place):
+        return ReportTable(place, table or DEFAULT_TABLE).with_absolute_path()
+    return ReportFolder(place, _ENDINGS[record_format])
+
+
+def read_run(
+    place: str, table: str | None = None, run_id: str | None = None
+) -> tuple[ReportHeader, list[WindowReport], RunEnded | None]:
+    """A run of a stream, the only one if no id is given. Raises StreamError, and ValueError for what names no place."""
+    sink = sink_of(place, table=table)
+    header, reports, ended = sink.read(run_id)
+    if header is None:
+        raise StreamError(f"{sink.name} has no such run of a stream. Check the place, and the run id.")
+    return header, reports, ended

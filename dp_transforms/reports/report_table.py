@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 from dp_transforms.checks import shown
@@ -35,7 +35,7 @@ from dp_transforms.reports.report_writer import (
     check_same_run,
     only_run,
 )
-from dp_transforms.stores.databases import POSTGRESQL, database_of, has_password, shown_url
+from dp_transforms.stores.databases import DEFAULT_TABLE, POSTGRESQL, database_of, has_password, shown_url
 from dp_transforms.stores.local_files import check_folder
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from dp_transforms.reports.table_rows import TableRows
 
-DEFAULT_TABLE = "shh_reports"
 _URL = re.compile(r"postgresql(\+psycopg)?://|sqlite:///")
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")  # with what is appended PostgreSQL has no more than 63 characters
 
@@ -161,21 +160,6 @@ class ReportTable(ReportSink):
         """The runs that the table has, in alphabetical order. Raises StreamError."""
         with self._reading() as found:
             return [] if found is None else found[0].run_ids(found[1])
-
-    def write_whole(self, header: ReportHeader, reports: Sequence[WindowReport], ended: RunEnded) -> None:
-        """A whole run in one transaction: afterwards all of it is there, or none. reports: as `read_report_file` gives
-        them, each window once. Raises StreamError also if the table has the run already."""
-        rows = self.rows(writes=True)
-        rows.check_names(header)
-        with rows.errors():
-            rows.make()
-            with rows.transaction() as connection:
-                if rows.put_first(connection, header) is not header:
-                    raise StreamError(
-                        f"{self.name} has a run {header.run_id!r}, and no run is ever overwritten. Nothing was written."
-                    )
-                rows.insert(connection, header.run_id, reports)
-                rows.end_run(connection, header.run_id, ended)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[tuple[TableRows, sa.Connection] | None]:

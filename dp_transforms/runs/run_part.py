@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dp_transforms.monitor.columns import ByUser
 from dp_transforms.monitor.equal_rows import places_of
-from dp_transforms.monitor.known_items import KnownItems
+from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.packed_arrays import check_unpacked
 from dp_transforms.monitor.purses import PurseEntries
 from dp_transforms.monitor.user_budgets import Hits

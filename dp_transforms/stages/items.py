@@ -10,16 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from dp_transforms.mechanisms.randomness import StreamKeys
-from dp_transforms.monitor.candidates import LookCandidates, find_candidates
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.followed_items import KnownItems
+from dp_transforms.monitor.heavy_hitter_monitor import LookCandidates, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.operator_counts import KNOWN_ITEMS
+from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.second_looks import SecondLooks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.runs.run_part import RunPart
@@ -98,7 +98,7 @@ class _FollowingWork(StageWork):
 
 class FindLooks(_FollowingWork, _DrawingWork):
     """`ItemHolders` -> the candidates among them, where users pay for looks and for hits. What passed lately is drawn
-    for in every window (`monitor.candidates`)."""
+    for in every window (`LookCandidates`)."""
 
     KINDS = (Kind.PASSED,)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+DEFAULT_TABLE = "shh_reports"  # of reports
 POSTGRESQL, SQLITE = "postgresql", "sqlite"
 _DATABASES = (POSTGRESQL, SQLITE, "duckdb")  # the last one is not written to: who asks for it is told what to do
 READS = "shh_reads"  # an execution option: the transaction only reads

@@ -1,7 +1,7 @@
 """Worker processes of this machine, which do the heavy steps of a local replay. Nothing here imports Beam.
 
-    blob_store    where packed columns lie between two steps: in memory that the processes share, or on disk
-    worker        what runs in the fork server and its workers, and how two processes speak
+    worker        what runs in the fork server and its workers, how two processes speak, and where packed columns lie
+                  between two steps: in memory that the processes share, or on disk
     pool          ProcessPool: starts the workers, hands them tasks, and says what became of each; Step: what they do,
                   a function of one element that runs anywhere
 
@@ -11,7 +11,7 @@ The DoFns of `beam` run the same steps on clusters (`dp_transforms.stages`).
 
 from __future__ import annotations
 
-from dp_transforms.workers.blob_store import PoolError
 from dp_transforms.workers.pool import ProcessPool
+from dp_transforms.workers.worker import PoolError
 
 __all__ = ["PoolError", "ProcessPool"]

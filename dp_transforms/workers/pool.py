@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from dp_transforms.workers.blob_store import BlobStore, OwnFiles, PoolError, make_files, stored_blob
-from dp_transforms.workers.worker import DONE, receive, send
+from dp_transforms.workers.worker import DONE, BlobStore, OwnFiles, PoolError, make_files, receive, send, stored_blob
 
 _SECONDS_TO_END = 10.0
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which

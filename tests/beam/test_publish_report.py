@@ -15,7 +15,7 @@ from dp_transforms.cli.flink_replay import build_detached
 from dp_transforms.cli.pipeline_errors import errors_in_one_line
 from dp_transforms.cli.replay_request import ReplayRequest
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.local import pipeline_options
+from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.monitor.operator_counts import REPORTS_WITHHELD
 from dp_transforms.reports import ReportFileError, read_report_file

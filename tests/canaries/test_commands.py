@@ -165,11 +165,11 @@ MISTAKES = {
     "a folder of reports": ["stream", "--input", ".", *BUDGET, "--output", "LOG", "--engine", "in-process"],
     "a schema": [
         *("stream", "--input", "kafka://localhost:9/t", "--format", "avro", "--avro-schema", "LOG", *BUDGET),
-        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "job-service"),
+        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),
     ],
     "settings of Kafka": [
         *("stream", "--input", "kafka://localhost:9/t", "--kafka-config", "LOG", *BUDGET),
-        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "job-service"),
+        *("--output", "r", "--noise-key-file", "noise.key", "--engine", "in-process"),
     ],
     "no unit": ["replay", "LOG", *BUDGET, "--output", "r.avro"],
     "a wrong unit": ["replay", "LOG", *BUDGET, "--output", "r.avro", "--time-unit", "us"],

@@ -107,7 +107,7 @@ def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report: Re
     report.write(folder / "report.avro")
     (folder / "plan.json").write_text(json.dumps(report.header.plan))
     loaded = shh("load", "report.avro", "--output", "sqlite:///d.db", cwd=folder)
-    assert "its tables have no place for them" in " ".join(loaded.stderr.split())
+    assert "tables have no place for them" in " ".join(loaded.stderr.split())
     assert not (folder / "d.db").exists()
     words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
     streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
@@ -117,10 +117,6 @@ def test_what_a_report_with_facets_or_their_plan_cannot_do_is_refused(report: Re
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ("replay", "log.parquet", *OPTIONS, "--time-field", "when", "--output", "sqlite:///r.db"),
-            "no place for them",
-        ),
         (("replay", "log.parquet", *OPTIONS, "--by", "country=IT", "--output", "r.avro"), "names a column twice"),
         (("replay", "log.parquet", "--by", "country", "--output", "r.avro"), "some different values"),
         (

@@ -12,7 +12,7 @@ import pytest
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.replay_runs import run_part
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_options import StateOptions
+from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.cli.state_part import PartFacts
 from dp_transforms.errors import UserError
 from dp_transforms.runs.fingerprints import sealing_key

@@ -438,7 +438,7 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pa
     other = ("--ledger", "other.db", "--population", "all", "--max-epsilon", "30", "--max-delta", "1e-5")
     assert "of the 30 that users of *all* may ever lose" in dry(*BUDGET, *other, "--output", "report.avro")[1]
     other_day = [word.replace("2026-01-01", "2025-01-01") for word in BUDGET]
-    assert re.search(f"{seen}, all of them outside", dry(*other_day, "--output", "sqlite:///made.db")[1])
+    assert re.search(f"{seen}, all of them outside", dry(*other_day, "--output", "report.avro")[1])
     for words, problem in (
         (("--output", "log.csv"), "must end in"),
         (("--output", "r.avro", "--user-field", "uid"), "no field 'uid'"),

@@ -14,7 +14,7 @@ from dp_transforms.beam.write_files import WriteRejected, WriteReports
 from dp_transforms.cli.home_workers import read_ahead
 from dp_transforms.cli.output_file import output_draft_file, publish_output
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.local import pipeline_options
+from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, spread_chunks, text_files
 from dp_transforms.logs.rejected_events import RejectedEvents

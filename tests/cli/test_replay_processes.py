@@ -26,11 +26,11 @@ from dp_transforms.cli.home_workers import LIBRARIES, read_ahead
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.replay_request import ReplayRequest, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay, run_to_end
-from dp_transforms.engines.local import pipeline_options
+from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.errors import UserError
 from dp_transforms.logs import EventFields, find_log_chunks
 from dp_transforms.workers import ProcessPool
-from dp_transforms.workers.blob_store import BlobStore, make_files
+from dp_transforms.workers.worker import BlobStore, make_files
 from tests.helpers.crowded_logs import RANGE, SCHEDULE, replay_request, write_crowded_log
 from tests.helpers.forked import run_python
 from tests.helpers.looks_plans import looks_plan_of

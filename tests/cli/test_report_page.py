@@ -234,7 +234,7 @@ def test_titles_stand_for_labels_and_times_for_a_zone(show, tmp_path):
     ("words", "code", "told_why"),
     [
         (["--html", "x.txt"], 2, "--html must end in .html"),
-        (["--chart", "x.gif"], 2, "--chart must end in .svg or .png or .pdf"),
+        (["--chart", "x.gif"], 2, "--chart must end in .svg"),
         (["--titles", "t.csv", "--json"], 2, "--titles"),
         (["--tz", "Nowhere/Land"], 2, "Use a name such as Europe/Berlin, or UTC"),
         (["--tz", "CEST"], 2, "Use a name such as Europe/Berlin, or UTC"),

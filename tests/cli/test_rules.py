@@ -47,10 +47,7 @@ REFUSED = {
         --worker-pool h:2 --engine in-process: --worker-pool needs --engine flink
         --flink-master h:1 --noise-key-file k: --flink-master HOST:PORT needs --worker-pool
         --detach --engine flink --noise-key-file k: --detach needs --flink-master HOST:PORT
-        --output-table news --output r.avro: --output-table needs --output DATABASE.
         --engine flink: --engine flink needs --noise-key-file: workers outside this process need one noise key. Make one
-        --engine flink --noise-key-file k --output sqlite:///r.db: --output DATABASE cannot be used with --engine flink.
-        --state s --noise-key-file k --output sqlite:///r.db: --output DATABASE cannot be used with --state: a part
         --state s --noise-key-file k --engine flink: --state cannot be used with --engine flink: it was not tried.
         --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --ledger l --population p: --detach cannot
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
@@ -72,7 +69,6 @@ REFUSED = {
     "serve": """
         --ledger l --last 10000: --last cannot be used with --ledger: it belongs to a report. Leave it out, or serve
         --ledger l --titles t.csv: --titles cannot be used with --ledger
-        --ledger l --flink-master h:1: --flink-master cannot be used with --ledger
     """,
     "stream": """
         --input f --output o --plan p --delta 1e-9: --delta cannot be used with --plan
@@ -93,14 +89,12 @@ REFUSED = {
         --input f --output o --output-table t: --output-table needs --output DATABASE.
         --input f --output sqlite:///r.db --output-format avro: --output-format cannot be used with --output DATABASE
         --input f --output o --output-kafka-config c: --output-kafka-config needs --output TOPIC.
-        --input f --output o --on-new cat --webhook http://h: --on-new cannot be used with --webhook. The program can
-        --input f --output o --sent-file s: --sent-file needs --on-new or --webhook.
+        --input f --output o --sent-file s: --sent-file needs --on-new.
         --input f --output o --until 2026-01-01: --until needs --state.
         --input f --output o --state s: --state needs --noise-key-file
         --input f --output o --max-delta 1e-6: --max-delta needs --ledger.
         --input f --output o --ledger l: --ledger needs --population
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --metrics-port 0: --metrics-port cannot be
-        --input f --output o --flink-master h:1 --worker-pool h:2 --detach --webhook http://h: --webhook cannot be used
         --input f --output o --allow-empty: --allow-empty needs --once: other runs wait for events.
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --once: --once cannot be used with --detach
         --input f --output o --flink-master h:1 --worker-pool h:2 --detach --state s --noise-key-file k: --state cannot

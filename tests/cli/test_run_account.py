@@ -10,7 +10,7 @@ import pytest
 
 from dp_transforms.cli.options import LogError
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_options import AccountOptions
+from dp_transforms.cli.shared_options import AccountOptions
 from dp_transforms.errors import UserError
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule

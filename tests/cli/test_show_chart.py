@@ -55,14 +55,6 @@ def test_a_chart_has_items_times_a_legend_and_the_guarantee(show, tmp_path):
     assert hours & set(found)
 
 
-@pytest.mark.parametrize(("ending", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_a_chart_can_be_a_picture_of_points_or_a_document(show, tmp_path, ending, begin):
-    pytest.importorskip("vl_convert", reason="the extra charts is missing")
-    path = tmp_path / f"chart.{ending}"
-    assert show(LABELS, "--chart", str(path))[1:] == ("", 0)
-    assert path.read_bytes().startswith(begin)
-
-
 def test_without_all_the_largest_items_are_drawn_and_the_others_counted(show, tmp_path):
     held = {f"item {number:03}": {number % 7: 50 + number} for number in range(90)}
     few, whole = tmp_path / "few.svg", tmp_path / "whole.svg"
@@ -116,11 +108,3 @@ def test_a_chart_overwrites_nothing_and_may_be_empty(show, tmp_path):
     assert "exists. Replace it with --force" in show(LABELS, "--chart", str(path))[1]
     assert path.read_bytes() == before
     assert show(LABELS, "--chart", str(tmp_path / "none" / "chart.svg"))[2] == 1
-
-
-def test_without_the_extra_the_command_says_what_to_install(show, tmp_path, monkeypatch):
-    monkeypatch.setattr(picture.importlib.util, "find_spec", lambda name: None)
-    _, err, code = show(LABELS, "--chart", str(tmp_path / "chart.png"))
-    assert code == 1
-    assert "pip install '.[charts]', with the same after pipx install or uv tool install. Or name a file" in err
-    assert show(LABELS, "--chart", str(tmp_path / "chart.svg"))[2] == 0

@@ -1,4 +1,4 @@
-"""``--output`` as a table of a database: streams, replays and copies; what is refused before anything starts."""
+"""``--output`` as a table of a database: streams and copies; what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dp_transforms.reports.report_records import hitter_fields
 from dp_transforms.reports.report_table import ReportTable
 from tests.cli.stream_words import CLUSTER, FOLDER, HISTORY, HOURS, IN_PROCESS, KEY, PLAN, run, write_log_and_key
 from tests.helpers.report_samples import COUNTS, HEADER, LABELS, OTHER_STREAM, report, written
+from tests.helpers.sinks import write_all
 
 
 @pytest.fixture
@@ -43,26 +44,6 @@ def test_a_stream_writes_to_sqlite_what_it_shows(folder: pathlib.Path, capsys: p
     assert (code, "holds run 'run-1', which has ended" in err) == (1, True)
 
 
-def test_a_replay_appears_whole_in_sqlite_beside_other_runs_and_over_none(
-    folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["logs", "--time-unit", "s", *PLAN, "--output", "sqlite:///reports.db", "--run-id"]
-    for run_id in ("run-1", "run-2"):
-        code, out, err = run([*words, run_id], capsys, "replay")
-        assert code == 0, err
-        assert f"shh show sqlite:///{folder}/reports.db --table shh_reports --run-id {run_id}" in out
-        _, reports, ended = ReportTable("sqlite:///reports.db").read(run_id)
-        assert [window.heavy_hitters[0].item for window in reports] == [f"heavy-{hour}" for hour in (0, 1, 3, 5)]
-        assert ended == RunEnded("events", HOURS, 4)
-    code, out, err = run([*words, "run-2"], capsys, "replay")
-    assert (code, out) == (1, "")
-    assert "has a run 'run-2' already" in err
-    code, _, err = run(["sqlite:///reports.db"], capsys, "show")
-    assert (code, "has 2 runs: 'run-1', 'run-2'. Choose one with --run-id" in err) == (1, True)
-    code, out, _ = run(["sqlite:///reports.db", "--run-id", "run-1", "--json"], capsys, "show")
-    assert (code, len(out.splitlines())) == (0, 4)
-
-
 def test_what_is_wrong_with_a_database_is_told_before_anything_starts(
     folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +62,7 @@ def test_what_is_wrong_with_a_database_is_told_before_anything_starts(
         ([*stream, "--output", secret], ["postgresql://shh:***@localhost:1/reports", "cannot be used"]),
         ([*stream, *CLUSTER, "--output", "sqlite:///r.db"], ["a disk that no other machine has", "postgresql://"]),
         ([*stream, *CLUSTER, "--output", secret], ["must not hold a password", "passfile="]),
-        ([*replay, "--output", secret], ["postgresql://shh:***@localhost:1/reports", "Nothing was started"]),
+        ([*replay, "--output", secret], ["--output must be a file", "shh load REPORT --output URL"]),
         (["load", "logs/0.jsonl", "--output", "sqlite:///r.db"], ["logs/0.jsonl"]),
         (["load", "logs/0.jsonl", "--output", "r.db"], ["--output must be a database"]),
         (["show", "logs/0.jsonl", "--table", "news"], ["--table is for a database"]),
@@ -134,8 +115,8 @@ def test_the_queries_of_the_page_run_on_what_a_table_holds(folder: pathlib.Path)
     story, other = (HeavyHitter(item, None, None, 2, 30) for item in ("story-02808", "other"))
     news = [report(1, story), report(2, story, other), report(4, story)]
     table = ReportTable("sqlite:///r.db", "news")
-    table.write_whole(dataclasses.replace(HEADER, run_id="december"), news, RunEnded("news", 9, 3))
-    table.write_whole(HEADER, [LABELS, COUNTS], RunEnded("news", 9, 2))  # another run, whose items do not count
+    write_all(table, news, RunEnded("news", 9, 3), dataclasses.replace(HEADER, run_id="december"))
+    write_all(table, [LABELS, COUNTS], RunEnded("news", 9, 2), HEADER)  # another run, whose items do not count
     with contextlib.closing(sqlite3.connect("r.db")) as connection:
         queries = [query for query in block.split(";") if query.strip()]
         assert len(queries) == 2

@@ -51,7 +51,6 @@ def assert_only_in_checkpoints(ran: Ran, search: Search) -> None:
 @pytest.mark.parametrize(
     ("engine", "mode"),
     [
-        on("job-service", "hits"),
         on("prism", "looks"),
         *(on("flink", mode, is_long=True) for mode in ("hits", "looks")),
     ],
@@ -70,7 +69,7 @@ def test_a_stream_of_a_folder_on_an_engine(
     assert_only_in_checkpoints(ran, search)
 
 
-@pytest.mark.parametrize("engine", [on("job-service"), on("prism"), on("flink", is_long=True)])
+@pytest.mark.parametrize("engine", [on("prism"), on("flink", is_long=True)])
 def test_a_library_that_quotes_cells_on_an_engine(
     home: Home, canaries: Canaries, search: Search, engine: str, tmp_path: pathlib.Path
 ) -> None:

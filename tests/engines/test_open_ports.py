@@ -36,7 +36,7 @@ RANGE = ["--start", "2020-01-01", "--end", "2020-01-01T03:00:00Z"]
 # The log is older than its windows need, so that they close as soon as nothing new comes.
 HISTORY = ["--clock", "event", "--out-of-order", "10m", "--idle-timeout", "1s"]
 # Fewer ports than these, and the looks have missed what they are there for.
-FEWEST_PORTS = {"in-process": 0, "job-service": 6, "prism": 2, "flink": 8}
+FEWEST_PORTS = {"in-process": 0, "prism": 2, "flink": 8}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def stream(engine: str, *more: str) -> list[str]:
     return [*words, "--engine", engine, *PLAN, *(more or [*RANGE, *HISTORY])]
 
 
-@pytest.mark.parametrize("engine", ["in-process", on("job-service"), on("prism"), on("flink")])
+@pytest.mark.parametrize("engine", ["in-process", on("prism"), on("flink")])
 def test_a_stream_listens_on_loopback_alone(folder: pathlib.Path, engine: str) -> None:
     run = run_and_listen(stream(engine), folder)
     assert run.code == 0, run.err

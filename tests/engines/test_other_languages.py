@@ -9,12 +9,12 @@ import pytest
 
 from dp_transforms.engines.engine_process import Engine
 from dp_transforms.engines.flink import JobServer
-from dp_transforms.engines.portable import JobService
 from dp_transforms.engines.prism import Prism
 from tests.engines import on, skip_reason
 from tests.engines.language_examples import ExpansionService, run_go_example, run_java_example
 from tests.engines.listening import listening
 from tests.helpers.clear_logs import clear_log
+from tests.helpers.job_service import JobService
 from tests.helpers.small_runs import key_file
 
 

@@ -24,7 +24,7 @@ from dp_transforms.cli.replay_request import ClusterReplay, ReplaySummary
 from dp_transforms.cli.replay_run import run_replay
 from dp_transforms.cli.stream_options import FLINK
 from dp_transforms.engines.flink_rest import ENDED
-from dp_transforms.engines.local import pipeline_options
+from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.logs import EventFields, find_log_chunks, parquet, spread_chunks, text_files
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import read_report_file

@@ -21,6 +21,7 @@ from dp_transforms.reports.report_topic import ReportTopic
 from tests.engines import needs, on
 from tests.engines.answers import faults, raw_records
 from tests.engines.stream_case import FIELDS, STREAM, history_case, plain_reports, submit, wait_for_end
+from tests.helpers.job_service import JobService
 from tests.helpers.small_runs import RUN_ID
 from tests.transcripts.cases import MODES, READERS
 from tests.transcripts.drivers import Left, Run, add_stream, left_by_stream, prepared, replay_on_flink
@@ -97,7 +98,7 @@ def test_folder_and_local_job_service(key_path, tmp_path, mode):
         path.rename(inbox / path.name)
     sink = ReportFolder(str(tmp_path / "reports"))
     joined = dataclasses.replace(case, partitions=1)
-    with portable.JobService() as engine:
+    with JobService() as engine:
         begin = time.monotonic()
         result = submit(
             joined,

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dp_transforms.cli.page_files import read_titles
+from dp_transforms.cli.shared_options import read_titles
 from dp_transforms.cli.subcommands import defaults_of, read_config, shh
 from dp_transforms.errors import UserError
 from tests.fuzz.reader import FaultError, Reader, Sample, place_file

@@ -20,15 +20,14 @@ import pyarrow as pa
 from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.monitor.candidates import LookCandidates
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.followed_items import KnownItems
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, LookCandidates, MonitorState
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders, weights_of
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.purses import Purses
+from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay_with_hits
 from tests.helpers.exact_naming import ONE, ChosenDraws, Held, Law, Range, _cut, _share, _tail, law_of, pairs_of_held
 from tests.helpers.small_runs import SECRET

@@ -20,8 +20,7 @@ import pyarrow as pa
 from dp_transforms.accounting.charging_game import between_probability, not_prior_probability
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail_integers
-from dp_transforms.monitor.candidates import find_candidates
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.user_budgets import UserBudgets

@@ -19,13 +19,13 @@ import pyarrow as pa
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
+from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.small_runs import MICROS, SECRET, batch_of
 

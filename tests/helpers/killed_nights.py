@@ -20,7 +20,7 @@ from dp_transforms.cli.options import LogError
 from dp_transforms.cli.output_file import output_draft_file
 from dp_transforms.cli.replay_run import ReplayPart
 from dp_transforms.cli.run_account import RunAccount
-from dp_transforms.cli.state_options import StateOptions
+from dp_transforms.cli.shared_options import StateOptions
 from dp_transforms.cli.state_part import open_part
 from dp_transforms.monitor.window_report import ABOVE, HeavyHitter
 from dp_transforms.plan.plan import Plan

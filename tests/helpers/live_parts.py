@@ -10,8 +10,7 @@ import time
 from dp_transforms.monitor.window_report import WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule, format_utc
-from dp_transforms.reports import read_report_file
-from dp_transforms.reports.sinks import read_run
+from dp_transforms.reports import read_report_file, read_run
 from dp_transforms.runs.state_file import StateFile
 from tests.helpers.beam_pipelines import plain
 from tests.helpers.shh_here import shh

@@ -16,7 +16,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 
 from dp_transforms import EventFields, Plan, WindowReport, WindowSchedule
 from dp_transforms.cli.replay_run import run_replay
-from dp_transforms.engines.local import pipeline_options
+from dp_transforms.engines.portable import pipeline_options
 from dp_transforms.reports import ReportHeader, read_report_file
 from dp_transforms.reports.report_folder import ReportFolder
 from tests.helpers.crowded_logs import replay_request

@@ -17,13 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from dp_transforms.audit.trial_plan import TrialPlan
-from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.query_noise import query_noise
 from tests.helpers.exact_monitor import (
     ONE,
     ChosenKeys,

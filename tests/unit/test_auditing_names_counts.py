@@ -11,7 +11,7 @@ import pytest
 
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.scene_trials import count_trials
+from dp_transforms.audit.sampled_looks import count_trials
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET
 

@@ -11,8 +11,7 @@ from dp_transforms.accounting.purse.look_prices import zone_price
 from dp_transforms.audit.exact_looks import audit_looks_exactly
 from dp_transforms.audit.look_law import LookLaw, NoiseLaw, reach_of_prices, static_delta
 from dp_transforms.audit.payments import audit_payments
-from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
-from dp_transforms.audit.scene_trials import exclusion_trials
+from dp_transforms.audit.sampled_looks import design_looks_sampling, exclusion_trials, sample_names
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from tests.helpers.audited_names import audited_plan, law_of, mechanism_and_claim, p_values_of, run_settings
 from tests.helpers.small_runs import SECRET

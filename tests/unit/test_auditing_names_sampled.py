@@ -13,8 +13,15 @@ import numpy as np
 import pytest
 
 from dp_transforms.audit.payments import PaymentAudit, audit_payments
-from dp_transforms.audit.sampled_looks import LooksDesign, design_looks_sampling, sample_names, scene_of_design
-from dp_transforms.audit.scene_trials import empty_purse_trials, known_items, new_items
+from dp_transforms.audit.sampled_looks import (
+    LooksDesign,
+    design_looks_sampling,
+    empty_purse_trials,
+    known_items,
+    new_items,
+    sample_names,
+    scene_of_design,
+)
 from dp_transforms.audit.scenes import SceneWeights
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit
 from dp_transforms.audit.trial_plan import TrialPlan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dp_transforms.audit.run_violations import run_violations
+from dp_transforms.audit.exact_looks import run_violations
 from dp_transforms.audit.trial_plan import TrialPlan
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.plan.plan import Plan

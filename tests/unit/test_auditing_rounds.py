@@ -13,13 +13,12 @@ import math
 import numpy as np
 import pytest
 
-from dp_transforms.audit.exact_looks import audit_looks_exactly
+from dp_transforms.audit.exact_looks import audit_looks_exactly, run_violations
 from dp_transforms.audit.look_law import NoiseLaw
 from dp_transforms.audit.mechanism import LooksClaim, LooksMechanism, PricesOfUser
 from dp_transforms.audit.payments import audit_payments
 from dp_transforms.audit.round_looks import RoundLooks, worst_in_rounds
 from dp_transforms.audit.round_scenes import round_trials
-from dp_transforms.audit.run_violations import run_violations
 from dp_transforms.audit.sampled_looks import design_looks_sampling, sample_names
 from dp_transforms.audit.scenes import Trial
 from dp_transforms.audit.statistics import FALSE_ALARM, SampledAudit

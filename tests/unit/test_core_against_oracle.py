@@ -12,13 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor import heavy_hitter_monitor
-from dp_transforms.monitor.candidates import find_candidates
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
 from dp_transforms.monitor.item_domain import DomainTable
 from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.pairs import UserPairs, bound_contributions, pairs_of_events
+from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.core_runs import MICROS, START, WINDOWS, busy_log, monitor_settings
 from tests.helpers.oracle import oracle_reports, oracle_transcript

@@ -9,8 +9,8 @@ import pytest
 
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems
-from dp_transforms.monitor.hit_rules import query_noise
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.query_noise import query_noise
 from tests.helpers.cells import cells_by_label
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.heavy_hitter_monitor import WindowQueries
 from dp_transforms.monitor.item_holders import ItemHolders, terms_of
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.query_noise import SingleNoise, digests_of_groups
+from dp_transforms.monitor.query_noise import SingleNoise, digests_of_groups, query_noise
 from dp_transforms.monitor.user_budgets import HolderCounters, UserBudgets
-from dp_transforms.monitor.window_queries import WindowQueries
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.oracle import _SingleNoise, integer_of
 from tests.helpers.small_runs import SECRET

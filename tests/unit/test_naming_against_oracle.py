@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_namer import ItemNamer
 from dp_transforms.monitor.item_sums import ItemSums
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.pairs import ItemPairs, item_pairs_of_events
+from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import weigh_replay
 from tests.helpers.naming_logs import EVENT, WINDOWS, busy_log, domain_table, shuffled
 from tests.helpers.naming_oracle import oracle_names, replay_weights

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dp_transforms.monitor.followed_items import KnownItems
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.named_items import NamedItems
 from tests.helpers.naming_runs import naming_settings
 from tests.helpers.small_runs import SECRET

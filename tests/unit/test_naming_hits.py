@@ -14,15 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dp_transforms.mechanisms.release_rule import HitOrAbove
-from dp_transforms.monitor.candidates import LookCandidates
 from dp_transforms.monitor.empty_items import EmptyItems
-from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState
-from dp_transforms.monitor.hit_rules import query_noise
+from dp_transforms.monitor.followed_items import KnownItems
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, LookCandidates, MonitorState
 from dp_transforms.monitor.item_holders import ItemHolders, pays_hits_of, terms_of, weights_of
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.known_items import KnownItems
 from dp_transforms.monitor.pairs import UserPairs, pairs_of_events
 from dp_transforms.monitor.purses import PurseEntries, Purses
+from dp_transforms.monitor.query_noise import query_noise
 from dp_transforms.monitor.replay_weights import choose_replay, weigh_replay_with_hits
 from dp_transforms.monitor.user_budgets import UserBudgets
 from tests.helpers.core_runs import MICROS, START

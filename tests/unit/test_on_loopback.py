@@ -10,8 +10,7 @@ import sys
 
 import pytest
 
-from dp_transforms.engines.processes import OpenPort, is_open_here, open_ports
-from dp_transforms.engines.this_machine import addresses_of, is_loopback
+from dp_transforms.engines.this_machine import OpenPort, addresses_of, is_loopback, is_open_here, open_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Starts a server at each address that it is given and says where this process then listens.

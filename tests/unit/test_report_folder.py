@@ -16,10 +16,9 @@ import pytest
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import WindowReport
-from dp_transforms.reports import ReportHeader, read_report_file, report_file_bytes
+from dp_transforms.reports import ReportHeader, read_report_file, read_run, report_file_bytes
 from dp_transforms.reports.report_folder import FILE_FORMATS, ReportFolder
 from dp_transforms.reports.report_records import MAX_HEADER_BYTES
-from dp_transforms.reports.sinks import read_run
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.sinks import ENDED, HEADER, MANY, REPORTS, files_of, header, one_item, write_all
 

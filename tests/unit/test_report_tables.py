@@ -23,9 +23,9 @@ import sqlalchemy as sa
 
 from dp_transforms.errors import StreamError
 from dp_transforms.monitor.window_report import HeavyHitter
+from dp_transforms.reports import read_run
 from dp_transforms.reports.report_table import ReportTable
 from dp_transforms.reports.report_writer import ReportWriter
-from dp_transforms.reports.sinks import read_run
 from tests.helpers import postgres_server
 from tests.helpers.killed_nights import in_a_process
 from tests.helpers.seen_connections import check_durable_and_in_turns, seen_connections
@@ -170,24 +170,12 @@ def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(ta
     assert found[40:] == [("sport", 1, "goal-5", None)]
 
 
-def test_a_whole_run_is_written_once_or_not_at_all(table: ReportTable) -> None:
-    with pytest.raises(StreamError, match="cannot be used"):
-        table.write_whole(HEADER, [*REPORTS, OTHER], ENDED)  # two answers of one window
-    assert table.read("run-1") == (None, [], None)
-    table.write_whole(HEADER, REPORTS, ENDED)
-    assert table.read("run-1") == (HEADER, REPORTS, ENDED)
-    before = rows_of(table)
-    with pytest.raises(StreamError, match="no run is ever overwritten"):
-        table.write_whole(HEADER, REPORTS, ENDED)
-    assert rows_of(table) == before
-
-
 def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table: ReportTable) -> None:
     more = [
         report(window, *[HeavyHitter(f"{rank}", None, rank) for rank in range(window % 3)])
         for window in range(100, 1200)
     ]
-    table.write_whole(HEADER, [*more[::-1], *EDGES], ENDED._replace(reports=2000))
+    write_all(table, [*more[::-1], *EDGES], ENDED._replace(reports=len(more) + len(EDGES)))
     assert table.read("run-1")[1] == sorted([*more, *EDGES], key=lambda each: each.window_start)
 
 
@@ -220,7 +208,7 @@ def test_damage_is_told_in_one_line(table: ReportTable) -> None:
     """Each of them in a table of its own."""
     for number, statement in enumerate([*DAMAGE, *OF_OTHER_TYPES] if table.file else DAMAGE):
         damaged = dataclasses.replace(table, table=f"t{number}")
-        damaged.write_whole(HEADER, REPORTS[:1], ENDED)
+        write_all(damaged, REPORTS[:1], ENDED._replace(reports=1))
         change(damaged, statement.replace("NAME", damaged.table))
         with pytest.raises(StreamError, match="changed by another program, or is damaged") as caught:
             damaged.read("run-1")
@@ -285,9 +273,7 @@ def test_what_is_committed_to_sqlite_is_on_the_disk_and_a_writer_has_the_file_fr
     with seen_connections() as seen:
         write_all(table)
         table.read("run-1")
-        dataclasses.replace(table, table="whole").write_whole(HEADER, REPORTS, ENDED)
     check_durable_and_in_turns(seen)
-    assert seen[-1].writes
 
 
 def test_the_file_can_be_read_by_all_and_is_no_link(tmp_path: pathlib.Path) -> None:

@@ -1,12 +1,8 @@
-"""``shh show --chart``: the picture of the whole run that a page has, as a file of its own: SVG as plain text.
-
-For PNG and PDF, vl-convert-python (the extra ``charts``) draws the same SVG without a browser.
-"""
+"""``shh show --chart``: the picture of the whole run that a page has, as a file of its own: SVG as plain text."""
 
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,12 +11,9 @@ from xml.sax.saxutils import escape
 import numpy as np
 import numpy.typing as npt
 
-from dp_transforms.checks import how_to_install
-from dp_transforms.errors import UserError
 from dp_transforms.views.page.report_columns import ReportColumns
 from dp_transforms.views.time_axis import local_text, ticks
 
-FORMATS = (".svg", ".png", ".pdf")
 FEW_ITEMS, MOST_ITEMS = 40, 2_000
 COLORS = ("#d3e3f3", "#9cc3e8", "#5f9bd6", "#2f72b4", "#124b8c", "#03244f")
 _DAY = 86_400_000_000
@@ -30,33 +23,8 @@ _NAMES, _WIDTH, _ROW, _MARGIN = 250, 900, 20, 16
 _LONGEST_NAME = 38
 
 
-def check_picture_library(path: str) -> None:
-    """Raises UserError where this picture cannot be drawn. Call it before the work."""
-    if not path.lower().endswith(".svg") and importlib.util.find_spec("vl_convert") is None:
-        raise UserError(
-            f"--chart as PNG or PDF needs the package vl-convert-python. {how_to_install('charts')} Or name a file that"
-            " ends in .svg, which needs none."
-        )
-
-
-def picture(
-    columns: ReportColumns, title: str, guarantee: str, zone: datetime.tzinfo, *, kind: str, most_items: int
-) -> bytes:
-    """The picture of the largest items, as the bytes of an SVG, PNG or PDF file.
-
-    kind: one of `FORMATS`. most_items: further items are left out, and the picture says so.
-    """
-    svg = picture_svg(columns, title, guarantee, zone, most_items)
-    if kind == ".svg":
-        return svg.encode()
-    import vl_convert
-
-    drawn: bytes = vl_convert.svg_to_pdf(svg) if kind == ".pdf" else vl_convert.svg_to_png(svg, scale=2)
-    return drawn
-
-
 def picture_svg(columns: ReportColumns, title: str, guarantee: str, zone: datetime.tzinfo, most_items: int) -> str:
-    """The whole document."""
+    """The picture of the largest items, as a whole document. most_items: further ones are left out, and it says so."""
     items = largest_items(columns, most_items)
     joined = joined_windows(columns.windows.count, columns.windows.step)
     start, end = _range(columns)
