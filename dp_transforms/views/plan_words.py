@@ -109,7 +109,7 @@ def _facets_in_words(plan: Plan, looks: int) -> str:
         return ""
     if weight := weight_of(facets.labels):
         return (
-            f" At last, named items are looked at for how much {label_text(weight.column)} their users have, each at"
+            f" At last, named items are looked at for the {label_text(weight.column)} of their users together, each at"
             f" most {weight.most:,} in a window, for {facets.units / plan.paid_looks.purse:.0%} of each purse."
         )
     columns = " and ".join(map(label_text, facets.columns))

@@ -139,8 +139,8 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     facets = [facet for hitter in hitters for facet in hitter.facets]
     if (weight := weight_of_plan(plan or {})) and any(hitter.at_least_weight for hitter in hitters):
         parts.append(
-            f"Behind it at least so much {label_text(weight.column, ascii_only)} of all its users, each of whom counts"
-            f" for at most {weight.most:,} in a window; as often wrong."
+            f"Behind it: at least so much {label_text(weight.column, ascii_only)} of all its users together, each at"
+            f" most {weight.most:,} in a window; as often wrong."
         )
     if 0 in {hitter.at_least_users for hitter in hitters} | {facet.at_least_users for facet in facets}:
         parts.append(f"Without {_AT_LEAST[ascii_only]}N: {NOT_STATED}.")

@@ -71,10 +71,10 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
         assert next(csv.DictReader(file))["at_least_weight"] == str(first)
     page = (tmp_path / "page.html").read_text()
     assert f'["seconds",[0,1,2,3,4,5,6,7],[{first},' in page
-    assert "Choose an item to see how much seconds its users had, each at most 100 in a window." in page
+    assert "Choose an item to see the seconds of its users together, each at most 100 in a window." in page
     words = " ".join(shh("show", "report.avro", cwd=tmp_path).stdout.split())
     assert f"(≥{first} seconds)" in words
-    assert "Behind it at least so much seconds of all its users, each of whom counts for at most 100" in words
+    assert "Behind it: at least so much seconds of all its users together, each at most 100" in words
     assert f'"at_least_weight": {first}' in shh("show", "report.avro", "--json", cwd=tmp_path).stdout
 
 
@@ -88,7 +88,7 @@ def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: path
         again = {"noise_key": key, "run_id": found.header.run_id, "weight": "seconds", "most_weight": 100}
         assert replay(log(), **again, **WORDS) == found
     told = " ".join(made.stderr.split())
-    assert "how much seconds their users have, each at most 100 in a window, for 20% of each purse" in told
+    assert "for the seconds of their users together, each at most 100 in a window, for 20% of each purse" in told
     for output, until in (("1.avro", ("--until", "2026-01-02")), ("2.avro", ())):
         part = shh("replay", "log.csv", *given, "--state", "run.state", *until, "--output", output, cwd=folder)
         assert part.returncode == 0, part.stderr

@@ -180,7 +180,7 @@ def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datet
     by = " and ".join(map(shown_text, columns_of_facets(labels)))
     facets = f" Choose an item to see its users by {by}." if by else ""
     if weight := weight_of(labels):
-        facets = f" Choose an item to see how much {by} its users had, each at most {weight.most:,} in a window."
+        facets = f" Choose an item to see the {by} of its users together, each at most {weight.most:,} in a window."
     return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
 
 
