@@ -55,9 +55,9 @@ _SHARDS = 2  # of items, in rounds of looks
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Published:
-    """levels: int64[copies, windows, items], 0 where an item was not named; or counts, of all items; of each round of
-    looks one, int64[rounds, copies, windows, items]. sizes_fit: whether each size is that of the boundary of its level,
-    for a known item or for a new one; and 0 without one."""
+    """levels: int64[copies, windows, items], 0 where an item was not named, -1 where it was left out; or counts, of all
+    items; of each round of looks one, int64[rounds, copies, windows, items]. sizes_fit: whether each size is that of
+    the boundary of its level, for a known item or for a new one; and 0 without one."""
 
     levels: Whole
     sizes_fit: bool = True
@@ -143,8 +143,11 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
         rows = _rows(scene, part, with_user)
         for number, named in enumerate(_names_of_rounds(rows, of_scene, keys)):
             copy, item = np.divmod(numbers_of(named.table, named.items), scene.items)
-            np.add.at(levels[number, here], (copy, named.windows, item), named.levels)
+            np.add.at(levels[number, here], (copy, named.windows, item), np.maximum(named.levels, 0))
             np.add.at(sizes[number], (copy, named.windows, item), named.at_least_users)
+            windows, items = named.left_out()
+            copy, item = np.divmod(numbers_of(named.table, items), scene.items)
+            levels[number, here][copy, windows, item] = -1
         last = len(levels) - bool(run.plan.facets)
         for of_rounds in (levels[:last, here], sizes[:last]):
             of_rounds[1 + of_earlier : -1] -= of_rounds[of_earlier:-2].copy()
@@ -154,8 +157,7 @@ def _round_copies(scene: Scene, run: PlannedRun | TrialPlan, copies: int, secret
 
 def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[NamedItems]:
     """What is named in blocks, if there are any; and in windows in each later round and those before it. The last one
-    is told names without their levels and sizes: so what comes shows its second looks. And then facets. `LEFT_OUT` is
-    a level."""
+    is told names without their levels and sizes: so what comes shows its second looks. And then facets."""
     works: tuple[Any, Any] = (SpendPurses, NameItems) if plan.window_rounds else (WeighRound, NameRound)
     pairs: Any = user_pairs_of(rows, keys) if plan.window_rounds else item_pairs_of(rows, keys)
     if plan.facets:
@@ -165,7 +167,7 @@ def _names_of_rounds(rows: Rows, plan: TrialPlan, keys: StreamKeys) -> Iterator[
         told = [[each.to_bytes()] for each in before]
         users, items = (work(plan, keys, None, number) for work in works)
         if users.has_second and len(before) > (plan.rounds is not None):
-            none = np.minimum(before[-1].levels, 0)
+            none = np.minimum(before[-1].levels, 0)  # what is left out stays so
             told[-1] = [dataclasses.replace(before[-1], levels=none, at_least_users=0 * none).to_bytes()]
         span, come, found = Span(0, plan.schedule.horizon), users.told(pairs, *told), []
         sums = users.advance(Carried(users).over_to_part(span, come), come, span, counts)

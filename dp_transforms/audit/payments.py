@@ -36,7 +36,7 @@ from dp_transforms.monitor import named_counts
 from dp_transforms.monitor.item_holders import pays_hits_of, weights_of
 from dp_transforms.monitor.item_sums import ItemSums
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import LEFT_OUT, NamedItems
+from dp_transforms.monitor.named_items import NamedItems
 from dp_transforms.monitor.planned_run import PlannedRun
 from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with_hits
 from dp_transforms.monitor.round_candidates import WindowBlocks
@@ -360,7 +360,7 @@ class _RoundCode:
             windows, items = np.nonzero(is_named.T[:, np.argsort(places)])
             ones = np.ones(len(windows), dtype=np.int64)
             is_out = left_out.T[:, np.argsort(places)][windows, items] & (is_named is in_windows)
-            levels = np.where(is_out, LEFT_OUT, ones)
+            levels = np.where(is_out, -ones, ones)  # left out in this window alone
             found.append([NamedItems(firsts[0] + windows, items, levels, ones, table).select(slice(None)).to_bytes()])
         return found
 

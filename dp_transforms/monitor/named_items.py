@@ -21,7 +21,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.rounds import RoundTerms
 
 NOT_COUNTED = -1
-LEFT_OUT = -1  # in the place of a level
+WINDOWS_AT_ONCE = 63  # of an item, for which one number says which of them are left out
 Whole = npt.NDArray[np.int64]
 
 
@@ -49,7 +49,8 @@ class NamedItems(Cells):
     """n named (window, item), distinct, sorted by window and then by the keyed hash of the item: all of it public.
 
     windows: int64[n], window index. items: int64[n], position in ``table``. levels: int64[n], from 1 on. Between rounds
-        of looks also `LEFT_OUT`, of what is not named and not drawn for any more.
+        of looks also a number below 0: the item is left out in this window and in later ones, its bits being those of
+        the negative one; these are not drawn for any more.
     at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
     facets: int64[n], of a plan with facets: 0 for an item as a whole, else the number of the facet, counted from 1, in
         the place of an item of its own (`ItemTable.of_facets`). A weight is one facet, and its size so much of it.
@@ -73,12 +74,13 @@ class NamedItems(Cells):
 
     ORDER = ()  # not asked of messages: an engine that lost a state may name twice, and the tests are to see it
 
-    @classmethod
-    def left_out(cls, windows: Whole, items: Whole, table: ItemTable) -> NamedItems:
-        return cls(windows, items, np.full(len(items), LEFT_OUT), np.zeros(len(items), dtype=np.int64), table)
-
     def without_left_out(self) -> NamedItems:
-        return self.select(self.levels != LEFT_OUT)
+        return self.select(self.levels >= 0)
+
+    def left_out(self) -> tuple[Whole, Whole]:
+        """The pairs that are left out: windows and positions in ``table``."""
+        rows, later = np.nonzero(-np.minimum(self.levels, 0)[:, None] >> np.arange(WINDOWS_AT_ONCE) & 1)
+        return self.windows[rows] + later, self.items[rows]
 
     def window_reports(
         self,

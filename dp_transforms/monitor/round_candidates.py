@@ -18,7 +18,7 @@ from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitor.columns import Cells
 from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
 from dp_transforms.monitor.item_table import ItemTable
-from dp_transforms.monitor.named_items import LEFT_OUT, NamedItems
+from dp_transforms.monitor.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.monitor.pairs import ItemPairs
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
@@ -57,15 +57,15 @@ class WindowBlocks:
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """table: of all items that were named in a block. blocks, items: int64[n], what was named, by block and item, in
-    order. answered: int64[k], the pairs that are named already or left out, as ``window * len(table) + item``,
-    ascending. is_named: bool[k], which of these are named."""
+    order. named: int64[k], the pairs that are named already as ``window * len(table) + item``, ascending. left_out:
+    int64[m], the pairs that are left out, a bit for each window: for each of blocks and items one number or more."""
 
     of_windows: WindowBlocks
     table: ItemTable
     blocks: Whole
     items: Whole
-    answered: Whole
-    is_named: npt.NDArray[np.bool_]
+    named: Whole
+    left_out: Whole
 
     @classmethod
     def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
@@ -73,10 +73,12 @@ class Candidates:
         table, (_, places) = ItemTable.merge([in_blocks.table, in_windows.table])
         if len(table) != len(in_blocks.table):
             raise ValueError("a pair was named of an item that was not named in its block.")
-        answered = in_windows.windows * len(table) + places[in_windows.items]
-        order = np.argsort(answered)
-        is_named = (in_windows.levels != LEFT_OUT)[order]
-        return cls(of_windows, table, in_blocks.windows, in_blocks.items, answered[order], is_named)
+        is_named, items = in_windows.levels >= 0, places[in_windows.items]
+        named = np.sort((in_windows.windows * len(table) + items)[is_named])
+        found = cls(of_windows, table, in_blocks.windows, in_blocks.items, named, _NOTHING).with_nothing_left_out()
+        numbers, bits = found._numbers_of(in_windows.windows[~is_named], items[~is_named])
+        np.bitwise_or.at(found.left_out, numbers, -in_windows.levels[~is_named] << bits)
+        return found
 
     @classmethod
     def of_facets(
@@ -94,24 +96,28 @@ class Candidates:
         cells = np.sort((named.windows[:, None] * len(table) + of_pairs).reshape(-1))
         windows, items = np.divmod(cells, max(1, len(table)))
         alone = dataclasses.replace(of_windows, seconds=of_windows.schedule.slide_seconds)
-        return cls(alone, table, windows, items, np.zeros(0, np.int64), np.zeros(0, np.bool_)), numbers
+        return cls(alone, table, windows, items, _NOTHING, _NOTHING).with_nothing_left_out(), numbers
+
+    def with_nothing_left_out(self) -> Candidates:
+        return dataclasses.replace(self, left_out=np.zeros(int(self._counts.sum()), dtype=np.int64))
 
     @property
     def drawn(self) -> int:
         """How many pairs are drawn for."""
-        return int((self.of_windows.ends(self.blocks) - self.blocks).sum()) - len(self.answered)
+        in_blocks = int((self.of_windows.ends(self.blocks) - self.blocks).sum())
+        return in_blocks - len(self.named) - int(np.bitwise_count(self.left_out).sum())
 
     def of_shard(self, shard: int, shards: int) -> Candidates:
         """Those of the items of one shard; `drawn` is then of it alone."""
         of_shard = (self.table.hashes[:, 1] % np.uint64(shards)) == shard
         places = np.cumsum(of_shard) - 1
         rows = of_shard[self.items]
-        windows, items = np.divmod(self.answered, max(1, len(self.table)))
+        windows, items = np.divmod(self.named, max(1, len(self.table)))
         kept = of_shard[items] if len(items) else np.zeros(0, dtype=np.bool_)
         table = self.table.take(np.flatnonzero(of_shard))
-        answered = windows[kept] * len(table) + places[items[kept]]
-        blocks, items = self.blocks[rows], places[self.items[rows]]
-        return Candidates(self.of_windows, table, blocks, items, answered, self.is_named[kept])
+        named = windows[kept] * len(table) + places[items[kept]]
+        left_out = self.left_out[np.repeat(rows, self._counts)]
+        return Candidates(self.of_windows, table, self.blocks[rows], places[self.items[rows]], named, left_out)
 
     def pairs_of(self, pairs: ItemPairs, *, with_second: bool = False) -> ItemPairs:
         """Those of these pairs of users that are drawn for. with_second: and what is named already, `Pairs.apart`."""
@@ -122,9 +128,9 @@ class Candidates:
         windows = pairs.windows[starts]
         size = len(self.table)
         is_drawn = (items >= 0) & _is_in(self.of_windows.of_windows(windows) * size + items, self._named_in_blocks)
-        cells = windows * size + items
-        is_named = is_drawn & _is_in(cells, self.answered[self.is_named])
-        is_drawn &= ~_is_in(cells, self.answered) | (with_second & is_named)
+        is_drawn[is_drawn] = ~self._are_left_out(*self._numbers_of(windows[is_drawn], items[is_drawn]))
+        is_named = is_drawn & _is_in(windows * size + items, self.named)
+        is_drawn &= ~is_named | with_second
         counts = np.diff(np.append(starts, len(pairs)))
         drawn = np.repeat(is_drawn, counts)
         if not with_second:
@@ -143,8 +149,46 @@ class Candidates:
         for part in np.split(np.arange(len(windows)), np.flatnonzero(np.diff(parts)) + 1):
             rows, splits = concatenated_ranges(begins[part], counts[part])
             of_rows, items = np.repeat(windows[part], np.diff(splits)), self.items[rows]
-            kept = ~_is_in(of_rows * len(self.table) + items, self.answered)
+            kept = ~_is_in(of_rows * len(self.table) + items, self.named)
+            kept[kept] = ~self._are_left_out(*self._numbers_of(of_rows[kept], items[kept]))
             yield of_rows[kept], items[kept]
+
+    def leave_out(self, windows: Whole, items: Whole) -> None:
+        """These pairs, each once."""
+        numbers, bits = self._numbers_of(windows, items)
+        np.add.at(self.left_out, numbers, 1 << bits)
+
+    def told_left_out(self) -> NamedItems:
+        """What is left out, as it is told: each number from its first bit on that is set."""
+        numbers = np.flatnonzero(self.left_out)
+        rows = np.repeat(np.arange(len(self.blocks)), self._counts)[numbers]
+        bits = self.left_out[numbers]
+        first = np.frexp(bits & -bits)[1] - 1
+        windows = self.blocks[rows] + (numbers - self._firsts[rows]) * WINDOWS_AT_ONCE + first
+        order = np.lexsort((self.items[rows], windows))
+        rows, windows, levels = rows[order], windows[order], -(bits >> first)[order]
+        return NamedItems(windows, self.items[rows], levels, np.zeros_like(levels), self.table)
+
+    @property
+    def _counts(self) -> Whole:
+        """How many numbers say what is left out of each of blocks and items."""
+        return -(-(self.of_windows.ends(self.blocks) - self.blocks) // WINDOWS_AT_ONCE)
+
+    @property
+    def _firsts(self) -> Whole:
+        """The first one of each."""
+        counts = self._counts
+        return np.asarray(np.cumsum(counts) - counts)
+
+    def _numbers_of(self, windows: Whole, items: Whole) -> tuple[Whole, Whole]:
+        """Where it is said of pairs in their blocks whether they are left out: the numbers, and their bits."""
+        blocks = self.of_windows.of_windows(windows)
+        rows = np.searchsorted(self._named_in_blocks, blocks * len(self.table) + items)
+        later, bits = np.divmod(windows - blocks, WINDOWS_AT_ONCE)
+        return self._firsts[rows] + later, bits
+
+    def _are_left_out(self, numbers: Whole, bits: Whole) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.left_out[numbers] >> bits & 1, dtype=np.bool_)
 
     def places_of(self, cells: Cells) -> Whole:
         """Where the item of each cell is in the table; -1 for another item."""
@@ -159,6 +203,9 @@ class Candidates:
         places = np.full(len(union), -1)
         places[here] = np.arange(len(self.table))
         return places[asked]
+
+
+_NOTHING = np.zeros(0, dtype=np.int64)
 
 
 def _is_in(values: Whole, ascending: Whole) -> npt.NDArray[np.bool_]:

@@ -61,7 +61,7 @@ class RoundNamer:
         of_sums = of_shard.places_of(sums)
         at = sums.windows * size + of_sums  # ascends, as the cells that are drawn for do
         uniforms_of = self._keys.round_uniforms(number)
-        found, left_out = [(_NOTHING, _NOTHING, _NOTHING)], [(_NOTHING, _NOTHING)]
+        found, left_out = [(_NOTHING, _NOTHING, _NOTHING)], of_shard.with_nothing_left_out()
         done = 0
         for windows, items in of_shard.cells(_CELLS_AT_ONCE):
             cells = windows * size + items
@@ -76,7 +76,7 @@ class RoundNamer:
             found.append((windows[named], items[named], values[named] + self._table.sample(uniforms[named])))
             if terms.least is not None:
                 rows = np.flatnonzero(~self._table.passes(uniforms, terms.least - values))
-                left_out.append((windows[rows], items[rows]))
+                left_out.leave_out(windows[rows], items[rows])
             done = end
         if done != len(sums) or (of_sums < 0).any():
             raise ValueError("there is a sum of a pair that is not drawn for.")
@@ -84,9 +84,7 @@ class RoundNamer:
         most = self._weight.most if self._weight and number == len(self._plan.units_of_rounds) - 1 else None
         levels, at_least = levels_and_sizes(noisy_sums, terms.threshold, self._plan, terms, most)
         of_names = NamedItems(windows, items, levels, at_least, of_shard.table)
-        windows, items = map(np.concatenate, zip(*left_out, strict=True))
-        of_others = NamedItems.left_out(windows, items, of_shard.table)
-        return NamedItems.merge([of_names, of_others]).select(slice(None))
+        return NamedItems.merge([of_names, left_out.told_left_out()]).select(slice(None))
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)
