@@ -19,7 +19,14 @@ from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, ThresholdLaw
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import FEWEST_BESIDE, FEWEST_WEIGHTED, SECOND_LOOKS, SECOND_PART, most_of_second_look
+from dp_transforms.plan.rounds import (
+    FEWEST_BESIDE,
+    FEWEST_WEIGHTED,
+    SECOND_LOOKS,
+    SECOND_PART,
+    TO_LEAVE_OUT,
+    most_of_second_look,
+)
 
 _LEVELS = 6  # of each item; what more boundaries show is the same again
 
@@ -295,7 +302,9 @@ class LooksMechanism:
 
     def leaves_out(self, number: int) -> bool:
         """Whether what stays a spacing below the threshold of this round is not drawn for in the last one."""
-        return not self.in_windows and 0 < number == len(self.rounds) - 2
+        if self.in_windows or not 0 < number == len(self.rounds) - 2:
+            return False
+        return TO_LEAVE_OUT * self.rounds[-2].purse >= self.rounds[-1].purse
 
     @property
     def in_windows(self) -> bool:

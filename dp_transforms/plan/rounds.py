@@ -36,6 +36,7 @@ LOOKS_OF_ROUNDS = 10  # times the most looks of a user: as many as the first rou
 SPACING_IN_ROUNDS = 4.0  # of the boundaries of levels, in standard deviations: as good as free for small weights
 FALSE_NAMES = 0.65  # of each later round, in the whole run
 USUAL_SHARES = (10, 5, 20, 100)  # percents of what is left of a purse, in each round over blocks
+TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the one before shows too little
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
 SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other looks all cost at most such a part of what is paid, each such a one
@@ -44,6 +45,7 @@ FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far m
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
 _LIKELY_DRAWN = 10**6
+_LEFT_OUT = 0.05  # of the probability with which a pair is missed
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
 _REFUSED = {
@@ -101,8 +103,13 @@ def terms_of_round(
         largest = largest_of_weight(looks, rounds)
         return RoundTerms(likely_noise + FEWEST_STATED * largest, likely_noise, largest)
     threshold = threshold_of_round(looks, rounds, drawn)
-    least = threshold - looks.spacing if number == len(rounds.units) - 2 else None  # the price of a look covers it
+    least = threshold - looks.spacing if leaves_out(rounds, number) else None  # the price of a look covers it
     return RoundTerms(threshold, likely_noise, _largest_weight(looks, paid), least)
+
+
+def leaves_out(rounds: Rounds, number: int) -> bool:
+    """Whether this round tells what the last one need not draw for."""
+    return 0 < number == len(rounds.units) - 2 and TO_LEAVE_OUT * rounds.units[-2] >= rounds.units[-1]
 
 
 def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts: Fraction) -> RoundTerms:
@@ -161,12 +168,18 @@ def threshold_of_round(looks: Looks, rounds: Rounds, drawn: int) -> int:
 
 def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number: int, probability: float) -> int:
     """From how many users on an item is named in a window with this probability, if each has so many looks in the run:
-    in its block by this threshold, None if it was, and then in the last round, which draws for a million pairs."""
-    asked = [(rounds.units[-1], threshold_of_round(looks, rounds, _LIKELY_DRAWN))]
+    in its block by this threshold, None if it was, then not left out, and named in the last round, which draws for a
+    million pairs."""
+    last = threshold_of_round(looks, rounds, _LIKELY_DRAWN)
+    asked, missed = [(rounds.units[-1], last)], 1 - probability
+    users = 1
+    if leaves_out(rounds, len(rounds.units) - 2):
+        users = _found_from(looks, rounds.units[-2], last - looks.spacing, number, 1 - missed * _LEFT_OUT)
+        missed *= 1 - _LEFT_OUT
     if threshold is not None:
         asked.append((rounds.units[0], threshold))
-    of_each = 1 - (1 - probability) / len(asked)
-    return max(_found_from(looks, units, at, number, of_each) for units, at in asked)
+    of_each = 1 - missed / len(asked)
+    return max(users, *(_found_from(looks, units, at, number, of_each) for units, at in asked))
 
 
 def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, probability: float) -> int:

@@ -108,7 +108,9 @@ class RoundsOracle:
         if number != self._last:
             least = threshold - self._settings.looks.spacing
             noisy = {at: sum(of_users.values()) + noise[at] for at, of_users in new.items()}
-            left_out = {at for at, value in noisy.items() if number == self._last - 1 and value < least}
+            of_round, of_last = self._settings.rounds.units[number], self._settings.rounds.units[-1]
+            leaves_out = number == self._last - 1 and 5 * of_round >= of_last
+            left_out = {at for at, value in noisy.items() if leaves_out and value < least}
             self.left_out += sum(bool(new[at]) for at in left_out)
             return named, found, left_out
         return named, [self._sized(entry, cells, noise, len(found), len(self._windows)) for entry in found], set()

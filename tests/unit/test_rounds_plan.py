@@ -150,11 +150,11 @@ def test_the_noise_that_a_stated_size_allows_is_the_least_that_is_safe(windows: 
 
 
 def test_what_is_left_out_is_a_level_below_the_threshold_of_the_round_before_the_last() -> None:
-    """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out."""
-    for plan, leaves_out in (
-        (calibrated(), {2}),
-        (Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=(10, 100)), set()),
-    ):
+    """The price of a look covers boundaries that lie whole levels apart. Two rounds leave nothing out, nor does a round
+    with less than a fifth of what the last one has."""
+    choices = {True: {2}, (10, 100): set(), (10, 20, 100): {1}, (10, 15, 100): set()}
+    for shares, leaves_out in choices.items():
+        plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
         for number in range(len(plan.paid_rounds.units)):
             terms = plan.terms_of_round(number, 1000, 24)
             below = terms.threshold - plan.paid_looks.spacing
@@ -174,6 +174,21 @@ def test_the_noise_that_a_size_of_a_block_allows_is_the_least_that_is_safe() -> 
         return plan.max_users * max(tail * paid / units for tail, (_, units) in zip(tails, payable, strict=True))
 
     assert error(terms.likely_noise) <= looks.size_error / 5 < error(terms.likely_noise - 2)
+
+
+@pytest.mark.parametrize("shares", [True, (10, 5, 1, 100), (10, 16, 100), (10, 17, 100), (10, 100)])
+@pytest.mark.parametrize("looks", [10, 100])
+def test_so_many_users_of_a_named_item_are_named_in_a_window_unless_it_is_left_out(shares: object, looks: int) -> None:
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, rounds=shares)
+    users, tail = plan.found_from(looks, known=True), plan.paid_looks.noise.upper_tail
+    is_left, found = 1.0, 0.0
+    for number, units in enumerate(plan.paid_rounds.units[1:], start=1):
+        terms = plan.terms_of_round(number, 10**6, SCHEDULE.horizon)
+        weight = int(plan.paid_looks.listed.largest(np.array([units // looks]))[0][0])
+        named = tail(terms.threshold - users * weight)
+        found += is_left * named
+        is_left *= (1 if terms.least is None else tail(terms.least - users * weight)) - named
+    assert 0.95 <= found < 0.985
 
 
 def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> None:
