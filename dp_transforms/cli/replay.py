@@ -124,7 +124,9 @@ def _replay(
     with paused_collection():  # looking for garbage took a sixth of the time
         from dp_transforms.cli.replay_runs import run_part, run_whole  # loads Beam
 
-        gc.freeze()  # nor does it look through all that is loaded by now, be it later on or when the process ends
+    if not gc.get_freeze_count():  # nor does it look through all that is loaded by now; a caller may have seen to it
+        gc.freeze()
+        started.callback(gc.unfreeze)
     if request.state is None:
         return run_whole(request, cluster, account, pool), request
     return run_part(request, account), request

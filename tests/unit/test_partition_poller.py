@@ -326,8 +326,9 @@ def test_a_stop_and_the_end_behind_it_are_each_stored_before_they_act() -> None:
     progress = stepped.restore(progress.to_bytes())
     again = stepped.step("p", progress, reader, now, find_stop=lambda: at(12))
     assert (again.marker, again.messages, progress.position) == (stopped.marker, [], "4")
-    stepped.step("p", progress, reader, now, is_confirmed=True)
+    acted = stepped.step("p", progress, reader, now, is_confirmed=True)
     assert progress.stop_micros == at(7)
+    assert [step.counts["intents"] for step in (stopped, again, acted)] == [0, 0, 1]
     steps = [stepped.step("p", progress, reader, now, find_stop=lambda: at(12)) for _ in range(3)]
     assert [step.counts["events_after_stop"] for step in steps] == [0, 2, 0]
     assert (progress.position, progress.next_window, progress.is_read) == ("10", 0, False)
