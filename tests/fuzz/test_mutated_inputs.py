@@ -13,7 +13,7 @@ import time
 import pytest
 
 from tests.fuzz.campaign import alike, run
-from tests.fuzz.reader import FaultError, Reader, Sample, outcome, place_bytes, test_one_input
+from tests.fuzz.reader import FaultError, Reader, Sample, one_input, outcome, place_bytes
 from tests.fuzz.readers import all_readers, cases_by_reader
 
 _SEED = 9
@@ -81,13 +81,13 @@ def test_what_was_read_wrongly_once_is_refused(name: str, tmp_path: pathlib.Path
 def test_a_continuous_fuzzer_gives_every_reader_bytes_and_gets_its_faults() -> None:
     for reader in all_readers().values():
         for data in (b"", b"\0", *(bytes([number]) + one.data for number, one in enumerate(reader.samples()))):
-            test_one_input(reader, data)
+            one_input(reader, data)
 
     def read(sample: Sample, placed: bytes) -> None:
         if placed == b"bad":
             raise KeyError(placed)
 
     faulty = Reader("faulty", lambda: [Sample("one", b"good")], (ValueError,), place_bytes, read)
-    test_one_input(faulty, b"\0good")
+    one_input(faulty, b"\0good")
     with pytest.raises(FaultError, match="KeyError"):
-        test_one_input(faulty, b"\0bad")
+        one_input(faulty, b"\0bad")

@@ -179,11 +179,10 @@ CASES: list[Case] = [
     (functools.partial(looks_plan.__wrapped__, forget_after=0), {}, {"known_error": [1e-5]}),
     (functools.partial(looks_plan.__wrapped__, domain=DOMAIN), {}, {"forget_after": [5], "max_items": [999]}),
     # Accountants.
-    (MixedChargingAccountant.for_mix, {"epsilon": 9.0, "delta": 1e-6, "mix": [CallKind(0.1, 0.4, 1)]}, {"mix": [[]]}),
     (
         MixedChargingAccountant.for_mix,
-        {"epsilon": 40.0, "delta": 1e-6, "mix": [CallKind(1.0, 0.26, 1)]},
-        {"epsilon": [0.01]},
+        {"epsilon": 9.0, "delta": 1e-6, "mix": [CallKind(0.1, 0.4, 1)]},
+        {"mix": [[]], "epsilon": [0.01]},
     ),
     (largest_support, {"kinds": [CallKind(0.1, 0.4, 1)]}, {"kinds": [[CallKind(0.1, 0.4, 0)]]}),
     (GameAccountant, CALL | {"participations": 9}, CALLS | {"participations": WHOLE}),
