@@ -131,6 +131,7 @@ def test_lines_of_very_many_values(tmp_path: pathlib.Path, monkeypatch: pytest.M
     """Each of their values would become hundreds of bytes of Python's memory."""
     assert json_lines.MAX_VALUES == 500_000
     monkeypatch.setattr(json_lines, "MAX_VALUES", 5_000)
+    monkeypatch.setattr(json_lines, "_FEW_LINES", 1)
     for items, is_broken in (
         (b"0," * 4_996 + b"0", False),
         (b"0," * 4_999 + b"0", True),
