@@ -34,6 +34,12 @@ def test_the_two_parts_add_up_exactly(epsilon: float, share: float) -> None:
     assert taken == pytest.approx(share * epsilon)
 
 
+@pytest.mark.parametrize(("epsilon", "share"), [(0.001, 0.02), (2.0, 0.51), (2.0, 0.0), (2.0, math.nan)])
+def test_a_share_that_cannot_be_drawn_is_refused(epsilon: float, share: float) -> None:
+    with pytest.raises(ValueError, match=r"activity_epsilon must lie in|share must lie in"):
+        split_epsilon(epsilon, share)
+
+
 def _words(uniform: int) -> np.ndarray:
     return np.array([[uniform >> 64, uniform & (2**64 - 1)]], dtype=np.uint64)
 
@@ -120,6 +126,12 @@ def test_a_plan_pays_for_the_histogram_and_says_so() -> None:
     paid = Fraction(plan.shares.sampling) - Fraction(without.shares.sampling)
     assert paid >= (1 + Fraction(math.exp(2.0))) * needed * (1 - Fraction(1, 10**9))
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize("activity_epsilon", [-0.04, math.inf, 1e-9, 33.0])
+def test_a_plan_refuses_what_no_histogram_takes(activity_epsilon: float) -> None:
+    with pytest.raises(ValueError, match="activity_epsilon must lie in"):
+        _plan(activity_epsilon=activity_epsilon)
 
 
 def test_a_stored_plan_cannot_hide_the_histogram_or_its_delta() -> None:

@@ -140,3 +140,18 @@ def test_fewest_users_of_a_sharp_threshold(share: float, needed: int) -> None:
     users = fewest_users(lambda counted: (counted >= needed).astype(float), share, 0.95)
     for number, is_found in ((users, True), (users - 1, False)):
         assert (scipy.stats.binom.sf(needed - 1, number, share) >= 0.95) == is_found
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: partition_selection_found_from(2.0, 1e-9, 0), "looks must be"),
+        (lambda: partition_selection_found_from(2.0, 1e-9, 1, 1.0), "probability must lie strictly"),
+        (lambda: weighted_gaussian_found_from(2.0, 1e-9, 0, 5), "looks must be"),
+        (lambda: weighted_gaussian_found_from(2.0, 1e-9, 5, 0), "most_looks must be"),
+        (lambda: gaussian_histograms_found_from(2.0, 1e-9, 0), "counts must be"),
+    ],
+)
+def test_wrong_numbers_are_refused(call: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        call()  # type: ignore[operator]

@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from dp_transforms.accounting.activity import split_epsilon
 from dp_transforms.accounting.charging_game import GameAccountant, capped_game_delta, charging_game_delta
 from dp_transforms.accounting.composition import MOST_CALLS, OptimalComposition
 from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, calibrate_threshold_monitor
@@ -26,11 +25,6 @@ from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.noise_table import NoiseTable
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from dp_transforms.plan.lifetime_cost import delta_units, epsilon_units
-from dp_transforms.plan.plan_comparison import (
-    gaussian_histograms_found_from,
-    partition_selection_found_from,
-    weighted_gaussian_found_from,
-)
 from tests.helpers.calibrated_plans import DOMAIN, calibrated_plan, looks_plan
 from tests.helpers.refusals import (
     FRACTION,
@@ -125,18 +119,6 @@ CASES: list[Case] = [
         {"order": [1], "budget": [-0.1, NAN], "epsilon": [INFINITE]},
     ),
     (order_budget, {"order": 2, "epsilon": 1.0, "delta": 0.5}, {"delta": [0.0]}),
-    (
-        partition_selection_found_from,
-        {"epsilon": 2.0, "delta": 1e-9, "looks": 1, "probability": 0.5},
-        {"looks": [0], "probability": [1.0]},
-    ),
-    (
-        weighted_gaussian_found_from,
-        {"epsilon": 2.0, "delta": 1e-9, "looks": 5, "most_looks": 5},
-        {"looks": [0], "most_looks": [0]},
-    ),
-    (gaussian_histograms_found_from, {"epsilon": 2.0, "delta": 1e-9, "counts": 1}, {"counts": [0]}),
-    (split_epsilon, {"epsilon": 2.0, "share": 0.02}, {"epsilon": [0.001], "share": [0.51, 0.0, NAN]}),
     *(
         (
             functools.partial(units, "max_epsilon"),
@@ -172,7 +154,6 @@ CASES: list[Case] = [
             **{"hits_per_user": [-1, 3001], "max_items_per_user": [3], "threshold": [500], "most_looks": [0]},
             **{"usual_looks": [100, (0, 10), ("a", "b")], "forget_after": [-1, 385], "known_error": [0.0, 0.01]},
             **{"size_error": [1.0], "epsilon": [41.0, 1e-9], "delta": [1e-12]},
-            "activity_epsilon": [-0.04, INFINITE, 1e-9, 33.0],
         },
     ),
     (functools.partial(looks_plan.__wrapped__, most_looks=5), {"usual_looks": (1, 5)}, {"usual_looks": [(1, 9)]}),
