@@ -9,7 +9,6 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 
 import fastavro
 import pytest
@@ -30,12 +29,6 @@ pytestmark = needs("kafka")
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 LABELS = {found.item for found in REPORTS[0].heavy_hitters}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
 
 
 @pytest.fixture
