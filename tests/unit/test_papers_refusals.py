@@ -22,7 +22,7 @@ from dp_transforms.mechanisms.papers.private_computation import (
     exponential_choice,
 )
 from dp_transforms.mechanisms.papers.query import LinearQuery, Marginals, RealQuery, epsilon_per_unit, units_up
-from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse
+from dp_transforms.mechanisms.papers.sparse_vector import AboveThreshold, NumericSparse, Sparse, epsilon_per_run
 from dp_transforms.mechanisms.papers.synthetic_data import SmallDatabase, small_database_records_needed
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, OneShotTopK, Price, TargetCharging
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, ThresholdMonitorEvolving, UserCounters
@@ -123,6 +123,16 @@ CASES: list[Case] = [
         HitLimit(3, epsilon=0.5).admits,
         {"epsilon": 0.5, "target_probability": 0.4, "hits": 1},
         {"epsilon": POSITIVE, "target_probability": POSITIVE, "hits": WHOLE},
+    ),
+    (
+        HitLimit(3, epsilon=0.5).charge,
+        {"epsilon": 0.5, "target_probability": 0.4, "hits": 0},
+        {"hits": COUNT},
+    ),
+    (
+        epsilon_per_run,
+        {"epsilon": 1.0, "delta": 0.0, "cutoff": 2},
+        {"delta": DELTA, "cutoff": [2**31 + 1, *WHOLE]},
     ),
     (
         Price,
