@@ -36,9 +36,10 @@ def main() -> int:
     began, tallies = time.monotonic(), dict[str, Tally]()
     print(_HEAD)
     for name, count in counts.items():
-        tallies[name], found = run(name, count, options.seed)
-        print(_row(name, [tallies[name]]), flush=True)
-        for times, one in alike(found):
+        result = run({name: count}, options.seed)[name]
+        tallies[name] = result.tally
+        print(_row(name, [result.tally]), flush=True)
+        for times, one in alike(result.found):
             print(f"    {times} times, first {one.case} ({one.sample}): {one.what}", flush=True)
     print(_row("all", list(tallies.values())))
     print(f"\nSeed {options.seed}, {(time.monotonic() - began) / 60:.0f} minutes on one core.")

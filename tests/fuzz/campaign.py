@@ -1,7 +1,7 @@
 """Tries mutated inputs in a process that may hang or die: whoever watches notes the case that did it, and goes on.
 
-``python -m tests.fuzz.campaign READER SEED BEGIN END FOLDER`` is that process: for each case a line of JSON. The system
-ends it where a case takes too much CPU, or waits.
+``python -m tests.fuzz.campaign SEED FOLDER READER:BEGIN:END ...`` is that process: for each case a line of JSON. The
+system ends it where a case takes too much CPU, or waits.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import faulthandler
+import itertools
 import json
 import os
 import pathlib
@@ -64,41 +65,48 @@ class Tally:
         self.slowest, self.memory = max(self.slowest, seconds), max(self.memory, memory)
 
 
-def run(reader: str, count: int, seed: int) -> tuple[Tally, list[Found]]:
-    """Tries so many cases of a reader, one process at a time."""
-    tally, found = Tally(), list[Found]()
-    while tally.cases < count:
-        end = min(count, tally.cases + _CASES_PER_PROCESS)
+@dataclasses.dataclass
+class Result:
+    tally: Tally = dataclasses.field(default_factory=Tally)
+    found: list[Found] = dataclasses.field(default_factory=list)
+
+
+def run(counts: dict[str, int], seed: int) -> dict[str, Result]:
+    """Tries so many cases of each reader, one process at a time."""
+    results = {name: Result() for name in counts}
+    while left := {name: at for name, result in results.items() if (at := result.tally.cases) < counts[name]}:
+        tasks = [f"{name}:{at}:{min(counts[name], at + _CASES_PER_PROCESS)}" for name, at in left.items()]
         # In memory where the system has such a place: nothing of it has to outlive the machine.
         place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         with tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir=place) as folder:
-            _watch(reader, seed, end, folder, tally, found)
-    return tally, found
+            _watch(tasks, seed, folder, results)
+    return results
 
 
-def _watch(name: str, seed: int, end: int, folder: str, tally: Tally, found: list[Found]) -> None:
-    """Up to this case, or to the one with which the process dies."""
-    words = [sys.executable, "-m", "tests.fuzz.campaign", name, str(seed), str(tally.cases), str(end), folder]
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+def _watch(tasks: list[str], seed: int, folder: str, results: dict[str, Result]) -> None:
+    """All of the tasks, or to the case with which the process dies."""
+    words = [sys.executable, "-m", "tests.fuzz.campaign", str(seed), folder, *tasks]
+    environment, name = {**os.environ, "PYTHONPATH": str(_ROOT)}, ""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         with subprocess.Popen(words, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                verdict, seconds, memory, *fault = json.loads(line)
+                name, verdict, seconds, memory, *fault = json.loads(line)
                 if fault:
-                    found.append(Found(f"{name}:{seed}:{tally.cases}", *fault))
-                tally.add(verdict, seconds, memory)
+                    results[name].found.append(Found(f"{name}:{seed}:{results[name].tally.cases}", *fault))
+                if verdict:
+                    results[name].tally.add(verdict, seconds, memory)
         if process.returncode == 0:
             return
         errors.seek(0)
         last_words = " | ".join([line for line in errors.read().splitlines() if "Extension modules" not in line][-12:])
-    if process.returncode > 0:
+    if process.returncode > 0 or not name:
         raise RuntimeError(f"the process ended by itself: {last_words[-1000:]}")
-    number, reader = signal.Signals(-process.returncode), all_readers()[name]
-    one = mutated_input(reader, reader.samples(), seed, tally.cases)
+    number, reader, result = signal.Signals(-process.returncode), all_readers()[name], results[name]
+    one = mutated_input(reader, reader.samples(), seed, result.tally.cases)
     kind, what = ("hang", _ENDED[number]) if number in _ENDED else ("crash", f"{number.name}: {last_words[:1000]}")
-    found.append(Found(f"{name}:{seed}:{tally.cases}", one.sample.name, kind, what))
-    tally.add("faults", 0, 0)
+    result.found.append(Found(f"{name}:{seed}:{one.number}", one.sample.name, kind, what))
+    result.tally.add("faults", 0, 0)
 
 
 def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:
@@ -114,6 +122,7 @@ def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:
 
 def tried(reader: Reader, seed: int, begin: int, end: int, folder: str) -> Iterator[tuple[Any, ...]]:
     """Of each case the verdict, the CPU seconds and the memory that it took, and of a fault what it is."""
+    os.mkdir(folder)
     samples = reader.samples()
     _warm_up(reader, samples, folder)
     base = Memory()
@@ -157,14 +166,18 @@ def _warm_up(reader: Reader, samples: Any, folder: str) -> None:
             raise AssertionError(f"the sample {sample.name!r} of {reader.name} is refused")
 
 
-def main(name: str, seed: str, begin: str, end: str, folder: str) -> None:
+def main(seed: str, folder: str, *tasks: str) -> None:
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_DATA, (_GUARD_BYTES, _GUARD_BYTES))
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints
-    for case in tried(all_readers()[name], int(seed), int(begin), int(end), folder):
-        lines.write(json.dumps(case) + "\n")
-        lines.flush()
+    for name, begin, end in (task.split(":") for task in tasks):
+        cases = tried(all_readers()[name], int(seed), int(begin), int(end), f"{folder}/{name}")
+        for case in itertools.chain([("", 0, 0)], cases):  # the first one says that this reader has begun
+            lines.write(json.dumps([name, *case]) + "\n")
+            lines.flush()
+        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 if __name__ == "__main__":
