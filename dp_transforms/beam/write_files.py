@@ -82,7 +82,8 @@ def _pack_report(report: WindowReport) -> bytes:
 
 def _unpack_report(packed: bytes) -> WindowReport:
     stream, start, end, found, *budget = json.loads(packed)
-    hitters = [HeavyHitter._make([*fields, tuple(map(Facet._make, facets))]) for *fields, facets in found]
+    hitters = map(HeavyHitter._make, found)
+    hitters = [hitter._replace(facets=tuple(map(Facet._make, hitter.facets))) for hitter in hitters]
     return WindowReport(stream, start, end, hitters, *budget)
 
 

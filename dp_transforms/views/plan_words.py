@@ -98,7 +98,7 @@ def rounds_in_words(plan: Plan) -> str:
         f"Looks come in rounds: first at the items of {_duration(_block_seconds(plan))} together, then at the windows"
         " of those that many users have. That usually finds more; but an item of one window"
         f" alone is found only from about {plan.found_from(few, FOUND):,} users on, if each has"
-        f" {counted(few, 'item')} in the run. Where users have many, stated sizes are lower."
+        f" {counted(few, 'item')} in the run. Where users have many, sizes of hundreds are lower."
     ) + _facets_in_words(plan, few)
 
 

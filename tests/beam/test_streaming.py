@@ -1,7 +1,8 @@
 """Unbounded input: windows close when the watermark passes them, once, in order, and whoever is late changes nothing.
 
 On the one local runner whose watermark drives timers: `TestStream` runs on `BundleBasedDirectRunner` alone. It reports
-the counters of one bundle only, so that `LocalCounter` counts here. Whole logs: tests/conformance.
+the counters of one bundle only, so that `LocalCounter` counts here. Whole logs, sliding
+windows and known domains: tests/conformance.
 """
 
 from __future__ import annotations
@@ -13,30 +14,21 @@ import pytest
 from apache_beam.transforms.window import SlidingWindows
 
 from dp_transforms.monitor.event_batch import EventBatch
-from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.operator_counts import (
-    EVENTS_OUTSIDE_DOMAIN,
-    EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     LATE_BATCHES,
 )
 from tests.helpers.beam_pipelines import LocalCounter, Script, holders
 from tests.helpers.looks_plans import small_looks_plan
-from tests.helpers.oracle import oracle_transcript
 from tests.helpers.reference import reference
 from tests.helpers.small_runs import (
     MICROS,
-    SECRET,
     START,
     batch_of,
     key_file,
-    many_windows,
     ordered_log,
-    settings_of,
     small_plan,
 )
-
-DOMAIN = (*(f"item-{number}" for number in range(0, 12, 2)), *(f"nobody's-{number}" for number in range(30)))
 
 
 def paying_for_hits(windows):
@@ -86,38 +78,7 @@ def test_a_window_is_reported_when_the_watermark_passes_its_end_and_not_before(t
     ]
 
 
-def test_a_sliding_window_is_reported_when_its_own_end_passes(tmp_path):
-    plan = small_plan(6, sliding=3, mode="hits", hits_per_user=2)
-    log = holders(1, range(40), slide=20)  # lies in the three windows that end 40, 60 and 80 seconds after the start
-    reports = expected(plan, log)
-    assert [report.window_end // MICROS - START for report in reports] == [40, 60, 80]
-    script = Script(plan).events(log).watermark(39).mark("39").watermark(40).mark("40").watermark(60).mark("60")
-    script.watermark(79).mark("79")
-    assert script.run(key_file(tmp_path)) == ["39", reports[0], "40", reports[1], "60", "79", reports[2]]
-
-
-@pytest.mark.parametrize(("mode", "threshold"), [("hits", 2), ("kms21", 100)])
-def test_windows_of_a_known_domain_close_with_and_without_events(tmp_path, monkeypatch, mode, threshold):
-    counts = LocalCounter.install(monkeypatch)
-    plan = small_plan(8, mode=mode, threshold=threshold, domain=DOMAIN, hits_per_user=2)
-    log = [event for event in ordered_log(plan, 3, 300) if (event[2] // MICROS - START) // 60 not in range(3, 7)]
-    script, ends = Script(plan), range(60, 60 * (plan.schedule.horizon + 1), 60)
-    for end in ends:
-        script.events([event for event in log if end - 60 <= event[2] // MICROS - START < end])
-        script.watermark(end - 0.002).mark(f"before {end}").watermark(end)
-    reports = {
-        report.window_end // MICROS - START: report
-        for report in expected(plan, (event for event in log if event[1] in DOMAIN), domain=DOMAIN)
-    }
-    assert {end for end in (240, 300, 360, 420) if end in reports}
-    found = script.run(key_file(tmp_path), domain=ItemDomain.of_ids(DOMAIN))
-    assert found == [thing for end in ends for thing in (f"before {end}", *([reports[end]] if end in reports else []))]
-    assert counts[EVENTS_OUTSIDE_DOMAIN] == sum(item not in DOMAIN and time >= START * MICROS for _, item, time in log)
-
-
-@pytest.mark.parametrize(
-    ("plan_of", "closed_at"), [(paying_for_hits, 60), (paying_for_hits, 61), (paying_for_both, 60)]
-)
+@pytest.mark.parametrize(("plan_of", "closed_at"), [(paying_for_hits, 61), (paying_for_both, 60)])
 def test_late_events_change_nothing_and_are_counted(tmp_path, monkeypatch, closed_at, plan_of):
     """New items, more holders of a published item, a window that had no event in time; then life goes on.
 
@@ -148,20 +109,3 @@ def test_one_user_cannot_decide_whether_late_events_of_others_count(tmp_path, pl
         script.events(holders(window, late, "whatever")).events(holders(window, range(100, 160)))
     in_time = holders(7, range(200, 250))
     assert script.events(in_time).run(key_file(tmp_path)) == expected(plan, in_time) != []
-
-
-def test_many_windows_in_no_order_close_in_order(tmp_path, monkeypatch):
-    """All that is there before the watermark moves."""
-    counts = LocalCounter.install(monkeypatch)
-    plan = small_plan(30, hits_per_user=2, max_items_per_user=3)
-    log = many_windows(30)
-    transcript = oracle_transcript(log, settings_of(plan), SECRET)
-    assert len(transcript.reports) > 5
-    script = Script(plan)
-    for low in range(0, len(log), 300):
-        script.events(log[low : low + 300])
-    script.events([("u1", "outside", (START - 1) * MICROS), ("u1", "outside", (START + 30 * 60) * MICROS)])
-    found = script.run(key_file(tmp_path))
-    assert found == transcript.reports
-    assert counts[EVENTS_OUTSIDE_RANGE] == 2
-    assert counts[LATE_BATCHES] == 0

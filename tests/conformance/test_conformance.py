@@ -2,7 +2,8 @@
 
 A cell is one run: a word of `cuts.CUTS`, and one that says the reader, where parts end, or when a stream stops. All
 that a row or a column could mean is in it somewhere (`test_the_tables_cover_what_there_is`). A cell that begins with
-``~`` is for the night: each mode gates a change by all drivers, and each of its variants by one of each table.
+``~`` is for the night: each mode gates a change by all drivers (by one of replay and pool, which the
+transcripts hold to one answer), and each of its variants by one of each table.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from tests.transcripts.transcript import lines_of, stored
 
 AT_ONCE_TABLE = """
                                 | replay          | pool            | batch
-looks                           | crumbs csv      | twice parquet   | again
+looks                           | ~crumbs csv     | twice parquet   | again
 looks-sliding                   | back parquet    | ~early avro     | crumbs csv
-looks-window-rounds             | twice csv       | crumbs avro     | again
+looks-window-rounds             | ~twice csv      | crumbs avro     | again
 looks-domain                    | twice avro      | ~nothing jsonl  | nothing
-looks-with-hits                 | early jsonl     | crumbs csv      | twice parquet
-looks-with-counts               | whole csv       | back parquet    | back
-hits                            | nothing parquet | whole avro      | again
+looks-with-hits                 | ~early jsonl    | crumbs csv      | twice parquet
+looks-with-counts               | whole csv       | ~back parquet   | back
+hits                            | ~nothing parquet| whole avro      | again
 hits-sliding                    | crumbs jsonl    | ~twice csv      | early
 hits-domain                     | back csv        | ~early parquet  | whole jsonl
-hits-with-counts                | twice parquet   | nothing avro    | again
-kms21-domain                    | early avro      | crumbs jsonl    | crumbs csv
+hits-with-counts                | twice parquet   | ~nothing avro   | again
+kms21-domain                    | ~early avro     | crumbs jsonl    | crumbs csv
 looks-from-noise                | whole jsonl     | ~early csv      | ~nothing
 looks-in-rounds                 | back avro       | crumbs jsonl    | again
 looks-in-rounds-sliding         | crumbs csv      | early parquet   | twice avro

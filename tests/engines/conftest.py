@@ -50,6 +50,13 @@ def kafka(tmp_path_factory) -> Iterator[KafkaServer]:
 
 
 @pytest.fixture(scope="session")
+def server(tmp_path_factory) -> Iterator[KafkaServer]:
+    """A broker of its own for tests that kill it, or say what is in it."""
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def key_path(tmp_path_factory) -> str:
     return key_file(tmp_path_factory.mktemp("key"))
 

@@ -61,10 +61,6 @@ class KafkaServer(kafka_server.KafkaServer):
         if left := producer.flush(CALL_SECONDS):
             raise EngineError(f"the broker did not take {left} records in {CALL_SECONDS:g} s.")
 
-    def delete_topic(self, name: str) -> None:
-        admin = self.admin()
-        admin.delete_topics([name])[name].result(timeout=CALL_SECONDS)
-
     def alter_topic(self, name: str, settings: dict[str, str]) -> None:
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import NewPartitions
@@ -25,12 +24,6 @@ pytestmark = needs("kafka")
 
 MICROS = 1_506_826_800_000_000
 FIELDS = EventFields(time_unit="us")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as started:
-        yield started
 
 
 def _values(begin: int, end: int) -> list[bytes]:

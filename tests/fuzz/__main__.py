@@ -14,11 +14,12 @@ import tempfile
 import time
 import traceback
 
-from tests.fuzz.campaign import Result, alike, run
+from tests.fuzz.campaign import Tally, alike, run
 from tests.fuzz.reader import FaultError, mutated_input, outcome
 from tests.fuzz.readers import all_readers, cases_by_reader
 
 _MILLION = 1_000_000
+_HEAD = "| reader | mutated inputs | accepted | refused | faults | slowest (CPU) | most memory |\n|---|" + "---:|" * 6
 
 
 def main() -> int:
@@ -31,41 +32,24 @@ def main() -> int:
     options = parser.parse_args()
     if options.case:
         return _again(options.case, options.write)
-    counts = cases_by_reader(options.cases)
-    if options.reader:
-        counts = dict.fromkeys(options.reader, options.cases)
-    began, result = time.monotonic(), Result()
+    counts = dict.fromkeys(options.reader or (), options.cases) or cases_by_reader(options.cases)
+    began, tallies = time.monotonic(), dict[str, Tally]()
+    print(_HEAD)
     for name, count in counts.items():
-        with tempfile.TemporaryDirectory() as folder:
-            of_reader = run({name: count}, options.seed, pathlib.Path(folder))
-        result.tallies.update(of_reader.tallies)
-        result.found += of_reader.found
-        print(_row(name, result), flush=True)
-        for times, one in alike(of_reader.found):
+        result = run({name: count}, options.seed)[name]
+        tallies[name] = result.tally
+        print(_row(name, [result.tally]), flush=True)
+        for times, one in alike(result.found):
             print(f"    {times} times, first {one.case} ({one.sample}): {one.what}", flush=True)
-    print(_table(result, time.monotonic() - began, options.seed))
-    return 1 if result.found else 0
+    print(_row("all", list(tallies.values())))
+    print(f"\nSeed {options.seed}, {(time.monotonic() - began) / 60:.0f} minutes on one core.")
+    return int(any(tally.faults for tally in tallies.values()))
 
 
-def _row(name: str, result: Result) -> str:
-    one = result.tallies[name]
-    return (
-        f"| {name} | {one.cases:,} | {one.accepted:,} | {one.refused:,} | {one.faults:,} |"
-        f" {one.slowest:.2f} s | {one.memory / 1e6:.0f} MB |"
-    )
-
-
-def _table(result: Result, seconds: float, seed: int) -> str:
-    tallies = result.tallies.values()
-    sums = [f"{sum(getattr(one, name) for one in tallies):,}" for name in ("cases", "accepted", "refused", "faults")]
+def _row(name: str, tallies: list[Tally]) -> str:
+    sums = [f"{sum(getattr(one, field) for one in tallies):,}" for field in ("cases", "accepted", "refused", "faults")]
     slowest, memory = max(one.slowest for one in tallies), max(one.memory for one in tallies)
-    total = f"| all | {' | '.join(sums)} | {slowest:.2f} s | {memory / 1e6:.0f} MB |"
-    head = [
-        "| reader | mutated inputs | accepted | refused | faults | slowest (CPU) | most memory |",
-        "|---|" + "---:|" * 6,
-    ]
-    rows = [*head, *(_row(name, result) for name in result.tallies), total]
-    return "\n".join(["", *rows, "", f"Seed {seed}, {seconds / 60:.0f} minutes on one core."])
+    return f"| {name} | {' | '.join(sums)} | {slowest:.2f} s | {memory / 1e6:.0f} MB |"
 
 
 def _again(case: str, write: pathlib.Path | None) -> int:

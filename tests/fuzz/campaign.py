@@ -1,13 +1,20 @@
-"""Watches processes that try mutated inputs: notes a crash, a hang or too much memory with the case, and goes on."""
+"""Tries mutated inputs in a process that may hang or die: whoever watches notes the case that did it, and goes on.
+
+``python -m tests.fuzz.campaign SEED FOLDER READER:BEGIN:END ...`` is that process: for each case a line of JSON. The
+system ends it where a case takes too much CPU, or waits.
+"""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
+import faulthandler
+import itertools
 import json
 import os
 import pathlib
-import select
+import resource
 import signal
 import subprocess
 import sys
@@ -16,168 +23,162 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import psutil
-
-from tests.fuzz.reader import mutated_input
+from tests.fuzz.memory import Memory
+from tests.fuzz.reader import FaultError, MutatedInput, Reader, mutated_input, outcome
 from tests.fuzz.readers import all_readers
-from tests.fuzz.worker import MOST_SECONDS, SharedTally, Tally, Task
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_LOOK_SECONDS = 0.5
+MOST_BYTES = 512 << 20  # that a case may take
+MOST_SECONDS = 10.0  # of CPU
+_MOST_WAITING_SECONDS = 100  # a case that takes no CPU waits for something: on no machine does a good one so long
+_GUARD_BYTES = 8 << 30  # protects the machine; far above what is a fault
 _CASES_PER_PROCESS = 20_000  # so that what libraries keep does not add up
-# A case that takes no CPU waits for something. On a machine ten times slower none does so for as long.
-_MOST_WAITING_SECONDS = 100.0
-_GUARD_BYTES = 4 << 30  # protects the machine; far above what is a fault
+_READ_TWICE_EVERY = 4
+_BATCH = 32
+_ROOT = pathlib.Path(__file__).parents[2]
+_ENDED = {signal.SIGPROF: f"more than {2 * MOST_SECONDS:.0f} s of CPU", signal.SIGALRM: "it waits and takes no CPU"}
 
 
 @dataclasses.dataclass
 class Found:
     """Something that must not be, with the case that shows it: ``python -m tests.fuzz --case READER:SEED:NUMBER``."""
 
-    reader: str
-    seed: int
-    number: int
+    case: str
     sample: str
     kind: str
     what: str
 
-    @property
-    def case(self) -> str:
-        return f"{self.reader}:{self.seed}:{self.number}"
+
+@dataclasses.dataclass
+class Tally:
+    """slowest: CPU seconds of the slowest case. memory: bytes, the most that a case took beyond what was held."""
+
+    cases: int = 0
+    accepted: int = 0
+    refused: int = 0
+    faults: int = 0
+    slowest: float = 0.0
+    memory: int = 0
+
+    def add(self, verdict: str, seconds: float, memory: int) -> None:
+        self.cases += 1
+        setattr(self, verdict, getattr(self, verdict) + 1)
+        self.slowest, self.memory = max(self.slowest, seconds), max(self.memory, memory)
 
 
 @dataclasses.dataclass
 class Result:
-    tallies: dict[str, Tally] = dataclasses.field(default_factory=dict)
+    tally: Tally = dataclasses.field(default_factory=Tally)
     found: list[Found] = dataclasses.field(default_factory=list)
 
 
-def run(cases: dict[str, int], seed: int, folder: pathlib.Path) -> Result:
-    """Tries ``cases`` of each reader, one process at a time. folder: an empty one, for what the processes tell."""
-    result, watched = Result(), _Watched(folder)
-    try:
-        for name, count in cases.items():
-            tally = Tally()
-            for begin in range(0, count, _CASES_PER_PROCESS):
-                if begin:
-                    watched.stop()
-                task = Task(name, seed, begin, min(count, begin + _CASES_PER_PROCESS))
-                while task.begin < task.end:
-                    task = watched.run(task, tally, result.found)
-            result.tallies[name] = tally
-    finally:
-        watched.close()
-    return result
-
-
-class _Watched:
-    """One process that tries mutated inputs, started anew when it dies."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-        self._tally_path, self._findings = folder / "tally", folder / "findings"
-        self._findings.touch()
-        self._read_to = 0
-        self._shared = SharedTally(str(self._tally_path))
-        self._process: subprocess.Popen[str] | None = None
+def run(counts: dict[str, int], seed: int) -> dict[str, Result]:
+    """Tries so many cases of each reader, one process at a time."""
+    results = {name: Result() for name in counts}
+    while left := {name: at for name, result in results.items() if (at := result.tally.cases) < counts[name]}:
+        tasks = [f"{name}:{at}:{min(counts[name], at + _CASES_PER_PROCESS)}" for name, at in left.items()]
         # In memory where the system has such a place: nothing of it has to outlive the machine.
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self._inputs = tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir=memory)
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="shh-fuzz-", dir=place) as folder:
+            _watch(tasks, seed, folder, results)
+    return results
 
-    def run(self, task: Task, tally: Tally, found: list[Found]) -> Task:
-        """Runs the task, or as much of it as the process lives. Returns what is left of it."""
-        self._shared.write(tally)
-        process = self._process = self._process or self._start()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(dataclasses.asdict(task)) + "\n")
-        process.stdin.flush()
-        death = self._wait(process)
-        now = self._shared.read()
-        vars(tally).update(vars(now))
-        found += self._new_findings(task.seed)
-        if death is None:
-            return dataclasses.replace(task, begin=task.end)
-        self.stop()
-        if now.number < 0:
-            raise RuntimeError(f"the process died between two cases: {self._last_words()}")
-        reader = all_readers()[task.reader]
-        one = mutated_input(reader, reader.samples(), task.seed, now.number)
-        found.append(Found(task.reader, task.seed, one.number, one.sample.name, *death))
-        tally.cases, tally.faults, tally.number = tally.cases + 1, tally.faults + 1, -1
-        return dataclasses.replace(task, begin=now.number + 1)
 
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def close(self) -> None:
-        self.stop()
-        self._inputs.cleanup()
-
-    def _start(self) -> subprocess.Popen[str]:
-        with open(self._folder / "stderr", "w") as stderr:
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.fuzz.worker",
-                    str(self._tally_path),
-                    str(self._findings),
-                    self._inputs.name,
-                ],
-                cwd=_ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                env={**os.environ, "PYTHONPATH": str(_ROOT)},
-            )
-
-    def _wait(self, process: subprocess.Popen[str]) -> tuple[str, str] | None:
-        """None when the task is done; else the kind of its death and what is known of it."""
-        assert process.stdout is not None
-        watched, since, number, cpu = psutil.Process(process.pid), time.monotonic(), -1, 0.0
-        while True:
-            if select.select([process.stdout], [], [], _LOOK_SECONDS)[0]:
-                if process.stdout.readline() == "done\n":
-                    return None
-                code = process.wait()
-                name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                return "crash", f"{name}: {self._last_words()}"
-            tally = self._shared.read()
-            times = watched.cpu_times()
-            if tally.number < 0:
-                since = time.monotonic()
-                continue
-            if tally.number != number:
-                number, cpu, since = tally.number, times.user + times.system, time.monotonic()
-            if watched.memory_info().rss > _GUARD_BYTES:
-                return "memory", f"more than {_GUARD_BYTES >> 30} GB at once"
-            used = times.user + times.system - tally.began
-            waited = time.monotonic() - since - (times.user + times.system - cpu)
-            # Twice the limit of a case, since a case in four is read twice.
-            if used > 2 * MOST_SECONDS or waited > _MOST_WAITING_SECONDS:
-                return "hang", f"{used:.0f} s of CPU, {waited:.0f} s of waiting"
-
-    def _new_findings(self, seed: int) -> Iterator[Found]:
-        with open(self._findings, encoding="utf-8") as file:
-            file.seek(self._read_to)
-            lines = file.read()
-            self._read_to = file.tell()
-        for line in lines.splitlines():
-            yield Found(seed=seed, **json.loads(line))
-
-    def _last_words(self) -> str:
-        lines = (self._folder / "stderr").read_text(errors="replace").splitlines()
-        words = [line.strip() for line in lines if not line.startswith("Extension modules")]
-        return " | ".join(words[-12:])[:1000]
+def _watch(tasks: list[str], seed: int, folder: str, results: dict[str, Result]) -> None:
+    """All of the tasks, or to the case with which the process dies."""
+    words = [sys.executable, "-m", "tests.fuzz.campaign", str(seed), folder, *tasks]
+    environment, name = {**os.environ, "PYTHONPATH": str(_ROOT)}, ""
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        with subprocess.Popen(words, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, stderr=errors) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                name, verdict, seconds, memory, *fault = json.loads(line)
+                if fault:
+                    results[name].found.append(Found(f"{name}:{seed}:{results[name].tally.cases}", *fault))
+                if verdict:
+                    results[name].tally.add(verdict, seconds, memory)
+        if process.returncode == 0:
+            return
+        errors.seek(0)
+        last_words = " | ".join([line for line in errors.read().splitlines() if "Extension modules" not in line][-12:])
+    if process.returncode > 0 or not name:
+        raise RuntimeError(f"the process ended by itself: {last_words[-1000:]}")
+    number, reader, result = signal.Signals(-process.returncode), all_readers()[name], results[name]
+    one = mutated_input(reader, reader.samples(), seed, result.tally.cases)
+    kind, what = ("hang", _ENDED[number]) if number in _ENDED else ("crash", f"{number.name}: {last_words[:1000]}")
+    result.found.append(Found(f"{name}:{seed}:{one.number}", one.sample.name, kind, what))
+    result.tally.add("faults", 0, 0)
 
 
 def alike(found: Iterable[Found]) -> list[tuple[int, Found]]:
-    """Those of one reader, kind and place are one fault: how many, and the first."""
+    """Those of one kind and place are one fault: how many, and the first."""
     groups: dict[Any, list[Found]] = collections.defaultdict(list)
     for one in found:
-        groups[one.reader, one.kind, one.what[:80]].append(one)
+        groups[one.kind, one.what[:80]].append(one)
     return sorted(((len(group), group[0]) for group in groups.values()), key=lambda pair: -pair[0])
+
+
+# The process that tries them
+
+
+def tried(reader: Reader, seed: int, begin: int, end: int, folder: str) -> Iterator[tuple[Any, ...]]:
+    """Of each case the verdict, the CPU seconds and the memory that it took, and of a fault what it is."""
+    os.mkdir(folder)
+    samples = reader.samples()
+    _warm_up(reader, samples, folder)
+    base = Memory()
+    for first in range(begin, end, _BATCH):
+        inputs = [mutated_input(reader, samples, seed, n) for n in range(first, min(first + _BATCH, end))]
+        placed = [reader.place(folder, f"m{one.number}", one.sample, one.data) for one in inputs]
+        time.sleep(reader.settle_seconds)
+        for one, place in zip(inputs, placed, strict=True):
+            signal.setitimer(signal.ITIMER_PROF, 2 * MOST_SECONDS)  # since a case in four is read twice
+            signal.alarm(_MOST_WAITING_SECONDS)
+            began = time.process_time()
+            verdict, *fault = _verdict(reader, one, place)
+            seconds, memory = time.process_time() - began, base.grown()
+            if not fault and (memory > MOST_BYTES or seconds > MOST_SECONDS):
+                kind = "memory" if memory > MOST_BYTES else "slow"
+                verdict, fault = "faults", [one.sample.name, kind, f"{memory >> 20} MB, {seconds:.1f} s of CPU"]
+            yield (verdict, seconds, memory, *fault)
+            if isinstance(place, str):
+                with contextlib.suppress(OSError):
+                    os.unlink(place)
+
+
+def _verdict(reader: Reader, one: MutatedInput, place: Any) -> tuple[str, ...]:
+    try:
+        first = outcome(reader, one.sample, place)
+        if one.number % _READ_TWICE_EVERY == 0 and (not isinstance(place, str) or os.path.isfile(place)):
+            again = outcome(reader, one.sample, place)
+            if again != first:
+                raise FaultError("again", f"{first[0]}, and at the second reading {again[0]} or something else")
+        return (first[0],)
+    except FaultError as error:
+        return "faults", one.sample.name, error.kind, str(error)
+
+
+def _warm_up(reader: Reader, samples: Any, folder: str) -> None:
+    """Libraries take memory when they are first used; and a sample that is refused would make a campaign of nothing."""
+    for index, sample in enumerate(samples):
+        place = reader.place(folder, f"s{index}", sample, sample.data)
+        time.sleep(reader.settle_seconds)
+        if outcome(reader, sample, place)[0] != "accepted":
+            raise AssertionError(f"the sample {sample.name!r} of {reader.name} is refused")
+
+
+def main(seed: str, folder: str, *tasks: str) -> None:
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_DATA, (_GUARD_BYTES, _GUARD_BYTES))
+    lines = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints
+    for name, begin, end in (task.split(":") for task in tasks):
+        cases = tried(all_readers()[name], int(seed), int(begin), int(end), f"{folder}/{name}")
+        for case in itertools.chain([("", 0, 0)], cases):  # the first one says that this reader has begun
+            lines.write(json.dumps([name, *case]) + "\n")
+            lines.flush()
+        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

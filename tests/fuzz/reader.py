@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -99,6 +101,18 @@ def outcome(reader: Reader, sample: Sample, placed: Any) -> tuple[str, Any]:
             raise FaultError("uncaught", f"{type(error).__name__} at {_place(error)}") from error
         check_words(str(error), reader.marks)
         return "refused", str(error)
+
+
+def one_input(reader: Reader, data: bytes) -> None:
+    """In the form of libFuzzer, atheris and OSS-Fuzz: bytes in, errors for faults. The first byte chooses the sample
+    that lends its ending and context."""
+    samples = reader.samples()
+    if data:
+        sample = samples[data[0] % len(samples)]
+        with tempfile.TemporaryDirectory() as folder:
+            place = reader.place(folder, "input", sample, data[1:])
+            time.sleep(reader.settle_seconds)
+            outcome(reader, sample, place)
 
 
 def check_words(text: str, marks: Sequence[str]) -> None:

@@ -1,50 +1,94 @@
-"""A short campaign with a fixed seed over every reader; ``make fuzz`` is the long one.
+"""A short campaign with a fixed seed over every reader (``make fuzz`` is the long one), a case at which a process dies,
+and mutated inputs that were once read wrongly: each of those is refused in one line now.
 
-A case ends after 10 s of its own CPU time, so that a slow machine fails none.
+A new one: ``python -m tests.fuzz --case READER:SEED:NUMBER --write tests/fuzz/reproducers/READER-SEED-NUMBER``, and a
+line in the table.
 """
 
 from __future__ import annotations
 
 import pathlib
+import time
 
 import pytest
 
-from tests.fuzz import readers
 from tests.fuzz.campaign import alike, run
-from tests.fuzz.continuous import one_input
-from tests.fuzz.reader import FaultError, Reader, Sample, place_bytes
-from tests.fuzz.readers import cases_by_reader
+from tests.fuzz.reader import FaultError, Reader, Sample, one_input, outcome, place_bytes
+from tests.fuzz.readers import all_readers, cases_by_reader
 
 _SEED = 9
 _CASES = 2000
+_FOLDER = pathlib.Path(__file__).parent / "reproducers"
+# name: (sample, what happened)
+_KNOWN = {
+    "parquet-1-340": ("plain", "a histogram in the footer that contradicts the schema ended the process"),
+    "parquet-101-374": ("dictionary, no Arrow schema", "the same"),
+    "parquet-1-42": ("split floats", "no rows of the 10 that the footer tells were read"),
+    "parquet-1-1342": ("deltas", "10 rows of 11"),
+    "parquet-1-1426": ("plain", "10 rows of 32,767"),
+    "parquet-1-432": ("snappy", "it was accepted, and pyarrow's own reader refuses it"),
+    "parquet-101-122": ("dictionary, checksums", "the same: a column of another size"),
+    "parquet-101-2854": ("plain, version 2, nulls", "a row group of less than no rows"),
+    "plan-1-10": ("plan 3", "the name of an unknown field, a lone surrogate, stood in the error"),
+    "report-folder-1-398": ("jsonl, header.json", "TypeError: a list as the format of the files"),
+    "folder-position-101-132": ("position 0", "RecursionError"),
+    "folder-position-101-442": ("position 0", "TypeError"),
+    "folder-position-101-5488": ("position 0", "ValueError: the name held a zero byte"),
+    "progress-2-43": ("step 5", "RecursionError"),
+    "progress-2-51": ("step 5", "KeyError"),
+    "progress-2-95": ("step 7", "a window before the first one was accepted"),
+    "progress-2-193": ("step 6", "TypeError"),
+    "progress-2-726": ("step 0", "TypeError"),
+    "batch-1-0": ("40 events", "OSError"),
+    "batch-1-1": ("1 events", "OSError"),
+    "batch-1-98": ("0 events", "an error of Arrow"),
+    "packed-1-2": ("holders 0", "labels that are not UTF-8 were an error of Arrow"),
+    "packed-1-11": ("holders 0", "IndexError"),
+    "packed-1-56": ("holders 0", "OverflowError"),
+    "packed-1-103": ("holders 0", "an error of Arrow"),
+    "topic-record-31-8816": (
+        "json 0",
+        "UnicodeEncodeError as the header was written again: a lone surrogate in its plan",
+    ),
+    "topic-record-11-7393": ("json 0", "a run id that is no Unicode was accepted, and could not be written"),
+    "topic-record-11-7458": ("json 3", "more windows than 64 bits hold were accepted, and could not be written"),
+    "key-1-2027": ("32 bytes", "a key of zeros was accepted"),
+}
 
 
-def test_mutated_inputs_are_read_or_refused(tmp_path: pathlib.Path) -> None:
-    cases = cases_by_reader(_CASES)
-    result = run(cases, _SEED, tmp_path)
-    assert {name: tally.cases for name, tally in result.tallies.items()} == cases
-    lines = [f"{times} times, first --case {one.case} ({one.sample}): {one.what}" for times, one in alike(result.found)]
-    assert not lines, "\n".join(lines)
-    for name, tally in result.tallies.items():
-        assert tally.accepted + tally.refused == tally.cases, name
+def test_mutated_inputs_are_read_or_refused() -> None:
+    counts = cases_by_reader(_CASES)
+    for name, result in run(counts, _SEED).items():
+        tally = result.tally
+        assert alike(result.found) == []
+        assert tally.accepted + tally.refused == tally.cases == counts[name], name
         assert tally.accepted, f"{name}: nothing was accepted, so what is accepted was not checked"
 
 
-def test_a_continuous_fuzzer_gives_every_reader_bytes_and_gets_its_faults(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in readers.all_readers():
-        test_one_input, inputs = one_input(name)
-        for data in (b"", b"\0", *inputs):
-            test_one_input(data)
+def test_every_reproducer_is_in_the_table() -> None:
+    assert sorted(path.name for path in _FOLDER.iterdir()) == sorted(_KNOWN)
+
+
+@pytest.mark.parametrize("name", _KNOWN)
+def test_what_was_read_wrongly_once_is_refused(name: str, tmp_path: pathlib.Path) -> None:
+    reader = all_readers()[name.rsplit("-", 2)[0]]
+    sample = next(sample for sample in reader.samples() if sample.name == _KNOWN[name][0])
+    place = reader.place(str(tmp_path), "input", sample, (_FOLDER / name).read_bytes())
+    time.sleep(reader.settle_seconds)
+    verdict, words = outcome(reader, sample, place)
+    assert verdict == "refused", words
+
+
+def test_a_continuous_fuzzer_gives_every_reader_bytes_and_gets_its_faults() -> None:
+    for reader in all_readers().values():
+        for data in (b"", b"\0", *(bytes([number]) + one.data for number, one in enumerate(reader.samples()))):
+            one_input(reader, data)
 
     def read(sample: Sample, placed: bytes) -> None:
         if placed == b"bad":
             raise KeyError(placed)
 
     faulty = Reader("faulty", lambda: [Sample("one", b"good")], (ValueError,), place_bytes, read)
-    monkeypatch.setitem(readers.all_readers(), "faulty", faulty)
-    test_one_input, _ = one_input("faulty")
-    test_one_input(b"\0good")
+    one_input(faulty, b"\0good")
     with pytest.raises(FaultError, match="KeyError"):
-        test_one_input(b"\0bad")
+        one_input(faulty, b"\0bad")

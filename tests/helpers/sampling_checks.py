@@ -73,12 +73,6 @@ def laplace_rejects(draws: npt.NDArray[np.int64], epsilon: float) -> bool:
     return chi_squared_rejects(observed, len(draws) * np.array([outer, *inner, outer]))
 
 
-def correlation_rejects(first: npt.NDArray, second: npt.NDArray) -> bool:
-    """Whether the correlation of n independent pairs is larger than chance allows (normal approximation)."""
-    correlation = np.corrcoef(first, second)[0, 1]
-    return bool(abs(correlation) * math.sqrt(len(first)) > stats.norm.isf(FALSE_ALARM / 2))
-
-
 def too_many(successes: int, trials: int, probability: float) -> bool:
     """Whether a Binomial(trials, probability) is as large with probability below FALSE_ALARM."""
     return bool(stats.binom.sf(successes - 1, trials, probability) < FALSE_ALARM)

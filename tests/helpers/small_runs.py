@@ -81,19 +81,6 @@ def ordered_log(plan: Plan, seed: int, events: int = 1000) -> list[Event]:
     return sorted((event for event in random_log(plan, seed, events) if 0 < event[2] < end), key=lambda event: event[2])
 
 
-def many_windows(windows: int, seed: int = 10) -> list[Event]:
-    """Shuffled events for a `small_plan` of so many: each window has none, those of 4 users, or those of 22."""
-    source = random.Random(seed)
-    log = []
-    for window in range(windows):
-        start = (START + MINUTE * window) * MICROS
-        for user in source.sample(range(1500), source.choice([0, 4, 22])):
-            log.append((f"u{user}", f"i{source.randrange(2)}", source.randrange(start, start + MINUTE * MICROS)))
-            log.append((f"u{user}", "news", source.randrange(start, start + MINUTE * MICROS)))
-    source.shuffle(log)
-    return log
-
-
 def batch_of(log: Sequence[Event]) -> EventBatch:
     users, items, times = zip(*log, strict=True) if log else ((), (), ())
     return EventBatch(

@@ -3,24 +3,189 @@ set aside for items of a single user. Nothing here is random."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from dp_transforms.accounting.charging_game import charging_game_delta
 from dp_transforms.audit.trial_plan import TrialPlan
+from dp_transforms.monitor.empty_items import EmptyItems, binomial_integers
+from dp_transforms.monitor.heavy_hitter_monitor import HeavyHitterMonitor, MonitorState, find_candidates
+from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_holders import ItemHolders
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.query_noise import query_noise
 from tests.helpers.adversary import Round, deltas_of_pair, fresh_users, transcript_distribution
 from tests.helpers.exact_monitor import (
     ONE,
     TARGET_USER,
+    ChosenKeys,
+    Outcome,
     TailIntegers,
+    Transcript,
+    WindowProbe,
+    cells_of,
+    copy_state,
     hits_of,
+    pieces_of,
     settings_for,
     state_with_hits,
     target_probability,
+    transcript_of,
 )
-from tests.privacy.exact_domain import DomainProbe, UntestedZeros
+
+# The real monitor with a known domain: everything that it can publish, with exact probabilities.
+#
+# As in `exact_monitor`, and besides the number of items that nobody holds and their choice are chosen: each number by
+# the 128-bit uniforms that lead to it, each subset of that size by a sequence of words that selects it. The table of
+# the domain, the draw, the merge with the cells of the log and all the rest are the real code.
+
+
+class DomainKeys(ChosenKeys):
+    """Selects a number of items that nobody holds, and which, in one window; in all others none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = -1
+        self.number_uniform = 0
+        self.words: tuple[int, ...] = (0,)
+
+    def empty_item_uniforms(self) -> DomainKeys:
+        return self
+
+    def __call__(self, blocks: np.ndarray) -> np.ndarray:
+        values = []
+        for window, number in blocks.tolist():
+            if window != self.window:
+                values.append((0, 0))
+            elif number == 0:
+                values.append(divmod(self.number_uniform, 1 << 64))
+            else:
+                values.append((self.words[(number - 1) % len(self.words)], 0))
+        return np.array(values, dtype=np.uint64).reshape(-1, 2)
+
+
+class DomainProbe(WindowProbe):
+    """All that one window can publish. The domain: as many items as each round names, held or not."""
+
+    def __init__(self, settings: TrialPlan) -> None:
+        super().__init__(settings)
+        self._keys: DomainKeys = DomainKeys()
+        self._monitor = HeavyHitterMonitor(settings, self._keys)  # type: ignore[arg-type]
+        size = settings.domain_size
+        hashes = np.array([[0, item] for item in range(size)], dtype=np.uint64)
+        self._domain = DomainTable(
+            ItemTable.with_labels(hashes, pa.array([f"item {item}" for item in range(size)], pa.string()))
+        )
+
+    def outcomes(
+        self, window: int, holders_by_item: Sequence[Sequence[int]], state: MonitorState, cap: int
+    ) -> dict[Transcript, Outcome]:
+        """As of `WindowProbe`; weights are fractions that add up to (2^256)^held, over the items with holders."""
+        assert len(holders_by_item) == self._settings.domain_size
+        held = [item for item, holders in enumerate(holders_by_item) if holders]
+        cells = cells_of(window, holders_by_item)
+        found: dict[Transcript, Outcome] = {}
+        for share, drawn in self._drawn():
+            self._keys.window = window
+            empty = self._empty_items(window)
+            assert sorted(empty.table.hashes[:, 1].tolist()) == sorted(drawn)
+            merged = ItemHolders.merge([cells, empty])
+            self._collect(found, window, holders_by_item, state, cap, merged, share, drawn)
+        assert sum(outcome.weight for outcome in found.values()) == (ONE * ONE) ** len(held)
+        return found
+
+    def _empty_items(self, window: int) -> ItemHolders:
+        tail = query_noise(self._settings, self._keys).empty_item_tail()  # type: ignore[arg-type]
+        return EmptyItems(self._domain, tail, self._keys).without_holders(window, window + 1)  # type: ignore[arg-type]
+
+    def _drawn(self) -> Iterator[tuple[Fraction, tuple[int, ...]]]:
+        """Every set of items that can be drawn, with its probability; the keys then select it."""
+        size = self._settings.domain_size
+        tail = self._tails(self._settings.threshold)
+        bounds = [0, *binomial_integers(size, tail)]
+        bounds += [ONE] * (size + 2 - len(bounds))
+        for number, (low, high) in enumerate(itertools.pairwise(bounds)):
+            if low == high:
+                continue
+            for drawn in itertools.combinations(range(size), number):
+                self._keys.number_uniform = low
+                left_out = tuple(item for item in range(size) if item not in drawn)
+                self._keys.words = (left_out if 2 * number > size else drawn) or (0,)
+                yield Fraction(high - low, ONE * math.comb(size, number)), drawn
+
+    def _collect(
+        self,
+        found: dict[Transcript, Outcome],
+        window: int,
+        holders_by_item: Sequence[Sequence[int]],
+        state: MonitorState,
+        cap: int,
+        merged: ItemHolders,
+        share: Fraction,
+        drawn: tuple[int, ...],
+    ) -> None:
+        threshold = self._settings.threshold
+        numbers, pieces = [], []
+        seen: set[int] = set()  # holders of earlier items, which these may exclude
+        for item, holders in enumerate(holders_by_item):
+            if holders:
+                least = sum(
+                    user not in seen and hits_of(state, user) < self._settings.hits_per_user for user in holders
+                )
+                seen.update(holders)
+                pieces.append([*pieces_of(self._tails, threshold - len(holders), cap - least)])
+                numbers.append(item)
+            elif item in drawn:
+                pieces.append(self._pieces_given_pass(cap))
+                numbers.append(item)
+        held = sum(bool(holders) for holders in holders_by_item)
+        scale = share * Fraction((ONE * ONE) ** held, (ONE * ONE) ** len(pieces))
+        known: dict[tuple[int, ...], ItemHolders] = {}  # candidates by the pass bits, on which alone they depend here
+        for combination in itertools.product(*pieces):
+            weight = scale * math.prod(piece.weight for piece in combination)
+            for end in (0, 1):
+                passes = tuple(piece.pass_uniform for piece in combination)
+                self._keys.passes = dict(zip(numbers, passes, strict=True))
+                self._keys.noise = dict(zip(numbers, (piece.noise_uniforms[end] for piece in combination), strict=True))
+                after = copy_state(state)
+                if passes not in known:
+                    known[passes] = find_candidates(merged, self._settings, self._keys)  # type: ignore[arg-type]
+                report, _ = self._monitor.close_window(window, known[passes], after)
+                transcript = transcript_of(report, cap)
+                if end == 0:
+                    first_end = transcript
+                    outcome = found.setdefault(transcript, Outcome(0, after))
+                    outcome.weight += weight  # type: ignore[assignment]
+                assert transcript == first_end, "one noise value, two results"
+                assert after.budgets.to_blobs() == outcome.state.budgets.to_blobs(), "one transcript, two charges"
+
+    def _pieces_given_pass(self, cap: int) -> list:
+        """Of a drawn item that nobody holds: its noise values, given that it reaches the threshold."""
+        threshold = self._settings.threshold
+        passing = self._tails(threshold)
+        pieces = [piece for piece in pieces_of(self._tails, threshold, cap) if piece.pass_uniform < passing]
+        assert sum(piece.weight for piece in pieces) == passing * ONE
+        # Without the share of the pass bit: the draw of the set takes its place.
+        return [
+            dataclasses.replace(piece, weight=Fraction(piece.weight * ONE, passing))  # type: ignore[arg-type]
+            for piece in pieces
+        ]
+
+
+class UntestedZeros(DomainProbe):
+    """A planted fault: items that nobody holds are not tested, as in an open domain."""
+
+    def _drawn(self) -> Iterator[tuple[Fraction, tuple[int, ...]]]:
+        self._keys.number_uniform = 0
+        yield Fraction(1), ()
+
 
 THRESHOLD, ZONE = 4, 2
 EPSILONS = [0.1 * index for index in range(31)]

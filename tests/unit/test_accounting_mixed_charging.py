@@ -180,16 +180,3 @@ def test_target_charging_pays_each_call_at_its_own_price() -> None:
         charging.ask(Scripted([1], epsilon=0.2), NotPrior(0))
     with pytest.raises(ValueError, match="order 3 has no charge"):
         charging.ask(Scripted([1], epsilon=2.0), NotPrior(0))
-
-
-def test_errors_of_mixes() -> None:
-    with pytest.raises(ValueError, match="at least one kind"):
-        MixedChargingAccountant.for_mix(1.0, 1e-6, [])
-    with pytest.raises(ValueError, match="hits"):
-        largest_support([CallKind(0.1, 0.4, 0)])
-    with pytest.raises(ValueError, match="no order pays"):
-        MixedChargingAccountant.for_mix(0.5, 1e-9, [_kind(1.0, 1)])
-    with pytest.raises(ValueError, match="too small"):
-        MixedChargingAccountant.calibrate(0.5, 1e-9, 1.5)
-    with pytest.raises(ValueError, match="order"):
-        MixedChargingAccountant(1.01, 1.0)

@@ -98,8 +98,3 @@ def test_counts_in_a_known_domain_and_in_a_short_run() -> None:
     assert known.counts.items == 3
     short = plan_of(counts_for=3, schedule=WindowSchedule.fixed("2026-01-01", "2026-01-02", 43_200))
     assert short.counts.per_user == 6
-
-
-def test_other_modes_refuse_counts_for() -> None:
-    with pytest.raises(ValueError, match="counts_for cannot be used with mode 'hits'"):
-        Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, mode="hits", counts_for=3)

@@ -50,10 +50,5 @@ def test_no_less_than_the_exact_delta_of_gaussian_noise(deviation: float, epsilo
     assert exact < min(proved) < 30 * exact
 
 
-def test_bounds_and_errors() -> None:
+def test_a_large_budget_at_a_small_order_says_nothing() -> None:
     assert delta_of_budget(1.001, 100.0, 1.0) == 1.0
-    for order, budget, epsilon in ((1, 1.0, 1.0), (2, -0.1, 1.0), (2, math.nan, 1.0), (2, 1.0, math.inf)):
-        with pytest.raises(ValueError, match="must"):
-            delta_of_budget(order, budget, epsilon)
-    with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
-        order_budget(2, 1.0, 0.0)

@@ -141,22 +141,3 @@ def test_known_items_need_no_share_of_delta() -> None:
     choice = chosen()
     known = dataclasses.replace(choice, delta_open=0.0, threshold=1)
     assert known.threshold == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"usual_looks": (0, 5)}, "each of usual_looks must be a whole number in 1 .. 3000, got 0"),
-        ({"usual_looks": (1, 3001)}, "each of usual_looks"),
-        ({"usual_looks": 5}, "usual_looks must be a pair"),
-        ({"most_looks": 0}, "most_looks"),
-        ({"hits": (-1,)}, "each of hits must be a whole number in 0"),
-        ({"hits": (0, 3)}, "level_spacing must be > 0 where hits are considered, got 0"),
-        ({"epsilon": -1.0}, "epsilon must be finite"),
-        ({"delta": 1.0}, "delta must lie strictly"),
-        ({"epsilon": 0.0}, "too small to pay for most_looks = 3000 looks at any order .* Raise epsilon"),
-    ],
-)
-def test_wrong_numbers_are_refused(change: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        choose_purse(**{**BUDGET, **change})

@@ -132,19 +132,3 @@ def test_an_outcome_is_rounded_up_for_all_errors_of_its_logarithms(order: float)
 def test_the_price_of_another_order_is_another_price() -> None:
     noise = ExponentialPower(2.5, 1000)
     assert look_price(noise, 16.0, 50) < look_price(noise, 17.0, 50) * 0.97
-
-
-@pytest.mark.parametrize(
-    ("order", "weight", "hit_price", "said"),
-    [
-        (1.0, 5, 0.0, "order must be > 1"),
-        (math.nan, 5, 0.0, "order must lie in"),
-        (1001.0, 5, 0.0, "order must lie in"),
-        (17.0, 0, 0.0, "weight must be a whole number >= 1, got 0"),
-        (17.0, 5, -0.1, "hit_price must be finite and >= 0, got -0.1"),
-        (17.0, 5, math.inf, "hit_price must be finite"),
-    ],
-)
-def test_wrong_numbers_are_refused(order: float, weight: int, hit_price: float, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        look_price(ExponentialPower(2.0, 10), order, weight, hit_price=hit_price)

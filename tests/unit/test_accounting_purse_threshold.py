@@ -149,8 +149,3 @@ def test_found_from_with_hits() -> None:
     assert found_from(prices, 20_000, 1, hit_prices=hit_prices) == found_from(prices, 20_000, 1)
     with pytest.raises(ValueError, match="probability must lie in"):
         found_from(prices, 20_000, 50, 0.4)
-
-
-def test_delta_open_is_checked() -> None:
-    with pytest.raises(ValueError, match="delta must lie strictly between 0 and 1"):
-        smallest_open_threshold(small_list(), 0.0)

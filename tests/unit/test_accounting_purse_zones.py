@@ -6,7 +6,6 @@ import functools
 import math
 
 import mpmath
-import numpy as np
 import pytest
 
 from dp_transforms.accounting.purse.look_prices import SMALLEST_PRICE, beyond_reach, level_price, look_price, zone_price
@@ -155,16 +154,5 @@ def test_the_free_name_above_must_be_priced_near_its_own_boundary() -> None:
     assert math.log1p(missed) / 16 < found * 0.9
 
 
-def test_wrong_numbers_are_refused() -> None:
-    noise = ExponentialPower(2.0, 1000)  # standard deviation 707
+def test_prices_beyond_floats_are_infinite() -> None:
     assert zone_price(ExponentialPower(4.0, 100), 900.0, 80, 300, hit_price=0.1) == math.inf
-    for change, said in (
-        ({"order": 1.0}, "order must be > 1"),
-        ({"weight": 0}, "weight must be a whole number >= 1"),
-        ({"spacing": 1414}, "spacing must be a whole number >= 1415, got 1414"),
-        ({"spacing": 5000, "weight": 5001}, "spacing must be a whole number >= 5001"),
-        ({"hit_price": -0.1}, "hit_price must be finite and >= 0, got -0.1"),
-        ({"hit_price": np.inf}, "hit_price must be finite"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            zone_price(**{"noise": noise, "order": 17.0, "weight": 10, "spacing": 4000, **change})

@@ -205,16 +205,6 @@ def test_a_row_that_is_too_long(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
         read_all(str(path), OVER_LINES)
 
 
-def test_a_cell_of_9_mb_and_a_line_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "log.csv"
-    cell, line = f"x,{'y' * (9 << 20)},{TIME}\n".encode(), f"x,{'y' * (20 << 20)},{TIME}\n".encode()
-    good = GOOD.encode()
-    path.write_bytes(HEADER.encode() + cell + good * 1_000 + line + good * 1_000)
-    events, rejected = read_all(str(path))
-    assert events == [("u", "i", MICROS)] * 2_000
-    assert rejected == {"item is longer than 16,384 bytes": [2], "line too long": [1_003]}
-
-
 # An oracle for a line, character by character, which knows nothing of blocks.
 def _cells(line: str) -> list[str] | str:
     """The cells of a line without its line feed, or why it has none."""

@@ -127,12 +127,15 @@ def test_broken_lines_cost_nothing_but_themselves(tmp_path: pathlib.Path, monkey
         assert events == [("u", "i", MICROS)] * count
 
 
-def test_lines_of_very_many_values(tmp_path: pathlib.Path) -> None:
+def test_lines_of_very_many_values(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of their values would become hundreds of bytes of Python's memory."""
+    assert json_lines.MAX_VALUES == 500_000
+    monkeypatch.setattr(json_lines, "MAX_VALUES", 5_000)
+    monkeypatch.setattr(json_lines, "_FEW_LINES", 1)
     for items, is_broken in (
-        (b"0," * 499_996 + b"0", False),
-        (b"0," * 499_999 + b"0", True),
-        (b'"0,0",' * 300_000, True),
+        (b"0," * 4_996 + b"0", False),
+        (b"0," * 4_999 + b"0", True),
+        (b'"0,0",' * 3_000, True),
     ):
         odd = GOOD[:-1].encode() + b',"x":[' + items + b"]}"
         broken = {"broken line": [2]} if is_broken else {}

@@ -212,15 +212,6 @@ def test_an_index_outside_of_its_dictionary(index: int) -> None:
             parse_times(array, None)
 
 
-def test_cells_of_20_mb_cost_their_rows_alone(tmp_path: pathlib.Path) -> None:
-    long = SECRET * ((20 << 20) // len(SECRET))
-    rows = [("u", "i", MOMENT)] * 500 + [(long, "i", MOMENT), ("u", long, MOMENT)] + [("u", "i", MOMENT)] * 500
-    path = write_parquet(tmp_path / "log.parquet", rows, (pa.string(), pa.string(), MICROS), 100)
-    events, rejected = read_all(path)
-    assert events == expected([("u", "i", MOMENT)] * 1_000)[0]
-    assert rejected == {"user is longer than 16,384 bytes": [501], "item is longer than 16,384 bytes": [502]}
-
-
 def test_wide_rows_come_in_small_blocks(tmp_path: pathlib.Path) -> None:
     """A row group of a million labels of 16 kB would be 16 GB in one piece."""
     labels = [f"{number:016384d}" for number in range(5_000)]

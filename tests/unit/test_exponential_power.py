@@ -115,19 +115,3 @@ def test_upper_tail_is_rounded_up() -> None:
             assert exact <= law.upper_tail(margin) <= exact * (1 + mpmath.mpf("1e-9"))
             assert 1 - exact <= law.upper_tail(1 - margin)
     assert law.upper_tail(-(10**6)) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("shape", "scale"), [(0.99, 10), (4.01, 10), (math.nan, 10), (2.0, 0), (2.0, 100_001), (2.0, 1.5), (True, 10)]
-)
-def test_wrong_numbers_are_refused(shape: float, scale: int) -> None:
-    with pytest.raises(ValueError, match="must"):
-        ExponentialPower(shape, scale)
-
-
-def test_margins_and_probabilities_are_checked() -> None:
-    law = ExponentialPower(2.0, 10)
-    with pytest.raises(ValueError, match="margin must be a whole number >= 1, got 0"):
-        law.hazard_bounds(0)
-    with pytest.raises(ValueError, match="probability must lie strictly between 0 and 1"):
-        law.smallest_margin(1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import random
-import zlib
 
 import fastavro
 import pyarrow.parquet as pq
@@ -14,7 +13,9 @@ import pytest
 from dp_transforms.monitor.window_report import ABOVE, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter
 from dp_transforms.reports import HEADER_KEY, encode_report
 from dp_transforms.reports.report_records import MAX_HEAVY_HITTERS, MAX_RECORD_BYTES
+from tests.fuzz.avro_mutators import PACK
 from tests.fuzz.big_binary_cases import report_parquet
+from tests.fuzz.mutators import zigzag
 from tests.helpers.report_samples import COUNTS, ENDINGS, HEADER, IN_ORDER, LABELS, NAMES, read_all, refusal, written
 
 
@@ -108,15 +109,6 @@ def test_the_json_cases_above_start_from_a_file_that_is_read(tmp_path):
     assert read_all(json_file(tmp_path, HEADER_LINE, RECORD_LINE, NAMES_LINE)) == (HEADER, [LABELS, NAMES])
 
 
-def zigzag(value):
-    value = (value << 1) ^ (value >> 63)
-    data = bytearray()
-    while value > 0x7F:
-        data.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*data, value])
-
-
 def avro_file(tmp_path, schema, blocks=b"", *, codec=b"deflate", count=3, header=None):
     """An Avro container made by hand."""
     entries = [
@@ -133,8 +125,7 @@ def avro_file(tmp_path, schema, blocks=b"", *, codec=b"deflate", count=3, header
 
 
 def avro_block(count, payload, size=None):
-    packer = zlib.compressobj(wbits=-15)
-    data = packer.compress(payload) + packer.flush()
+    data = PACK["deflate"](payload)
     return zigzag(count) + zigzag(len(data) if size is None else size) + data + b"S" * 16
 
 

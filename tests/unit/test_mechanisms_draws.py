@@ -174,14 +174,6 @@ def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused()
         stream.ask(RealQuery(lambda data: data[0], grid=4))
     with pytest.raises(ValueError, match="must have grid 4"):
         stream.ask(LinearQuery([1, 0], grid=1))
-    with pytest.raises(ValueError, match="sensitivity_units"):
-        Sparse(DATA, epsilon=1.0, threshold=10, cutoff=3, sensitivity_units=0)
-    for delta in (-1e-9, 1.0, True, math.nan):
-        with pytest.raises(ValueError, match="delta must lie in"):
-            epsilon_per_run(1.0, delta, 2)
-    for cutoff in (0, 2**31 + 1):
-        with pytest.raises(ValueError, match="cutoff"):
-            epsilon_per_run(1.0, 0.0, cutoff)
     assert epsilon_per_run(1.0, 0.0, 2**31) > 0
 
 
@@ -257,14 +249,6 @@ def test_a_limit_of_hits_to_its_edges() -> None:
         limit.admits(math.nextafter(0.5, 1), q)
     with pytest.raises(ValueError, match="the q of a target must be at least"):
         limit.admits(0.5, math.nextafter(q, 0))
-    for hits in (0, True, 1.5):
-        with pytest.raises(ValueError, match="hits"):
-            limit.admits(0.5, q, hits)
-    with pytest.raises(ValueError, match="hits"):
-        limit.charge(0.5, q, -1)
-    for refused in (0.0, 1.0000001, math.nan, True):
-        with pytest.raises(ValueError, match="target_probability must lie in"):
-            HitLimit(1, epsilon=0.5, target_probability=refused)
     assert HitLimit(1, epsilon=0.5, target_probability=1.0).target_probability == 1.0
 
 
@@ -382,14 +366,5 @@ def test_marginals_keep_their_attributes_whatever_holds_them() -> None:
     names.append("c")
     assert (marginals.attributes, len(marginals)) == (("a", "b"), 4)
     assert hash(marginals) == hash(Marginals(("a", "b"), order=2))
-    for order in (-1, 3):
-        with pytest.raises(ValueError, match="order"):
-            Marginals(("a", "b"), order=order)
     assert len(Marginals(tuple(map(str, range(20))), order=0)) == 1
-    for refused in ((), tuple(map(str, range(21))), ("a", "a")):
-        with pytest.raises(ValueError, match="attributes must be"):
-            Marginals(refused, order=0)
-    for records in ([[0, 2]], [[0]], [0, 1]):
-        with pytest.raises(ValueError, match=r"records must be zeros and ones of shape \[n, 2\]"):
-            marginals.histogram(records)
     assert marginals.histogram(np.zeros((0, 2), dtype=bool)).tolist() == [0, 0, 0, 0]

@@ -70,21 +70,6 @@ def test_both_stages_are_exact(law: ExponentialPower) -> None:
     assert not table.passes(rows, np.full(len(values), 10**12)).any()
 
 
-@pytest.mark.parametrize(
-    ("tails", "said"),
-    [
-        ([], "at least one entry"),
-        ([ONE // 2 + 1], "the mass of 0 is not"),
-        ([100, 200], "the mass of"),
-        ([ONE // 2, ONE // 4, ONE // 4, ONE // 8], "the mass of"),  # a gap
-        ([ONE // 4, ONE // 8, ONE // 9], "the mass of 2 is not"),  # a lump at the end
-    ],
-)
-def test_tables_of_no_symmetric_log_concave_law_are_refused(tails: list[int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        NoiseTable(tails)
-
-
 def test_margins_that_never_pass_are_refused() -> None:
     table = noise_table(LAW)
     with pytest.raises(ValueError, match=f"at most {table.reach}, the largest noise, got {table.reach + 1}"):

@@ -10,10 +10,24 @@ import pytest
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.empty_items import EmptyItemDraws, EmptyItems
 from dp_transforms.monitor.item_domain import DomainTable
+from dp_transforms.monitor.item_holders import ItemHolders
 from dp_transforms.monitor.query_noise import query_noise
-from tests.helpers.cells import cells_by_label
 from tests.helpers.core_runs import monitor_settings
 from tests.helpers.small_runs import SECRET
+
+# What `ItemHolders` hold, in plain lists.
+
+
+def cells_by_label(cells: ItemHolders) -> list[tuple[tuple[int, str], list[int]]]:
+    """((window, label), holders) of each cell."""
+    labels = cells.table.labels.to_pylist()
+    return [
+        ((window, labels[item]), sorted(cells.holders[low:high].tolist()))
+        for window, item, (low, high) in zip(
+            cells.windows.tolist(), cells.items.tolist(), itertools.pairwise(cells.splits.tolist()), strict=True
+        )
+    ]
+
 
 ITEMS = tuple(f"item {number}" for number in range(40))
 SHARDS = 3

@@ -234,27 +234,27 @@ def entries(*rows):
     )
 
 
-def test_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
+def test_half_a_million_users_take_24_bytes_each_in_cells_below_10_megabytes():
     chosen = settings_for(48, HOUR)
     keys = chosen.stream_keys(SECRET)
-    everybody = np.arange(1_000_000, dtype=np.uint64) * np.uint64(18_446_744_073_709) + np.uint64(3)
+    everybody = np.arange(500_000, dtype=np.uint64) * np.uint64(18_446_744_073_709) + np.uint64(3)
     (pairs,) = pairs_by_window([event("u", "i", 1, chosen)], chosen, keys).values()
     crowd = dataclasses.replace(
         pairs,
         users=everybody,
-        codes=np.arange(1_000_000),
-        windows=np.full(1_000_000, 1),
-        items=np.zeros(1_000_000, np.int64),
+        codes=np.arange(500_000),
+        windows=np.full(500_000, 1),
+        items=np.zeros(500_000, np.int64),
     )
     purses = Purses(chosen, keys)
     weights = weights_of_terms(purses.spend_on_lists(crowd, 1))
     cells = purses.changed_cells()
     assert max(map(len, cells)) < 10_000_000
-    assert sum(map(len, cells)) < ENTRY_BYTES * 1_000_000 + 1_000
-    assert purses.entry_bytes == ENTRY_BYTES * 1_000_000
+    assert sum(map(len, cells)) < ENTRY_BYTES * 500_000 + 1_000
+    assert purses.entry_bytes == ENTRY_BYTES * 500_000
     assert Purses(chosen, keys, cells).rewritten_cells() == cells
     again = Purses(chosen, keys, cells)
-    assert (again.spend_on_lists(dataclasses.replace(crowd, windows=np.full(1_000_000, 2)), 2) > 0).all()
+    assert (again.spend_on_lists(dataclasses.replace(crowd, windows=np.full(500_000, 2)), 2) > 0).all()
     after = PurseEntries.of_messages(again.rewritten_cells())
     assert np.array_equal(after.users, everybody)
     assert (set(after.looks.tolist()), set(after.first_windows.tolist())) == ({2}, {1})

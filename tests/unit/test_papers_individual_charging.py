@@ -83,6 +83,3 @@ def test_accuracy_of_individual_charging_is_the_smallest_alpha(
 
     assert errs(units) <= beta / queries * (1 + 1e-9)
     assert errs(units - 1) > beta / queries
-    for wrong in ((0, 0.1), (2**60 + 1, 0.1), (1, 0.0), (1, math.nan), (True, 0.1)):
-        with pytest.raises(ValueError, match=r"(queries|beta) must"):
-            stream.accuracy(*wrong)
