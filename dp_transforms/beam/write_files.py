@@ -83,8 +83,8 @@ def _pack_report(report: WindowReport) -> bytes:
 def _unpack_report(packed: bytes) -> WindowReport:
     stream, start, end, found, *budget = json.loads(packed)
     hitters = map(HeavyHitter._make, found)
-    hitters = [hitter._replace(facets=tuple(map(Facet._make, hitter.facets))) for hitter in hitters]
-    return WindowReport(stream, start, end, hitters, *budget)
+    whole = [hitter._replace(facets=tuple(map(Facet._make, hitter.facets))) for hitter in hitters]
+    return WindowReport(stream, start, end, whole, *budget)
 
 
 class WriteReports(beam.PTransform):
