@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"  # a log on it
 _SECRET_VERSION = re.compile(r"projects/[^/\s]+/secrets/[^/\s]+/versions/[1-9]\d*")
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
-_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
+_FLAGS_OF_FIELDS |= {
+    name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator", "stream_field")
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,12 @@ class ReadingOptions:
         return "\t" if self.csv_separator in ("tab", "\\t") else self.csv_separator
 
     def fields(
-        self, user: str = "user", item: str = "item", time: str = "time", facets: tuple[str, ...] = ()
+        self,
+        user: str = "user",
+        item: str = "item",
+        time: str = "time",
+        facets: tuple[str, ...] = (),
+        stream_field: str | None = None,
     ) -> EventFields:
         """These fields, read so. Raises UserError."""
         from dp_transforms.logs import EventFields  # a plan needs no reader
@@ -78,6 +85,7 @@ class ReadingOptions:
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
                 facets=facets,
+                stream_field=stream_field,
             )
         except ValueError as error:
             names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
@@ -95,12 +103,18 @@ class FieldOptions:
     item_field: str = opt(
         INPUT, "Name of the field with the item: text or a whole number.", brief="Field with the item.", default="item"
     )
+    stream_field: str | None = opt(
+        INPUT,
+        "Name of the field with the stream of an event, such as search or click: its item is then `STREAM: ITEM`, and a"
+        " user has one budget for all streams.",
+        metavar="NAME",
+    )
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
     def fields(self, facets: tuple[str, ...] = ()) -> EventFields:
         """facets: of `--by`. Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets)
+        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets, self.stream_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

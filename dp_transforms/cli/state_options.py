@@ -17,9 +17,9 @@ from dp_transforms.stores.local_files import open_regular, remove_dead_drafts
 class StateOptions:
     """What a command says of its part.
 
-    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read. output: what is
-    published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of
-    ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
+    path: of the state. noise_key_file: the key of the run. user_field, item_field, stream_field: of what is read.
+    output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
+    run_id: of ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
     ``--run-id``. population: of ``--population``; None without a ledger.
     """
 
@@ -32,6 +32,7 @@ class StateOptions:
     run_id: str | None = None
     is_named: bool = True
     population: str | None = None
+    stream_field: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
