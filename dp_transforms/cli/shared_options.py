@@ -105,8 +105,8 @@ class FieldOptions:
     )
     stream_field: str | None = opt(
         INPUT,
-        "Name of the field with the stream of an event, such as search or click: its item is then `STREAM: ITEM`, and a"
-        " user has one budget for all streams.",
+        "Name of the field with the stream, such as search or click. Items are then called `STREAM: ITEM`, and a user"
+        " has one budget for all streams.",
         metavar="NAME",
     )
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
