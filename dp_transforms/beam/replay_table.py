@@ -43,6 +43,7 @@ def replay(
     user: str = "user",
     item: str = "item",
     time: str = "timestamp",
+    stream_field: str | None = None,
     time_unit: str | None = None,
     time_format: str | None = None,
     time_zone: str | None = None,
@@ -65,8 +66,8 @@ def replay(
     plan: a `Plan`; or in its place the words of the command:
         ``start="2026-01-01", end="2026-01-03", window="1h", epsilon=2, delta=1e-9``, and any choice of
         `Plan.calibrate`.
-    user, item, time: names of columns. time_unit, time_format, time_zone: how times are read, as in `EventFields`; a
-        timestamp without a zone is UTC.
+    user, item, time, stream_field: names of columns. time_unit, time_format, time_zone: how times are read; a
+        timestamp without a zone is UTC. All as in `EventFields`.
     noise_key: path of a private file of at least 32 random bytes; None: a key that is drawn for this call and
         forgotten. run_id: None draws one. The same key and run id on other rows would show what differs.
     stream: name in the report. domain: of a plan for a known domain, at most 5 MB.
@@ -76,7 +77,9 @@ def replay(
     Raises ValueError for arguments, columns and key files that cannot be used, if most rows cannot be read, and, unless
     allow_empty, if no event is in the range. Then nothing is drawn.
     """
-    fields = EventFields(user, item, time, time_unit, time_format=time_format, time_zone=time_zone)
+    fields = EventFields(
+        user, item, time, time_unit, time_format=time_format, time_zone=time_zone, stream_field=stream_field
+    )
     plan = _plan_of(plan, domain, budget)
     fields = dataclasses.replace(fields, facets=plan.facets)
     run_id = fresh_run_id() if run_id is None else run_id
@@ -167,4 +170,4 @@ def _check_rows(
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    return re.sub(r"--(time)-(unit|format)\b", r"\1_\2=", message).replace("--by.", "by=.")
+    return re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message).replace("--by.", "by=.")

@@ -69,9 +69,10 @@ def show_glance(
     reading: ReadingOptions,
     say: Callable[[str], None],
     console: Console,
+    stream_field: str | None = None,
 ) -> LogGlance:
     """Says what a log is like, and the command that replays it. given: the fields that the operator named, by their
-    roles. console: where it is said. Raises UserError if there is no log."""
+    roles. console: where it is said. stream_field: that the command names. Raises UserError if there is no log."""
     ascii_only = is_ascii_only(console)
     times = reading.fields().time_reading
     try:
@@ -98,7 +99,8 @@ def show_glance(
     if glance.is_complete and proposal is not None:
         blocks.append(range_lines(glance, proposal, ascii_only))
         fields = field_words(glance, reading.csv_line_ends_in_cells)
-        fields += [] if log_format is None else ["--format", log_format]
+        more = {"--format": log_format, "--stream-field": stream_field}
+        fields += [word for option, value in more.items() if value is not None for word in (option, value)]
         blocks.append(
             [
                 "For a private report, with a range of your own:",

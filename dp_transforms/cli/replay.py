@@ -192,7 +192,9 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
     fields, names = options.fields, given_names()
     given = {role: name for role, name in zip(ROLES, fields.fields().names, strict=False) if f"{role}_field" in names}
-    show_glance(options.logs, options.log_format, given, options.fields.reading, tell, Console(stderr=True))
+    show_glance(
+        options.logs, options.log_format, given, fields.reading, tell, Console(stderr=True), fields.stream_field
+    )
     tell("\nNothing was run: the options of a budget are missing.".lstrip("\n" if is_json() else ""), ERROR)
     raise SystemExit(UNREADABLE)
 
@@ -263,6 +265,7 @@ def _state(options: ReplayOptions, path: str, output: str) -> StateOptions:
         until_seconds=options.part.until,
         run_id=options.run_id,
         population=options.account.population,
+        stream_field=options.fields.stream_field,
     )
 
 

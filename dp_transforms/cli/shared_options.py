@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"  # a log on it
 _FLAGS_OF_FIELDS = {"user": "--user-field", "item": "--item-field", "time": "--time-field"}
-_FLAGS_OF_FIELDS |= {name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator")}
+_FLAGS_OF_FIELDS |= {
+    name: flag(name) for name in ("time_unit", "time_format", "time_zone", "csv_separator", "stream_field")
+}
 
 PAGE_ENDINGS = (".html", ".htm")
 _MOST_TITLES_BYTES = 16 << 20  # a title takes about 17 times its bytes
@@ -84,7 +86,12 @@ class ReadingOptions:
         return "\t" if self.csv_separator in ("tab", "\\t") else self.csv_separator
 
     def fields(
-        self, user: str = "user", item: str = "item", time: str = "time", facets: tuple[str, ...] = ()
+        self,
+        user: str = "user",
+        item: str = "item",
+        time: str = "time",
+        facets: tuple[str, ...] = (),
+        stream_field: str | None = None,
     ) -> EventFields:
         """These fields, read so. Raises UserError."""
         from dp_transforms.logs import EventFields  # a plan needs no reader
@@ -100,6 +107,7 @@ class ReadingOptions:
                 time_zone=self.time_zone,
                 csv_separator=self.separator,
                 facets=facets,
+                stream_field=stream_field,
             )
         except ValueError as error:
             names, must, rest = str(error).partition(" must ")  # what follows may hold a name of the operator's own
@@ -117,12 +125,18 @@ class FieldOptions:
     item_field: str = opt(
         INPUT, "Name of the field with the item: text or a whole number.", brief="Field with the item.", default="item"
     )
+    stream_field: str | None = opt(
+        INPUT,
+        "Name of the field with the stream, such as search or click. Items are then called `STREAM: ITEM`, and a user"
+        " has one budget for all streams.",
+        metavar="NAME",
+    )
     time_field: str = opt(INPUT, "Name of the field with the time.", brief="Field with the time.", default="timestamp")
     reading: ReadingOptions = nested(ReadingOptions)
 
     def fields(self, facets: tuple[str, ...] = ()) -> EventFields:
         """facets: of `--by`. Raises UserError."""
-        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets)
+        return self.reading.fields(self.user_field, self.item_field, self.time_field, facets, self.stream_field)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -239,9 +253,9 @@ def read_titles(path: str | pathlib.Path) -> dict[str, str]:
 class StateOptions:
     """What a command says of its part.
 
-    path: of the state. noise_key_file: the key of the run. user_field, item_field: of what is read. output: what is
-    published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan. run_id: of
-    ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
+    path: of the state. noise_key_file: the key of the run. user_field, item_field, stream_field: of what is read.
+    output: what is published, as it is named in the state. until_seconds: of ``--until``; None for the end of the plan.
+    run_id: of ``--run-id``, or what the run is called if it is new; None: a fresh one then. is_named: whether it is of
     ``--run-id``. population: of ``--population``; None without a ledger.
     """
 
@@ -254,6 +268,7 @@ class StateOptions:
     run_id: str | None = None
     is_named: bool = True
     population: str | None = None
+    stream_field: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

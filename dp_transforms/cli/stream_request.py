@@ -223,6 +223,7 @@ def _state(options: StreamOptions, sink: ReportSink, run_id: str) -> StateOption
         run_id=run_id,
         is_named=options.run_id is not None,
         population=options.account.population,
+        stream_field=options.fields.stream_field,
     )
 
 

@@ -220,19 +220,19 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
             parts: list[ArrowColumns] = []
             first_row, size, read_to = rows_decoded + 1, 0, 0
 
-            def block_of(parts: list[ArrowColumns], read_to: int) -> ReadBlock:
+            def blocks_of(parts: list[ArrowColumns], read_to: int) -> Iterator[ReadBlock]:
                 share = shares.up_to(read_to - begin)
-                return id_columns.block_of_rows(chunk.path, to_columns(parts, fields), first_row, share)
+                return id_columns.blocks_of_rows(chunk.path, to_columns(parts, fields), first_row, share)
 
             for part, read_to in _parts(file, header, schema, begin, end):
                 parts.append(part)
                 rows_decoded += len(part[2])
                 size += sum(column.nbytes for column in part)
                 if rows_decoded - first_row + 1 >= _BLOCK_ROWS or size > _BLOCK_BYTES:
-                    yield block_of(parts, read_to)
+                    yield from blocks_of(parts, read_to)
                     parts, first_row, size = [], rows_decoded + 1, 0
             if parts:
-                yield block_of(parts, read_to)
+                yield from blocks_of(parts, read_to)
     except EventFileError:
         raise
     except BlockTooLargeError:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dp_transforms.logs.id_columns import check_event_types, number_texts
 from dp_transforms.logs.log_chunk import EventFields, EventFileError, check_fields_present, damaged_error
-from dp_transforms.plan.facets import weight_of
+from dp_transforms.plan.facets import columns_of_facets, weight_of
 
 _MAX_DEPTH = 32
 _MAX_TYPES = 10_000
@@ -76,8 +76,12 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     records = record_schema(path, text, fields)
     branches = [records.branches[name] for name in fields.names]
     are_times = [name == fields.time for name in fields.names]
-    types = [(time_type if is_time else id_type)(each) for is_time, each in zip(are_times, branches, strict=True)]
-    types[3:] = map(_facet_type if weight_of(fields.facets) is None else _weight_type, branches[3:])
+    type_of_facet = _facet_type if weight_of(fields.facets) is None else _weight_type
+    by = columns_of_facets(fields.facets)
+    types = [
+        time_type(each) if name == fields.time else type_of_facet(each) if name in by else id_type(each)
+        for name, each in zip(fields.names, branches, strict=True)
+    ]
     shown = [
         _shown_time(each) if is_time else _shown(each, _ID_KINDS)
         for is_time, each in zip(are_times, branches, strict=True)

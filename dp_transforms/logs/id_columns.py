@@ -6,7 +6,9 @@ Work on text is done once for each distinct value of a block; work on rows is nu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,11 +28,12 @@ from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, NUMBER, TimeColumn, parse_times
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.event_ids import MISSING, as_binary, fault_reason, ids_of_values
-from dp_transforms.plan.facets import FULL_VALUE, weight_of
+from dp_transforms.plan.facets import FULL_VALUE, columns_of_facets, weight_of
 
 _LOOKED_AT_ROWS = 1 << 14
 _MOSTLY_DISTINCT = 0.75
 _TIME = 2  # its place among `EventFields.names`
+_PIECE_BYTES = 1 << 26
 
 BROKEN_LINE = "broken line"
 WRONG_NUMBER_OF_CELLS = "wrong number of cells"
@@ -49,14 +52,37 @@ class IdColumn:
     indices: npt.NDArray[np.int32]
     faults: npt.NDArray[np.uint8]
 
+    def take(self, rows: slice) -> IdColumn:
+        return IdColumn(self.values, self.indices[rows], self.faults[rows])
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each id; without meaning where there is a fault."""
+        sizes = np.append(pc.binary_length(self.values).to_numpy(), 0).astype(np.int64)
+        return sizes.take(self.indices, mode="clip")
+
 
 class Columns(NamedTuple):
-    """Of n rows. facets: as `EventBatch` has them."""
+    """Of n rows. facets: as `EventBatch` has them. stream: None where items are of none."""
 
     user: IdColumn
     item: IdColumn
     time: TimeColumn
     facets: npt.NDArray[np.int64] | None = None
+    stream: IdColumn | None = None
+
+    def pieces(self) -> Iterator[tuple[int, Columns]]:
+        """The rows, and how many come before them. In small pieces where a dictionary has once what each row is to have
+        with its stream."""
+        if self.stream is None:
+            yield 0, self
+            return
+        before = np.cumsum(self.item.sizes() + self.stream.sizes()) // _PIECE_BYTES
+        cuts = [0, *(np.flatnonzero(np.diff(before)) + 1).tolist(), len(before)]
+        for begin, end in itertools.pairwise(cuts):
+            rows = slice(begin, end)
+            user, item, stream = (column.take(rows) for column in (self.user, self.item, self.stream))
+            time = TimeColumn(self.time.micros[rows], self.time.faults[rows])
+            yield begin, Columns(user, item, time, None if self.facets is None else self.facets[rows], stream)
 
 
 def is_id_type(column_type: pa.DataType) -> bool:
@@ -73,8 +99,9 @@ def check_event_types(
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
-    for name, column_type, words in zip(fields.names[:_TIME], types, shown, strict=False):
-        if column_type is None or not is_id_type(column_type):
+    ids = (fields.user, fields.item, fields.stream_field)
+    for name, column_type, words in zip(fields.names, types, shown, strict=True):
+        if name in ids and (column_type is None or not is_id_type(column_type)):
             raise id_type_error(path, name, words)
     time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
@@ -89,8 +116,10 @@ def check_event_types(
 def names_to_read(schema: pa.Schema, fields: EventFields) -> list[str]:
     """Without those columns of facets whose type no id has: they are of no facet. Nor a weight that has no numbers."""
     can_be = is_id_type if weight_of(fields.facets) is None else _may_have_numbers
-    by = [name for name in fields.names[_TIME + 1 :] if name in schema.names and can_be(schema.field(name).type)]
-    return [*fields.names[: _TIME + 1], *by]
+    by = columns_of_facets(fields.facets)
+    return [
+        name for name in fields.names if name not in by or (name in schema.names and can_be(schema.field(name).type))
+    ]
 
 
 def arrays_of(batch: pa.RecordBatch, fields: EventFields) -> list[pa.Array]:
@@ -148,13 +177,25 @@ def _encode_text(array: pa.BinaryArray) -> pa.DictionaryArray:
 
 
 def event_columns(arrays: Sequence[pa.Array], fields: EventFields) -> Columns:
-    """arrays: user, item, time and columns of facets, as a format has them."""
+    """arrays: of `EventFields.names`, as a format has them."""
     user, item, time, *by = arrays
+    stream = None if fields.stream_field is None else encode_ids(by.pop())
     ids = encode_ids(user), encode_ids(item)
     moments = parse_times(time, *fields.time_reading)
     if weight := weight_of(fields.facets):
-        return Columns(*ids, moments, amounts_of(by[0], weight.most))
-    return Columns(*ids, moments, facets_of([*map(encode_ids, by)], fields))
+        return Columns(*ids, moments, amounts_of(by[0], weight.most), stream)
+    return Columns(*ids, moments, facets_of([*map(encode_ids, by)], fields), stream)
+
+
+def with_streams(item: IdColumn, stream: IdColumn) -> IdColumn:
+    """``stream: item`` of each row. faults: those of the item, and of a text that is too long with its stream."""
+    is_bad = (item.faults | stream.faults) != 0
+    count = max(1, len(item.values))
+    pairs = pa.array(stream.indices.astype(np.int64) * count + item.indices, mask=is_bad).dictionary_encode()
+    of_stream, of_item = map(pa.array, np.divmod(pairs.dictionary.to_numpy(), count))
+    texts = pc.binary_join_element_wise(stream.values.take(of_stream), item.values.take(of_item), ": ")
+    joined = encode_ids(texts.dictionary_encode().take(pairs.indices))  # several pairs may be one text
+    return IdColumn(joined.values, joined.indices, np.where(is_bad, item.faults, joined.faults))
 
 
 def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int64] | None:
@@ -162,7 +203,7 @@ def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int
     if not by:
         return None
     found = []
-    for name, column in zip(fields.names[_TIME + 1 :], by, strict=True):
+    for name, column in zip(columns_of_facets(fields.facets), by, strict=True):
         labels = pc.binary_join_element_wise(name, column.values, "=")
         numbers = pc.index_in(labels, pa.array(fields.facets, pa.string())).fill_null(-1).to_numpy() + 1
         of_rows = numbers.take(column.indices, mode="clip") if len(numbers) else np.zeros(len(column.indices), int)
@@ -225,12 +266,10 @@ def events_of(
     columns: of the records that could be decoded. rows: their numbers. reasons: of all n records, with those of the
     records that could not be decoded. positions_of: numbers of records -> their positions in the source.
     """
-    user, item, time, facets = columns
-    faulty = [
-        (name, column.faults)
-        for name, column in (("user", user), ("item", item), ("time", time))
-        if column.faults.any()
-    ]
+    user, item, time, facets, stream = columns
+    item = item if stream is None else with_streams(item, stream)
+    named = (("user", user), ("item", item), ("stream", stream), ("time", time))
+    faulty = [(name, column.faults) for name, column in named if column is not None and column.faults.any()]
     for name, faults in faulty:
         for fault in np.unique(faults[faults != 0]).tolist():
             text = f"bad {name}" if fault == BAD_TIME else fault_reason(fault, name)
@@ -260,19 +299,24 @@ def block_of(
     return ReadBlock(events.batch, rejected, count, byte_share)
 
 
-def block_of_rows(path: str, columns: Columns, first_row: int, byte_share: int) -> ReadBlock:
+def blocks_of_rows(path: str, columns: Columns, first_row: int, byte_share: int) -> Iterator[ReadBlock]:
     """Of a format whose records are numbered, and can all be decoded. first_row: the number of the first one."""
-    count = len(columns[2].faults)
-    return block_of(path, columns, np.arange(count), Reasons(count), lambda rows: rows + first_row, byte_share)
+    for before, piece in columns.pieces():
+        count, share = len(piece.time.faults), 0 if before else byte_share
+        yield block_of(
+            path, piece, np.arange(count), Reasons(count), functools.partial(np.add, first_row + before), share
+        )
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:
     """The columns of all parts, in order; at least one part."""
     if len(parts) == 1:
         return parts[0]
-    users, items, moments, by = zip(*parts, strict=True)
+    users, items, moments, by, streams = zip(*parts, strict=True)
     times = TimeColumn(*(np.concatenate([getattr(part, name) for part in moments]) for name in ("micros", "faults")))
-    return Columns(_join_ids(users), _join_ids(items), times, None if by[0] is None else np.concatenate(by))
+    facets = None if by[0] is None else np.concatenate(by)
+    stream = None if streams[0] is None else _join_ids(streams)
+    return Columns(_join_ids(users), _join_ids(items), times, facets, stream)
 
 
 def _join_ids(parts: Sequence[IdColumn]) -> IdColumn:

@@ -212,12 +212,13 @@ def read_one_by_one(lines: list[bytes], fields: EventFields) -> tuple[Columns, R
             for values, name in zip(cells, fields.names, strict=True):
                 values.append(event.get(name))
     moments = times.parse_values([_time_value(value) for value in cells[2]], *fields.time_reading)
+    stream = None if fields.stream_field is None else _id_column(cells.pop())
     weight = weight_of(fields.facets)
     if weight is None:
         facets = id_columns.facets_of([*map(_id_column, cells[3:])], fields)
     else:
         facets = id_columns.amounts_of(id_columns.number_texts(cells[3]), weight.most)
-    return Columns(_id_column(cells[0]), _id_column(cells[1]), moments, facets), np.array(kept, np.int64)
+    return Columns(_id_column(cells[0]), _id_column(cells[1]), moments, facets, stream), np.array(kept, np.int64)
 
 
 def _id_column(values: list[Any]) -> id_columns.IdColumn:

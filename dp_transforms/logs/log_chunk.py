@@ -60,6 +60,7 @@ class EventFields:
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
     facets: ``COLUMN=VALUE`` of every declared value of further fields, or the weight (`Plan.facets`).
+    stream_field: the field with the stream of an event, of which and of the item its label is made: ``stream: item``.
     """
 
     user: str = "user"
@@ -71,6 +72,7 @@ class EventFields:
     time_zone: str | None = None
     csv_separator: str | None = None
     facets: tuple[str, ...] = ()
+    stream_field: str | None = None
 
     def __post_init__(self) -> None:
         if self.time_format is not None:
@@ -86,15 +88,19 @@ class EventFields:
             )
         if self.time_unit is not None and self.time_unit not in TIME_UNITS:
             raise ValueError(f"time_unit must be one of {', '.join(TIME_UNITS)}, got {self.time_unit!r}.")
-        if len({self.user, self.item, self.time}) < 3 or not all(self.names):
+        names = self.names if self.stream_field is None else self.names[:-1]
+        if len({self.user, self.item, self.time}) < 3 or not all(names):
             raise ValueError("user, item and time must name three different fields.")
-        if len(set(self.names)) < len(self.names):
+        if self.stream_field == "" or self.stream_field in names:
+            raise ValueError("stream_field must name a field that is not user, item, time, by or weight.")
+        if len(set(names)) < len(names):
             raise ValueError(f"{self._further} must name other fields than user, item and time.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of user, item and time, and then of facets."""
-        return self.user, self.item, self.time, *columns_of_facets(self.facets)
+        """Of user, item and time, then of facets, and then of the stream."""
+        stream = () if self.stream_field is None else (self.stream_field,)
+        return self.user, self.item, self.time, *columns_of_facets(self.facets), *stream
 
     @property
     def time_reading(self) -> TimeReading:
@@ -104,6 +110,7 @@ class EventFields:
     def flag(self, name: str) -> str:
         """The option that sets the field called ``name``."""
         flags = {self.user: "--user-field", self.item: "--item-field", self.time: "--time-field"}
+        flags |= {} if self.stream_field is None else {self.stream_field: "--stream-field"}
         return flags.get(name, f"--{self._further}")
 
     @property

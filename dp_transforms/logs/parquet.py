@@ -132,7 +132,7 @@ def read_chunk(chunk: LogChunk, fields: EventFields) -> Iterator[ReadBlock]:
                 is_last = end == metadata.row_group(chunk.groups[0]).num_rows
                 batches = _rows_of(batches, begin, None if is_last else end)
             for batch in batches:
-                yield _block(chunk, batch, rows_read, fields)
+                yield from _blocks(chunk, batch, rows_read, fields)
                 rows_read += len(batch)
         if rows_read != chunk.events:
             raise ValueError("not the number of rows in the footer")
@@ -206,12 +206,12 @@ def _rows_at_once(metadata: pq.FileMetaData, group: int, names: Sequence[str]) -
     return max(1, min(MAX_BLOCK_ROWS, _BLOCK_BYTES * rows // max(1, size)))
 
 
-def _block(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> ReadBlock:
+def _blocks(chunk: LogChunk, batch: pa.RecordBatch, rows_before: int, fields: EventFields) -> Iterator[ReadBlock]:
     first_row = chunk.first_row + rows_before + 1
     share = chunk.bytes * (rows_before + len(batch)) // (chunk.events or 1)
     share -= chunk.bytes * rows_before // (chunk.events or 1)
     columns = id_columns.event_columns(id_columns.arrays_of(batch, fields), fields)
-    return id_columns.block_of_rows(chunk.path, columns, first_row, share)
+    return id_columns.blocks_of_rows(chunk.path, columns, first_row, share)
 
 
 def _check_columns(metadata: pq.FileMetaData, groups: range, names: Sequence[str]) -> None:

@@ -38,12 +38,12 @@ def _blocks(table: Any, fields: EventFields) -> Iterator[ReadBlock]:
     for columns in _columns(table, fields):
         for begin in range(0, len(columns[0]), MAX_BLOCK_ROWS):
             some = [column.slice(begin, MAX_BLOCK_ROWS) for column in columns]
-            yield id_columns.block_of_rows(_TABLE, id_columns.event_columns(some, fields), row, 0)
+            yield from id_columns.blocks_of_rows(_TABLE, id_columns.event_columns(some, fields), row, 0)
             row += len(some[0])
 
 
 def _columns(table: Any, fields: EventFields) -> Iterator[Sequence[pa.Array]]:
-    """User, item, time and columns of facets, piece by piece."""
+    """The columns of `EventFields.names`, piece by piece."""
     pandas = sys.modules.get("pandas")
     if pandas is not None and isinstance(table, pandas.DataFrame):
         table = _of_pandas(table, fields)

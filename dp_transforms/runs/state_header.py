@@ -46,6 +46,7 @@ class StateHeader:
     plan: the JSON of the plan; plan_fingerprint: its fingerprint. stream, run_id: names; the noise depends on them.
     key_fingerprint: of the noise key (`fingerprints.key_fingerprint`).
     user_field, item_field: the names of the fields of the log; from other fields each user would have a second purse.
+    stream_field: of that of the stream; "" without one.
     population: under which a ledger accounts for the run; "" for a run without a ledger.
     parts: the latest `MOST_PARTS` that were finished, in order: whatever was to be published of their windows is.
     intent: the part that was begun and is not finished. From the moment it is written, the windows of this part may be
@@ -65,6 +66,7 @@ class StateHeader:
     intent: PartRecord | None = None
     begun_by: str = ""
     next_fingerprint: str = ""
+    stream_field: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, str) or not self.plan:
@@ -74,6 +76,8 @@ class StateHeader:
         _check_hex("key_fingerprint", self.key_fingerprint)
         if not all(isinstance(name, str) and name for name in (self.user_field, self.item_field)):
             raise ValueError("user_field and item_field must be names.")
+        if not isinstance(self.stream_field, str):
+            raise ValueError("stream_field must be text.")
         if len(self.parts) > MOST_PARTS:
             raise ValueError(f"only the latest {MOST_PARTS} parts must be kept.")
         begin = self.parts[0].first if len(self.parts) == MOST_PARTS else 0

@@ -1,0 +1,212 @@
+"""`stream_field`: every reader makes the items that a column has which was joined beforehand, and rejects alike."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_log_chunk
+from dp_transforms.logs.log_chunk import ReadBlock
+from dp_transforms.logs.rejected_events import RejectedEvents
+from dp_transforms.logs.streams.record_formats import record_decoder
+from dp_transforms.logs.tables import read_table
+from dp_transforms.monitor.event_batch import EventBatch, concatenate
+from dp_transforms.monitor.event_ids import MAX_ID_BYTES
+
+FIELDS = EventFields(stream_field="kind", facets=("country=DE", "country=FR"))
+TIME = "2026-01-01T00:00:00"
+COUNTRIES = ("DE", "FR", "XX")
+LONG = "x" * (MAX_ID_BYTES - 1)
+# The stream and the item of an event, as all formats have them, but for the number 7; CSV has no null.
+CELLS = [
+    *(("search", "shoes"), ("click", "shoes"), ("search", ""), ("", "shoes"), ("", ""), ("a", "b: c"), ("a: b", "c")),
+    *(("s", LONG[3:]), ("s", LONG[2:]), ("stream", "7"), ("größe", "ß"), (LONG, "y"), ("s", LONG + "xx")),
+]
+NULLS = [(None, "shoes"), ("click", None), (None, None), (None, "")]
+Cell = str | int | None
+Found = tuple[list[tuple[str, str, int]], dict[str, list[int]]]
+
+
+def joined(cells: Iterable[tuple[Cell, Cell]]) -> Found:
+    """In plain Python: user, label and facet of the events; the positions of the others, by their reason."""
+    events, rejected = [], {}
+    for row, (stream, item) in enumerate(cells):
+        reason = fault_of("item", item) or fault_of("stream", stream) or fault_of("item", f"{stream}: {item}")
+        if reason is None:
+            events.append((f"u{row}", f"{stream}: {item}", (row % 3 + 1) % 3))
+        else:
+            rejected.setdefault(reason, []).append(row + 1)
+    return events, rejected
+
+
+def fault_of(name: str, cell: Cell) -> str | None:
+    if cell is None:
+        return f"missing {name}"
+    size = len(str(cell).encode())
+    return f"empty {name}" if not size else f"{name} is longer than 16,384 bytes" if size > MAX_ID_BYTES else None
+
+
+def rows_of(cells: Iterable[tuple[Cell, Cell]]) -> list[dict[str, Any]]:
+    return [
+        {"user": f"u{row}", "item": item, "timestamp": TIME, "country": COUNTRIES[row % 3], "kind": stream}
+        for row, (stream, item) in enumerate(cells)
+    ]
+
+
+def found_in(parts: Iterable[tuple[EventBatch, Iterable[RejectedEvents]]]) -> Found:
+    """What a reader says. Each batch has each label once, and only those in use."""
+    rejected: dict[str, list[int]] = {}
+    batches = []
+    for batch, bad in parts:
+        labels = batch.item.dictionary.to_pylist()
+        assert sorted(labels) == sorted(set(batch.item.to_pylist()))
+        batches += [batch] if len(batch) else []
+        for part in bad:
+            rejected.setdefault(part.reason, []).extend(part.positions)
+    whole = concatenate(batches)
+    events = zip(whole.user.to_pylist(), whole.item.to_pylist(), whole.facets[:, 0].tolist(), strict=True)
+    return list(events), {reason: sorted(positions) for reason, positions in rejected.items()}
+
+
+def of_blocks(blocks: Iterable[ReadBlock]) -> Found:
+    return found_in((block.batch, block.rejected) for block in blocks)
+
+
+def of_file(path: pathlib.Path) -> Found:
+    chunks = find_log_chunks([str(path)], FIELDS)
+    return of_blocks(itertools.chain.from_iterable(read_log_chunk(chunk, FIELDS) for chunk in chunks))
+
+
+def test_every_reader_of_files_and_tables_joins_alike(tmp_path: pathlib.Path) -> None:
+    for name, cells in (("text", CELLS), ("null", [*NULLS, *CELLS, *NULLS])):
+        rows = rows_of(cells)
+        table = pa.Table.from_pylist(rows)
+        encoded = table
+        for column in ("item", "kind"):
+            at = encoded.schema.get_field_index(column)
+            encoded = encoded.set_column(at, column, encoded.column(column).dictionary_encode())
+        tables = [table, encoded, table.to_pandas(), pa.table({**dict_of(table), "item": large(table, "item")})]
+        for of_memory in tables:
+            assert of_blocks(read_table(of_memory, FIELDS)) == joined(cells), f"{name}: {type(of_memory)}"
+        pq.write_table(table, tmp_path / "log.parquet", use_dictionary=["kind", "item"])
+        pq.write_table(table, tmp_path / "plain.parquet", use_dictionary=False)
+        pq.write_table(table, tmp_path / "groups.parquet", row_group_size=3)
+        (tmp_path / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "odd.jsonl").write_text("".join(json.dumps({**row, "more": [{}]}) + "\n" for row in rows))
+        with (tmp_path / "log.avro").open("wb") as file:
+            fastavro.writer(file, avro_schema(), rows, sync_interval=20_000)
+        if name == "text":
+            pa.csv.write_csv(table, tmp_path / "log.csv")
+        for path in sorted(tmp_path.iterdir()):
+            header = 1 if path.suffix == ".csv" else 0
+            events, rejected = of_file(path)
+            lines = {reason: [line - header for line in places] for reason, places in rejected.items()}
+            assert (events, lines) == joined(cells), f"{name}: {path.name}"
+            path.unlink()
+
+
+def test_many_lines_and_records_of_a_topic_join_alike(tmp_path: pathlib.Path) -> None:
+    """Lines of which Arrow reads some together and the others are read one by one; numbers among the texts."""
+    cells: list[tuple[Cell, Cell]] = [*CELLS, *NULLS, (7, 7), ("7", 7)]
+    cells = [cell for cell in cells if LONG[3:] not in f"{cell}"] * 30
+    rows = rows_of(cells)
+    values = [json.dumps(row).encode() for row in rows]
+    (tmp_path / "many.jsonl").write_bytes(b"\n".join(values))
+    assert of_file(tmp_path / "many.jsonl") == joined(cells)
+    positions = np.arange(1, len(rows) + 1)
+    decoded = record_decoder("json", FIELDS).decode("topic", values, positions)
+    assert found_in([(decoded.batch, decoded.rejected)]) == joined(cells)
+    schema = avro_schema("long")
+    of_avro = record_decoder("avro", FIELDS, json.dumps(schema))
+    decoded = of_avro.decode("topic", [record(schema, row) for row in rows], positions)
+    assert found_in([(decoded.batch, decoded.rejected)]) == joined(cells)
+    wrong = [{**rows[0], "kind": cell} for cell in (True, 0.5, ["search"], {})]
+    decoded = record_decoder("json", FIELDS).decode("t", [json.dumps(row).encode() for row in wrong], positions[:4])
+    assert [(part.reason, part.positions) for part in decoded.rejected] == [("stream has the wrong type", (1, 2, 3, 4))]
+
+
+IDS = st.none() | st.sampled_from(["", "a", "a: b", "b", ": ", LONG, LONG + "é"]) | st.text(max_size=3)
+
+
+@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=30))
+def test_any_cells_of_a_table(cells: list[tuple[Cell, Cell]]) -> None:
+    cells = [*cells, ("a", "b")]
+    assert of_blocks(read_table(pa.Table.from_pylist(rows_of(cells)), FIELDS)) == joined(cells)
+
+
+def test_a_long_item_that_a_dictionary_has_once_takes_no_more_memory_than_in_a_column_of_texts(
+    tmp_path: pathlib.Path,
+) -> None:
+    """One user could have a million rows of one dictionary, each with another stream: 16 GB. The batches stay small."""
+    rows, item = 9_000, LONG[:-8]
+    pq.write_table(
+        pa.table(
+            {
+                "user": pa.array(["u"] * rows).dictionary_encode(),
+                "item": pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [item]),
+                "timestamp": [TIME] * rows,
+                "country": ["DE"] * rows,
+                "kind": [f"{row:05}" for row in range(rows - 1)] + [""],
+            }
+        ),
+        tmp_path / "log.parquet",
+    )
+    (chunk,) = find_log_chunks([str(tmp_path / "log.parquet")], FIELDS)
+    blocks = list(read_log_chunk(chunk, FIELDS))
+    assert len(blocks) > 1
+    assert all(block.batch.item.nbytes < 2 << 26 for block in blocks)
+    assert sum(len(block.batch) for block in blocks) == rows - 1
+    assert [block.bytes for block in blocks[1:]] == [0] * (len(blocks) - 1)
+    streams = [label[:5] for block in blocks for label in block.batch.item.to_pylist()]
+    assert streams == [f"{row:05}" for row in range(rows - 1)]
+    assert [(part.reason, part.positions) for part in blocks[-1].rejected] == [("empty stream", (rows,))]
+
+
+@pytest.mark.parametrize("name", ["", "user", "item", "timestamp", "country"])
+def test_a_stream_is_a_field_of_its_own(name: str) -> None:
+    with pytest.raises(ValueError, match="stream_field must name a field that is not user"):
+        EventFields(stream_field=name, facets=FIELDS.facets)
+
+
+def test_what_cannot_be_a_stream_is_named_with_its_option(tmp_path: pathlib.Path) -> None:
+    table = pa.Table.from_pylist(rows_of(CELLS)).drop_columns("kind")
+    floats = table.append_column("kind", pa.array([0.5] * len(table)))
+    for wrong, words in ((table, r"no field 'kind'.*--stream-field"), (floats, "the field 'kind' has type double")):
+        pq.write_table(wrong, tmp_path / "log.parquet")
+        with pytest.raises(EventFileError, match=words):
+            find_log_chunks([str(tmp_path / "log.parquet")], FIELDS)
+        with pytest.raises(EventFileError, match=words):
+            list(read_table(wrong, FIELDS))
+
+
+def dict_of(table: pa.Table) -> dict[str, Any]:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+def large(table: pa.Table, name: str) -> pa.ChunkedArray:
+    return table.column(name).cast(pa.large_string())
+
+
+def avro_schema(*more: str) -> dict[str, Any]:
+    texts = [{"name": name, "type": "string"} for name in ("user", "timestamp", "country")]
+    cells = [{"name": name, "type": ["null", "string", *more]} for name in ("item", "kind")]
+    return {"type": "record", "name": "Event", "fields": [*texts, *cells]}
+
+
+def record(schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, schema, row)
+    return file.getvalue()
