@@ -9,6 +9,7 @@ drawn for, and they have no others (`FacetPairs.as_items`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -170,12 +171,12 @@ class Candidates:
         rows, windows, levels = rows[order], windows[order], -(bits >> first)[order]
         return NamedItems(windows, self.items[rows], levels, np.zeros_like(levels), self.table)
 
-    @property
+    @functools.cached_property
     def _counts(self) -> Whole:
         """How many numbers say what is left out of each of blocks and items."""
         return -(-(self.of_windows.ends(self.blocks) - self.blocks) // WINDOWS_AT_ONCE)
 
-    @property
+    @functools.cached_property
     def _firsts(self) -> Whole:
         """The first one of each."""
         counts = self._counts
@@ -184,8 +185,8 @@ class Candidates:
     def _rows_of(self, windows: Whole, items: Whole) -> Whole:
         """Where these pairs are in blocks and items: -1 for an item that was not named in the block of the window."""
         pairs, of_blocks = self.of_windows.of_windows(windows) * len(self.table) + items, self._named_in_blocks
-        rows = np.searchsorted(of_blocks, pairs)
-        return np.where((items >= 0) & _is_in(pairs, of_blocks), rows, -1)
+        rows = np.minimum(np.searchsorted(of_blocks, pairs), len(of_blocks) - 1)
+        return np.where((items >= 0) & (of_blocks[rows] == pairs), rows, -1)
 
     def _numbers_of(self, rows: Whole, windows: Whole) -> tuple[Whole, Whole]:
         """Where it is said whether they are left out: the numbers, and their bits."""
@@ -193,14 +194,20 @@ class Candidates:
         return self._firsts[rows] + later, bits
 
     def _are_left_out(self, rows: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
+        if not self._has_left_out:
+            return np.zeros(len(rows), dtype=np.bool_)
         numbers, bits = self._numbers_of(rows, windows)
         return np.asarray(self.left_out[numbers] >> bits & 1, dtype=np.bool_)
+
+    @functools.cached_property
+    def _has_left_out(self) -> bool:
+        return bool(self.left_out.any())
 
     def places_of(self, cells: Cells) -> Whole:
         """Where the item of each cell is in the table; -1 for another item."""
         return self._places_of(cells.table)[cells.items]
 
-    @property
+    @functools.cached_property
     def _named_in_blocks(self) -> Whole:
         return self.blocks * len(self.table) + self.items
 
