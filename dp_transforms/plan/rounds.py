@@ -230,7 +230,8 @@ def _why_not(name: str, given: Mapping[str, Any], *, has_domain: bool) -> str:
         return f"{name} cannot be used with a known domain yet. Leave one out."
     for other in _REFUSED[name]:
         if given.get(other) is not None:
-            return f"{other} cannot be used with {name}. Leave one out."
+            brings = next((f", which {each} turns on" for each in ("by", "weight") if given.get(each)), "")
+            return f"{other} cannot be used with {name}{brings}. Leave one out."
     most_looks: Any = given.get("most_looks")
     units = UNITS_IN_WINDOWS if name == "window_rounds" else units_over_blocks(given)
     least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))

@@ -191,6 +191,7 @@ def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() 
         ({"weight": "seconds", "most_weight": 600, "window_rounds": True}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "rounds": False}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "mode": "hits"}, "cannot be used with mode 'hits'"),
+        ({"weight": "seconds", "most_weight": 600, "counts_for": 3}, "with rounds, which weight turns on. Leave one"),
     ],
 )
 def test_what_a_plan_cannot_have_is_refused(given: dict[str, object], message: str) -> None:
