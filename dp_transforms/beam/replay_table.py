@@ -130,7 +130,7 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
     known = {*_BUDGET, "slide", *(Plan.calibrate.__kwdefaults__ or ()), *Choices.__annotations__}
     if unknown := [name for name in budget if name not in known]:
         others = known | (replay.__kwdefaults__ or {}).keys()
-        raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0], others)}")
+        raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0].removesuffix('_field'), others)}")
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])
@@ -170,4 +170,5 @@ def _check_rows(
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    return re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message).replace("--by.", "by=.")
+    message = re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message)
+    return re.sub(r"--(by|weight)\b", r"\1=", message)

@@ -221,6 +221,7 @@ class PlanOptions(StreamPlanOptions):
         BUDGET,
         "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
         "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
+        brief="Also how much of it; with --most-weight.",
         metavar="COLUMN",
     )
     most_weight: int | None = opt(

@@ -61,9 +61,8 @@ _ITEMS_PER_WINDOW = 8
 def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
-    (docs/stores.md); or - for standard input, or 'duckdb:///FILE?query=SELECT ...'. `shh replay LOG` alone prints
-    the whole command. With --engine flink, options for Beam follow after `--`.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob; - for standard
+    input; 'duckdb:///FILE?query=...'. `shh replay LOG` alone shows the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\

@@ -73,8 +73,8 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
     assert f'["seconds",[0,1,2,3,4,5,6,7],[{first},' in page
     assert "Choose an item to see the seconds of its users together, each at most 100 in a window." in page
     words = " ".join(shh("show", "report.avro", cwd=tmp_path).stdout.split())
-    assert f"(≥{first} seconds)" in words
-    assert "Behind it: at least so much seconds of all its users together, each at most 100" in words
+    assert f"(≥{first:,} seconds)" in words
+    assert "Behind it: at least so many seconds of all its users together, each at most 100" in words
     assert f'"at_least_weight": {first}' in shh("show", "report.avro", "--json", cwd=tmp_path).stdout
 
 
