@@ -76,6 +76,9 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
     assert f"(≥{first:,} seconds)" in words
     assert "Behind it: at least so many seconds of all its users together, each at most 100" in words
     assert f'"at_least_weight": {first}' in shh("show", "report.avro", "--json", cwd=tmp_path).stdout
+    explained = " ".join(shh("explain", "report.avro", cwd=tmp_path).stdout.split())
+    for words in ("users; and that they", "Say of its users that they"):
+        assert f"{words} have at least so many seconds together, each at most 100 in a window" in explained
 
 
 def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: pathlib.Path) -> None:

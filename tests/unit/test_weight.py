@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
@@ -28,10 +29,12 @@ from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_amounts
 from dp_transforms.monitor.event_batch import concatenate
 from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import levels_and_sizes
 from dp_transforms.monitor.pairs import WeightedPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.window_report import release_order
 from dp_transforms.plan.facets import FULL_VALUE
+from dp_transforms.views.plan_words import rounds_in_words
 from tests.helpers.facet_runs import OF_FACETS, Event, Run, by_hash, named_in_first_window, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import WeightOracle
@@ -175,6 +178,21 @@ def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() 
     assert terms.likely_noise == beside.likely_noise, "as for any look at so many pairs"
     assert terms.largest_weight == plan.looks.listed.largest(np.array([PURSE_UNITS // 20]))[0][0]
     assert terms.threshold == terms.likely_noise + 5 * terms.largest_weight
+
+
+def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need() -> None:
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, weight="seconds", most_weight=600)
+    words = rounds_in_words(plan)
+    first, needed, step = (
+        int(each.replace(",", "")) for each in re.findall(r"(?:is|about|are about) ([0-9,]*[0-9])", words)[-3:]
+    )
+    terms = plan.terms_of_round(len(plan.units_of_rounds) - 1, 10**6, plan.schedule.horizon)
+    sums = terms.threshold + plan.looks.spacing * np.arange(3)
+    _, amounts = levels_and_sizes(np.append(sums, sums - 1), terms.threshold, plan, terms, 600)
+    assert amounts[0] == first == 5 * 600
+    assert np.abs(amounts[:3] - (first + step * np.arange(3))).max() <= 2
+    assert amounts[4] == amounts[0], "in steps"
+    assert needed * terms.largest_weight <= terms.threshold * 600 < (needed + 1) * terms.largest_weight
 
 
 @pytest.mark.parametrize(
