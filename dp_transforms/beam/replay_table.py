@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam import pipeline as beam_pipeline
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -26,6 +27,7 @@ from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Choices, Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
@@ -92,7 +94,7 @@ def replay(
     bad = [part for block in blocks for part in block.rejected]
     if rejected is not None:
         rejected.extend(bad)
-    _check_rows(batches, bad, plan.schedule, allow_empty=allow_empty)
+    _check_rows(batches, bad, plan, allow_empty=allow_empty)
     header, token = ReportHeader.of_plan(plan, run_id, stream), uuid.uuid4().hex
     _READ[token] = batches
     try:
@@ -138,17 +140,18 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
     return Plan.calibrate(schedule=schedule, domain=domain, **budget)
 
 
-def _check_rows(
-    batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], schedule: WindowSchedule, *, allow_empty: bool
-) -> None:
+def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], plan: Plan, *, allow_empty: bool) -> None:
     """Warns of what does not count. Raises ValueError for rows of which nothing may, or need, be drawn."""
-    inside = sum(int((schedule.first_window(batch.time_micros) >= 0).sum()) for batch in batches)
+    weight = weight_of(plan.facets)
+    inside = sum(int((plan.schedule.first_window(batch.time_micros) >= 0).sum()) for batch in batches)
     outside = sum(map(len, batches)) - inside
     reasons: Counter[str] = Counter()
     for part in bad:
         reasons[part.reason] += len(part.positions)
     rows = inside + outside + reasons.total()
     words = [f"{outside:,} of {rows:,} rows are outside of the declared range"] if outside else []
+    if weight and (without := sum(int(np.count_nonzero(batch.facets == 0)) for batch in batches)):
+        words.append(f"{without:,} of {inside + outside:,} cells of {weight.column} are no number above 0")
     if reasons:
         why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")

@@ -100,6 +100,26 @@ def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: path
     assert all(10_000 < max(found.at_least_weight for found in window.heavy_hitters) <= 30_000 for window in both)
 
 
+def test_cells_that_are_no_numbers_are_told_before_and_after(folder: pathlib.Path) -> None:
+    numbers = log().column("seconds").to_pylist()
+    given = (*BUDGET, *WEIGHT, "--noise-key-file", key_file(folder), "--output")
+    for name, text in (("none", "{},5"), ("some", "{}")):
+        cells = [text.format(int(number)) if number > 9 else "five" for number in numbers]
+        table = log().set_column(3, "seconds", pa.array(cells))
+        pa.csv.write_csv(table, folder / f"{name}.csv")
+        with pytest.warns(UserWarning, match=r"of 9,600 cells of seconds are no number above 0, and do not count"):
+            replay(table, weight="seconds", most_weight=100, **WORDS)
+    told = " ".join(shh("replay", "none.csv", "--dry-run", *given, "n.avro", cwd=folder).stderr.split())
+    assert "cells of 'seconds' that were looked at is a number above 0. Check --weight, and write numbers as" in told
+    assert "The smallest amount that is stated is 500, for which users need about" in told
+    made = " ".join(shh("replay", "none.csv", *given, "n.avro", cwd=folder).stderr.split())
+    assert "9,600 of 9,600 cells of seconds are no number above 0," in made
+    assert "No cell of seconds is a number above 0, so nothing is said of it. Check --weight" in made
+    made = " ".join(shh("replay", "some.csv", *given, "s.avro", cwd=folder).stderr.split())
+    assert "4,800 of 9,600 cells of seconds are no number above 0," in made
+    assert "Check --weight" not in made
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

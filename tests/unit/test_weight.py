@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms import Plan
-from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_amounts
@@ -272,17 +272,32 @@ def test_values_of_several_types_count_each_as_in_a_column_of_its_own(tmp_path: 
         (pa.float32(), [0.5, float("nan"), float("inf")], [0.5, 0, 0]),
         (pa.uint64(), [2**64 - 1, 1, None], [MOST, 1, 0]),
         (pa.decimal128(9, 2), [None, 1, 2], [0, 1, 2]),
-        (pa.bool_(), [True, False, None], [0, 0, 0]),
-        (pa.timestamp("us"), [1, 2, None], [0, 0, 0]),
-        (pa.list_(pa.float64()), [[1.0], [], None], [0, 0, 0]),
         (pa.null(), [None] * 3, [0, 0, 0]),
+        (pa.bool_(), [True, False, None], None),
+        (pa.duration("us"), [1, 2, None], None),
+        (pa.timestamp("us"), [1, 2, None], None),
+        (pa.list_(pa.float64()), [[1.0], [], None], None),
     ],
     ids=str,
 )
-def test_columns_of_other_types(arrow_type: pa.DataType, cells: list[object], expected: list[float]) -> None:
+def test_columns_of_other_types(
+    tmp_path: pathlib.Path, arrow_type: pa.DataType, cells: list[object], expected: list[float] | None
+) -> None:
+    """None: a type that has no numbers is refused by name, with what to do."""
     table = pa.Table.from_pylist([event(number) for number in range(3)])
     table = table.append_column("seconds", pa.array(cells, arrow_type))
-    assert amounts_of_blocks(read_table(table, ASKED)) == parts_of(expected)
+    pa.parquet.write_table(table, tmp_path / "log.parquet")
+
+    def of_file() -> Iterable[ReadBlock]:
+        (chunk,) = find_log_chunks([str(tmp_path / "log.parquet")], ASKED)
+        return read_log_chunk(chunk, ASKED)
+
+    for read in (lambda: read_table(table, ASKED), of_file):
+        if expected is not None:
+            assert amounts_of_blocks(read()) == parts_of(expected)
+            continue
+        with pytest.raises(EventFileError, match=r"'seconds' has type .*\. Convert it: .*\.dt\.total_seconds\(\)"):
+            amounts_of_blocks(read())
 
 
 HOSTILE = [
