@@ -76,7 +76,8 @@ class Candidates:
         is_named, items = in_windows.levels >= 0, places[in_windows.items]
         named = np.sort((in_windows.windows * len(table) + items)[is_named])
         found = cls(of_windows, table, in_blocks.windows, in_blocks.items, named, _NOTHING).with_nothing_left_out()
-        numbers, bits = found._numbers_of(in_windows.windows[~is_named], items[~is_named])
+        windows = in_windows.windows[~is_named]
+        numbers, bits = found._numbers_of(found._rows_of(windows, items[~is_named]), windows)
         np.bitwise_or.at(found.left_out, numbers, -in_windows.levels[~is_named] << bits)
         return found
 
@@ -126,10 +127,10 @@ class Candidates:
         starts = group_starts(pairs.windows, pairs.items)
         items = self._places_of(pairs.table)[pairs.items[starts]]
         windows = pairs.windows[starts]
-        size = len(self.table)
-        is_drawn = (items >= 0) & _is_in(self.of_windows.of_windows(windows) * size + items, self._named_in_blocks)
-        is_drawn[is_drawn] = ~self._are_left_out(*self._numbers_of(windows[is_drawn], items[is_drawn]))
-        is_named = is_drawn & _is_in(windows * size + items, self.named)
+        rows = self._rows_of(windows, items)
+        is_drawn = rows >= 0
+        is_drawn[is_drawn] = ~self._are_left_out(rows[is_drawn], windows[is_drawn])
+        is_named = is_drawn & _is_in(windows * len(self.table) + items, self.named)
         is_drawn &= ~is_named | with_second
         counts = np.diff(np.append(starts, len(pairs)))
         drawn = np.repeat(is_drawn, counts)
@@ -150,12 +151,12 @@ class Candidates:
             rows, splits = concatenated_ranges(begins[part], counts[part])
             of_rows, items = np.repeat(windows[part], np.diff(splits)), self.items[rows]
             kept = ~_is_in(of_rows * len(self.table) + items, self.named)
-            kept[kept] = ~self._are_left_out(*self._numbers_of(of_rows[kept], items[kept]))
+            kept[kept] = ~self._are_left_out(rows[kept], of_rows[kept])
             yield of_rows[kept], items[kept]
 
     def leave_out(self, windows: Whole, items: Whole) -> None:
         """These pairs, each once."""
-        numbers, bits = self._numbers_of(windows, items)
+        numbers, bits = self._numbers_of(self._rows_of(windows, items), windows)
         np.add.at(self.left_out, numbers, 1 << bits)
 
     def told_left_out(self) -> NamedItems:
@@ -180,14 +181,19 @@ class Candidates:
         counts = self._counts
         return np.asarray(np.cumsum(counts) - counts)
 
-    def _numbers_of(self, windows: Whole, items: Whole) -> tuple[Whole, Whole]:
-        """Where it is said of pairs in their blocks whether they are left out: the numbers, and their bits."""
-        blocks = self.of_windows.of_windows(windows)
-        rows = np.searchsorted(self._named_in_blocks, blocks * len(self.table) + items)
-        later, bits = np.divmod(windows - blocks, WINDOWS_AT_ONCE)
+    def _rows_of(self, windows: Whole, items: Whole) -> Whole:
+        """Where these pairs are in blocks and items: -1 for an item that was not named in the block of the window."""
+        pairs, of_blocks = self.of_windows.of_windows(windows) * len(self.table) + items, self._named_in_blocks
+        rows = np.searchsorted(of_blocks, pairs)
+        return np.where((items >= 0) & _is_in(pairs, of_blocks), rows, -1)
+
+    def _numbers_of(self, rows: Whole, windows: Whole) -> tuple[Whole, Whole]:
+        """Where it is said whether they are left out: the numbers, and their bits."""
+        later, bits = np.divmod(windows - self.blocks[rows], WINDOWS_AT_ONCE)
         return self._firsts[rows] + later, bits
 
-    def _are_left_out(self, numbers: Whole, bits: Whole) -> npt.NDArray[np.bool_]:
+    def _are_left_out(self, rows: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
+        numbers, bits = self._numbers_of(rows, windows)
         return np.asarray(self.left_out[numbers] >> bits & 1, dtype=np.bool_)
 
     def places_of(self, cells: Cells) -> Whole:
