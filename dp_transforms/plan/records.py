@@ -319,8 +319,7 @@ class Rounds(Record):
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    false_names: so many pairs are named by noise alone in each later round, at most, on average; and so many facets of
-        `--by`. Amounts are stated from a higher threshold on.
+    false_names: on average noise alone names at most so many pairs in each later round, and so many facets of `--by`.
     facets: where what is named is looked at by facets, or for amounts, in a round after these.
     """
 
@@ -349,8 +348,7 @@ class Rounds(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowRounds(Record):
-    """The looks at each window come in rounds when it is closed: each looks at what earlier ones have not named, and
-    the last one at what they have, too, for its size.
+    """The looks at each window come in rounds when it is closed: each looks at what is not named, the last one at all.
 
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
     later_thresholds: of items that are not known, in each round but the first.
