@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 from apache_beam import pipeline as beam_pipeline
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -26,6 +27,7 @@ from dp_transforms.logs.tables import read_table
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import ItemDomain
 from dp_transforms.monitor.planned_run import fresh_run_id
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.plan import Choices, Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.reports import Report, ReportHeader, read_report
@@ -92,7 +94,7 @@ def replay(
     bad = [part for block in blocks for part in block.rejected]
     if rejected is not None:
         rejected.extend(bad)
-    _check_rows(batches, bad, plan.schedule, allow_empty=allow_empty)
+    _check_rows(batches, bad, plan, allow_empty=allow_empty)
     header, token = ReportHeader.of_plan(plan, run_id, stream), uuid.uuid4().hex
     _READ[token] = batches
     try:
@@ -130,7 +132,7 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
     known = {*_BUDGET, "slide", *(Plan.calibrate.__kwdefaults__ or ()), *Choices.__annotations__}
     if unknown := [name for name in budget if name not in known]:
         others = known | (replay.__kwdefaults__ or {}).keys()
-        raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0], others)}")
+        raise TypeError(f"replay() has no argument {unknown[0]!r}{nearest(unknown[0].removesuffix('_field'), others)}")
     if missing := [name for name in _BUDGET if budget.get(name) is None]:
         raise ValueError(f"{', '.join(missing)} must be given, or a plan: they declare what may be published.")
     start, end, window = (budget.pop(name) for name in _BUDGET[:3])
@@ -138,17 +140,18 @@ def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any
     return Plan.calibrate(schedule=schedule, domain=domain, **budget)
 
 
-def _check_rows(
-    batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], schedule: WindowSchedule, *, allow_empty: bool
-) -> None:
+def _check_rows(batches: Sequence[EventBatch], bad: Sequence[RejectedEvents], plan: Plan, *, allow_empty: bool) -> None:
     """Warns of what does not count. Raises ValueError for rows of which nothing may, or need, be drawn."""
-    inside = sum(int((schedule.first_window(batch.time_micros) >= 0).sum()) for batch in batches)
+    weight = weight_of(plan.facets)
+    inside = sum(int((plan.schedule.first_window(batch.time_micros) >= 0).sum()) for batch in batches)
     outside = sum(map(len, batches)) - inside
     reasons: Counter[str] = Counter()
     for part in bad:
         reasons[part.reason] += len(part.positions)
     rows = inside + outside + reasons.total()
     words = [f"{outside:,} of {rows:,} rows are outside of the declared range"] if outside else []
+    if weight and (without := sum(int(np.count_nonzero(batch.facets == 0)) for batch in batches)):
+        words.append(f"{without:,} of {inside + outside:,} cells of {weight.column} are no number above 0")
     if reasons:
         why = ", ".join(f"{reason}: {count:,}" for reason, count in reasons.most_common())
         words.append(f"{reasons.total():,} of {rows:,} rows cannot be read ({why})")
@@ -170,4 +173,5 @@ def _check_rows(
 def _in_arguments(message: str) -> str:
     """The message of a reader of files, with arguments in the place of options."""
     message = re.sub(r"--(user|item|time)-field\b", r"\1=", message)
-    return re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message).replace("--by.", "by=.")
+    message = re.sub(r"--(time|stream)-(unit|format|field)\b", r"\1_\2=", message)
+    return re.sub(r"--(by|weight)\b", r"\1=", message)

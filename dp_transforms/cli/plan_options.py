@@ -221,6 +221,7 @@ class PlanOptions(StreamPlanOptions):
         BUDGET,
         "With looks: also say how much users of named items have of a column of numbers. For example seconds. Takes a "
         "fifth of each purse and turns on --rounds. A cell that is no number above 0 adds nothing.",
+        brief="Also how much of it; with --most-weight.",
         metavar="COLUMN",
     )
     most_weight: int | None = opt(
@@ -239,8 +240,12 @@ class PlanOptions(StreamPlanOptions):
 
     @property
     def facets(self) -> tuple[str, ...]:
-        """The same as `Plan.facets` has it, or of --weight. Raises ValueError."""
-        return labels_of({"by": self.values_by_column or None, "weight": self.weight, "most_weight": self.most_weight})
+        """The same as `Plan.facets` has it, or of --weight. Raises UserError."""
+        given = {"by": self.values_by_column or None, "weight": self.weight, "most_weight": self.most_weight}
+        try:
+            return labels_of(given)
+        except ValueError as error:
+            raise option_error(error) from None
 
 
 PLAN_OPTIONS = names_of(PlanOptions)
@@ -262,8 +267,8 @@ def _mode_rules() -> Iterator[Rule]:
 
 MODE_RULES = (
     *_mode_rules(),
-    Rule("--weight", needs="--most-weight", excludes="--by"),
-    Rule("--most-weight", needs="--weight"),
+    Rule("--weight", needs="--most-weight", excludes="--by", is_usage=True),
+    Rule("--most-weight", needs="--weight", is_usage=True),
 )
 PLAN_RULES = (
     Rule(
@@ -382,6 +387,7 @@ def option_error(error: ValueError) -> UserError:
     message = re.sub(r"\bactivity_epsilon\b", "--from-log-share times --epsilon", message)
     names = sorted((name for name in PLAN_OPTIONS if "_" in name), key=len, reverse=True)
     message = re.sub(rf"\b({'|'.join(names)})\b", lambda match: flag(match[1]), message)
+    message = re.sub(r"(?<=, which )(?=\w+ turns on\b)", "--", message)
     # Names that are also plain words are flags if they are the first word, before "must" or "=".
     return UserError(
         re.sub(r"^(epsilon|delta|threshold|mode|weight)\b(?= (must|=|and|cannot|needs))", r"--\1", message)

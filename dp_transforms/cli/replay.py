@@ -44,6 +44,7 @@ from dp_transforms.logs import find_log_chunks, hint_of_log, unit_hint
 from dp_transforms.logs.log_chunk import paused_collection
 from dp_transforms.monitor.planned_run import fresh_run_id
 from dp_transforms.monitor.window_report import WindowReport
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, format_utc
 from dp_transforms.reports import ReportFileError, read_report_file, report_format
 from dp_transforms.reports.trends import trends
@@ -51,7 +52,7 @@ from dp_transforms.runs.records import Verdict
 from dp_transforms.stores.databases import is_database
 from dp_transforms.stores.remote_files import full_name
 from dp_transforms.views.plan_words import MORE_BY_ROUNDS, in_a_sentence, rounds_in_words
-from dp_transforms.views.report_words import counted, is_ascii_only, legend, windows_table
+from dp_transforms.views.report_words import counted, is_ascii_only, label_text, legend, windows_table
 
 _LATEST_WINDOWS = 12
 _ITEMS_PER_WINDOW = 8
@@ -61,9 +62,8 @@ _ITEMS_PER_WINDOW = 8
 def command(options: ReplayOptions) -> None:
     """Replay a log: which items were held by many users in each window, under differential privacy for each user.
 
-    LOG is a Parquet, Avro, CSV or JSON lines file, a folder of such files, or a glob: a path or a URL
-    (docs/stores.md); or - for standard input, or 'duckdb:///FILE?query=SELECT ...'. `shh replay LOG` alone prints
-    the whole command. With --engine flink, options for Beam follow after `--`.
+    LOG: a path or URL (docs/stores.md) of a file (Parquet, Avro, CSV, JSON lines), folder or glob; - for standard
+    input; 'duckdb:///FILE?query=...'. `shh replay LOG` alone shows the whole command.
 
     \b
     shh replay clicks.parquet --start 2026-01-01 --end 2026-01-05 --window 1h \\
@@ -215,7 +215,7 @@ def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
         check_state_file(path, {"--output": options.output, **others, **inputs})
     plan = plan_of_command(options.plan, options.plan_file)
     fields = options.fields.fields(plan.facets)
-    if plan.rounds is not None and options.plan_file is None:
+    if plan.rounds is not None and (options.plan_file is None or options.dry_run):
         tell(rounds_in_words(plan))
     if options.plan.window_rounds and path is None:
         tell(f"--window-rounds are for streams. {MORE_BY_ROUNDS}")
@@ -278,12 +278,15 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         else "pairs (window, item) beyond --most-looks"
     )
     unpaid = f" {summary.unpaid:,} {beyond} of a user did not count,"
+    weight = weight_of(request.plan.facets)
+    column, without = label_text(weight.column) if weight else "", summary.without_weight
+    of_cells = f" {without:,} of {summary.events:,} cells of {column} are no number above 0," if without else ""
     rejected = f" {summary.rejected:,} unreadable. (For the operator, not covered by the guarantee.)"
     read = (
         f"Read {rows:,} rows in {summary.seconds:.1f} s ({rows / summary.seconds:,.0f} a second);"
         f" {summary.outside_range:,} outside {covered} skipped,"
         f"{f' {summary.outside_domain:,} of other items than --domain-file skipped,' if request.domain_file else ''}"
-        f"{unpaid if summary.unpaid else ''}{rejected}"
+        f"{unpaid if summary.unpaid else ''}{of_cells}{rejected}"
     )
     odd, remedy = "", ""
     if not rows:
@@ -294,6 +297,9 @@ def _print_summary(summary: ReplaySummary, request: ReplayRequest, covered: str)
         odd, remedy = f"No event is inside {covered}.", f" Check them, and {unit}{f'; {other}' if other else ''}."
     elif summary.events == summary.outside_range + summary.outside_domain:
         odd, remedy = "No event has an item of --domain-file.", " Ids are compared as text, blanks included."
+    elif weight and summary.events == without:
+        odd = f"No cell of {column} is a number above 0, so nothing is said of it."
+        remedy = " Check --weight, and write numbers as 31.6."
     if is_json():
         tell(read, **dataclasses.asdict(summary))
         if odd:

@@ -69,7 +69,8 @@ class WorkOptions:
         ENGINE,
         "What runs the replay. in-process: this machine alone. flink: a Flink cluster, or one that is started here; "
         "its workers read the log, --domain-file and --noise-key-file, which it needs, at the same paths, and one of "
-        "them writes the report. Default: flink with --flink-master, else in-process.",
+        "them writes the report; options for Beam follow after `--`. Default: flink with --flink-master, else "
+        "in-process.",
         brief="in-process (default) or flink.",
         type=EngineName(IN_PROCESS, FLINK, job="replay_log"),
     )
@@ -316,11 +317,13 @@ class ReplayRequest:
 
 @dataclasses.dataclass(frozen=True)
 class ReplaySummary:
-    """For the operator alone. unpaid: pairs of users with more than a purse pays for. seconds: of the pipeline."""
+    """For the operator alone. unpaid: pairs of users with more than a purse pays for. without_weight: events that add
+    nothing of it. seconds: of the pipeline."""
 
     events: int
     outside_range: int
     outside_domain: int
     rejected: int
     unpaid: int
+    without_weight: int
     seconds: float

@@ -23,6 +23,7 @@ from dp_transforms.logs.log_chunk import (
     id_type_error,
     time_type_error,
     time_unit_error,
+    weight_type_error,
 )
 from dp_transforms.logs.rejected_events import Reasons, RejectedEvents, Rows
 from dp_transforms.logs.times import BAD_TIME, NUMBER, TimeColumn, parse_times
@@ -95,14 +96,17 @@ def is_id_type(column_type: pa.DataType) -> bool:
 def check_event_types(
     path: str, types: Sequence[pa.DataType | None], shown: Sequence[str], fields: EventFields
 ) -> None:
-    """Raises EventFileError unless columns of these types can be user, item and time. One of facets can be of any type.
+    """Raises EventFileError unless columns of these types can be user, item, time and weight. One of facets can be of
+    any type.
 
     types: None for a type that no event has. shown: the types in the words of the format.
     """
-    ids = (fields.user, fields.item, fields.stream_field)
+    ids, weight = (fields.user, fields.item, fields.stream_field), weight_of(fields.facets)
     for name, column_type, words in zip(fields.names, types, shown, strict=True):
         if name in ids and (column_type is None or not is_id_type(column_type)):
             raise id_type_error(path, name, words)
+        if weight and name == weight.column and not _may_have_numbers(column_type or pa.null()):
+            raise weight_type_error(path, name, words)
     time_type = types[_TIME]
     if time_type is not None and pa.types.is_dictionary(time_type):
         time_type = time_type.value_type
@@ -246,7 +250,8 @@ def _number_text(value: Any) -> bytes | None:
 def _may_have_numbers(column_type: pa.DataType) -> bool:
     if pa.types.is_dictionary(column_type):
         column_type = column_type.value_type
-    return is_id_type(column_type) or pa.types.is_floating(column_type) or pa.types.is_decimal(column_type)
+    kinds = (is_id_type, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    return any(is_kind(column_type) for is_kind in kinds)
 
 
 class Events(NamedTuple):

@@ -244,6 +244,14 @@ def id_type_error(path: str, name: str, type_name: str) -> EventFileError:
     )
 
 
+def weight_type_error(path: str, name: str, type_name: str) -> EventFileError:
+    return EventFileError(
+        path,
+        f"the field {name!r} has type {type_name}; a weight must be numbers. Convert it: a duration of pandas by"
+        " .dt.total_seconds(), true and false by .astype(int). Or name another field with --weight.",
+    )
+
+
 def time_type_error(path: str, name: str, type_name: str) -> EventFileError:
     return EventFileError(
         path,

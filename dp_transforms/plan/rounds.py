@@ -44,7 +44,7 @@ FEWEST_WEIGHTED = 4  # looks at full amounts that the purse of their round pays 
 FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
-_LIKELY_DRAWN = 10**6
+LIKELY_DRAWN = 10**6  # pairs, in a run
 _LEFT_OUT = 0.05  # of the probability with which a pair is missed
 _RATIO = 1.02  # of the amounts for which there is a weight
 _EACH = 16  # so many looks of a round have each a weight of their own
@@ -170,7 +170,7 @@ def found_in_rounds(looks: Looks, rounds: Rounds, threshold: int | None, number:
     """From how many users on an item is named in a window with this probability, if each has so many looks in the run:
     in its block by this threshold, None if it was, then not left out, and named in the last round, which draws for a
     million pairs."""
-    last = threshold_of_round(looks, rounds, _LIKELY_DRAWN)
+    last = threshold_of_round(looks, rounds, LIKELY_DRAWN)
     asked, missed = [(rounds.units[-1], last)], 1 - probability
     users = 1
     if leaves_out(rounds, len(rounds.units) - 2):
@@ -189,7 +189,7 @@ def found_in_block(looks: Looks, rounds: Rounds, threshold: int, number: int, pr
 
 def found_of_facet(looks: Looks, rounds: Rounds, units: int, number: int, probability: float) -> int:
     """The same of a facet of a named pair, if each user has so many facets in the run. units: of their round."""
-    return _found_from(looks, units, threshold_of_round(looks, rounds, _LIKELY_DRAWN), number, probability)
+    return _found_from(looks, units, threshold_of_round(looks, rounds, LIKELY_DRAWN), number, probability)
 
 
 def _found_from(looks: Looks, units: int, threshold: int, number: int, probability: float) -> int:
@@ -228,7 +228,8 @@ def _why_not(name: str, given: Mapping[str, Any], *, has_domain: bool) -> str:
         return f"{name} cannot be used with a known domain yet. Leave one out."
     for other in _REFUSED[name]:
         if given.get(other) is not None:
-            return f"{other} cannot be used with {name}. Leave one out."
+            brings = next((f", which {each} turns on" for each in ("by", "weight") if given.get(each)), "")
+            return f"{other} cannot be used with {name}{brings}. Leave one out."
     most_looks: Any = given.get("most_looks")
     units = UNITS_IN_WINDOWS if name == "window_rounds" else units_over_blocks(given)
     least = -(-PURSE_UNITS // (LOOKS_OF_ROUNDS * min(units)))

@@ -22,8 +22,10 @@ from dp_transforms.monitor.operator_counts import (
     EVENTS_OUTSIDE_RANGE,
     EVENTS_READ,
     EVENTS_REJECTED,
+    EVENTS_WITHOUT_WEIGHT,
 )
 from dp_transforms.monitor.pairs import item_pairs_of_events, kind_of_pairs, pairs_of_events
+from dp_transforms.plan.facets import weight_of
 from dp_transforms.plan.window_schedule import WindowSchedule
 from dp_transforms.runs.run_part import RunPart
 from dp_transforms.stages.release_stages import Cuts
@@ -56,6 +58,8 @@ class PackPairs:
         if bool(self.facets) != (batch.facets is not None):
             raise ValueError("the events of a plan with facets must have facets, and those of another one none.")
         counts[EVENTS_READ] += len(batch)
+        if weight_of(self.facets):
+            counts[EVENTS_WITHOUT_WEIGHT] += int(np.count_nonzero(batch.facets == 0))
         first_window = schedule.first_window(batch.time_micros)
         is_inside = (first_window >= 0) & (first_window < part.end)
         is_inside &= first_window + schedule.windows_per_event > part.first

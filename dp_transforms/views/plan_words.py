@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dp_transforms.plan.facets import weight_of
+from dp_transforms.plan.facets import Weight, weight_of
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import (
     FOUND,
@@ -16,7 +16,7 @@ from dp_transforms.plan.plan_comparison import (
     likely_hits,
 )
 from dp_transforms.plan.records import Looks
-from dp_transforms.plan.rounds import found_in_block, found_of_facet, rounds_suit
+from dp_transforms.plan.rounds import LIKELY_DRAWN, found_in_block, found_of_facet, rounds_suit
 from dp_transforms.views.report_words import counted, label_text
 
 MORE_BY_ROUNDS = "A replay of a whole run names more by --rounds."
@@ -111,6 +111,7 @@ def _facets_in_words(plan: Plan, looks: int) -> str:
         return (
             f" At last, named items are looked at for the {label_text(weight.column)} of their users together, each at"
             f" most {weight.most:,} in a window, for {facets.units / plan.paid_looks.purse:.0%} of each purse."
+            f"{_amounts_in_words(plan, weight)}"
         )
     columns = " and ".join(map(label_text, facets.columns))
     of_user = looks * len(facets.columns)
@@ -119,6 +120,17 @@ def _facets_in_words(plan: Plan, looks: int) -> str:
         f" At last, named items are looked at by {counted(len(facets.labels), 'value')} of {columns}, for"
         f" {facets.units / plan.paid_looks.purse:.0%} of each purse: a value is found from about {users:,} such users"
         " on."
+    )
+
+
+def _amounts_in_words(plan: Plan, weight: Weight) -> str:
+    """Which amounts are stated, where as many pairs are named as is likely."""
+    terms = plan.terms_of_round(len(plan.units_of_rounds) - 1, LIKELY_DRAWN, plan.schedule.horizon)
+    sums = (terms.threshold - terms.likely_noise, terms.threshold, plan.paid_looks.spacing)
+    first, needed, step = (each * weight.most // terms.largest_weight for each in sums)
+    return (
+        f" The smallest amount that is stated is {first:,}, for which users need about"
+        f" {needed:,} together, or more if they have many items; the next ones are about {step:,} apart."
     )
 
 

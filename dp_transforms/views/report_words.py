@@ -139,7 +139,7 @@ def legend(found: Iterable[Trend], *, plan: Mapping[str, Any] | None = None, asc
     facets = [facet for hitter in hitters for facet in hitter.facets]
     if (weight := weight_of_plan(plan or {})) and any(hitter.at_least_weight for hitter in hitters):
         parts.append(
-            f"Behind it: at least so much {label_text(weight.column, ascii_only)} of all its users together, each at"
+            f"Behind it: at least so many {label_text(weight.column, ascii_only)} of all its users together, each at"
             f" most {weight.most:,} in a window; as often wrong."
         )
     if 0 in {hitter.at_least_users for hitter in hitters} | {facet.at_least_users for facet in facets}:
@@ -253,7 +253,7 @@ def _items_text(
             f"{sign}{_SYMBOLS[hitter.zone][ascii_only]}{name}{_size_text(hitter, ascii_only)}", _STYLES[hitter.zone]
         )
         if hitter.at_least_weight:
-            text.append(f" ({_AT_LEAST[ascii_only]}{hitter.at_least_weight}{unit})", "dim")
+            text.append(f" ({_AT_LEAST[ascii_only]}{hitter.at_least_weight:,}{unit})", "dim")
         if hitter.facets:
             text.append(f" ({_facets_text(hitter.facets, ascii_only)})", "dim")
     rest = [f"and {count - len(shown):,} more"] * (count > len(shown)) + [f"{gone:,} gone"] * bool(gone)

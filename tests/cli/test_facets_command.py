@@ -83,6 +83,9 @@ def test_items_have_their_facets_in_every_form_of_a_report(report: Report, tmp_p
     assert "In brackets: the largest values of country and device" in words
     as_json = shh("show", "report.avro", "--json", cwd=tmp_path).stdout
     assert as_json.count('"by": "country"') == 2 * 2 * 8
+    explained = " ".join(shh("explain", "report.avro", cwd=tmp_path).stdout.split())
+    for words in ("at least so many users; and that", "Say of its users that"):
+        assert f"{words} at least so many have a declared value of country and device" in explained
 
 
 def test_the_command_gives_the_same_and_parts_go_on(folder: pathlib.Path) -> None:

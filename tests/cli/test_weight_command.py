@@ -73,9 +73,12 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
     assert f'["seconds",[0,1,2,3,4,5,6,7],[{first},' in page
     assert "Choose an item to see the seconds of its users together, each at most 100 in a window." in page
     words = " ".join(shh("show", "report.avro", cwd=tmp_path).stdout.split())
-    assert f"(≥{first} seconds)" in words
-    assert "Behind it: at least so much seconds of all its users together, each at most 100" in words
+    assert f"(≥{first:,} seconds)" in words
+    assert "Behind it: at least so many seconds of all its users together, each at most 100" in words
     assert f'"at_least_weight": {first}' in shh("show", "report.avro", "--json", cwd=tmp_path).stdout
+    explained = " ".join(shh("explain", "report.avro", cwd=tmp_path).stdout.split())
+    for words in ("users; and that they", "Say of its users that they"):
+        assert f"{words} have at least so many seconds together, each at most 100 in a window" in explained
 
 
 def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: pathlib.Path) -> None:
@@ -97,21 +100,45 @@ def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: path
     assert all(10_000 < max(found.at_least_weight for found in window.heavy_hitters) <= 30_000 for window in both)
 
 
+def test_cells_that_are_no_numbers_are_told_before_and_after(folder: pathlib.Path) -> None:
+    numbers = log().column("seconds").to_pylist()
+    given = (*BUDGET, *WEIGHT, "--noise-key-file", key_file(folder), "--output")
+    for name, text in (("none", "{},5"), ("some", "{}")):
+        cells = [text.format(int(number)) if number > 9 else "five" for number in numbers]
+        table = log().set_column(3, "seconds", pa.array(cells))
+        pa.csv.write_csv(table, folder / f"{name}.csv")
+        with pytest.warns(UserWarning, match=r"of 9,600 cells of seconds are no number above 0, and do not count"):
+            replay(table, weight="seconds", most_weight=100, **WORDS)
+    told = " ".join(shh("replay", "none.csv", "--dry-run", *given, "n.avro", cwd=folder).stderr.split())
+    assert "cells of 'seconds' that were looked at is a number above 0. Check --weight, and write numbers as" in told
+    assert "The smallest amount that is stated is 500, for which users need about" in told
+    made = " ".join(shh("replay", "none.csv", *given, "n.avro", cwd=folder).stderr.split())
+    assert "9,600 of 9,600 cells of seconds are no number above 0," in made
+    assert "No cell of seconds is a number above 0, so nothing is said of it. Check --weight" in made
+    made = " ".join(shh("replay", "some.csv", *given, "s.avro", cwd=folder).stderr.split())
+    assert "4,800 of 9,600 cells of seconds are no number above 0," in made
+    assert "Check --weight" not in made
+
+
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (("replay", "log.parquet", "--weight", "seconds", "--output", "r.avro"), "--weight needs --most-weight"),
-        (("replay", "log.parquet", "--most-weight", "9", "--output", "r.avro"), "--most-weight needs --weight"),
-        (("replay", "log.parquet", *WEIGHT, "--by", "item=long", "--output", "r.avro"), "cannot be used with --by"),
-        (("replay", "log.parquet", "--weight", "second", "--most-weight", "9", "--output", "r.avro"), "with --weight"),
-        (("replay", "log.parquet", "--weight", "item", "--most-weight", "9", "--output", "r.avro"), "weight must name"),
-        (("stream", "--input", ".", *WEIGHT, "--output", "o"), "It is for replays: shh replay --weight"),
+        ("replay log.parquet --weight seconds --output r.avro", 2, "--weight needs --most-weight"),
+        ("replay log.parquet --most-weight 9 --output r.avro", 2, "--most-weight needs --weight"),
+        ("replay log.parquet {weight} --by item=long --output r.avro", 2, "cannot be used with --by"),
+        ("replay log.parquet --weight seconds --most-weight 0 --output r.avro", 1, "--most-weight must be a whole"),
+        ("plan --weight seconds --most-weight -5", 1, "--most-weight must be a whole number"),
+        ("replay log.parquet --weight a=b --most-weight 9 --output r.avro", 1, "--weight must name a column without"),
+        ("replay log.parquet {weight} --counts-for 3 --output r.avro", 1, "with rounds, which --weight turns on."),
+        ("replay log.parquet --weight second --most-weight 9 --output r.avro", 1, "with --weight"),
+        ("replay log.parquet --weight item --most-weight 9 --output r.avro", 1, "weight must name"),
+        ("stream --input . {weight} --output o", 2, "It is for replays: shh replay --weight"),
     ],
 )
-def test_what_cannot_be_done_is_refused(folder: pathlib.Path, words: tuple[str, ...], message: str) -> None:
-    found = shh(*words, *BUDGET, cwd=folder)
-    assert found.returncode != 0
+def test_what_cannot_be_done_is_refused(folder: pathlib.Path, words: str, code: int, message: str) -> None:
+    found = shh(*words.format(weight=" ".join(WEIGHT)).split(), *BUDGET, cwd=folder)
     assert message in " ".join(found.stderr.split())
+    assert found.returncode == code
 
 
 def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(
@@ -125,7 +152,8 @@ def test_what_no_report_has_is_refused_and_streams_and_databases_have_no_weight(
             read_report(folder / "odd.jsonl")
     (folder / "plan.json").write_text(json.dumps(report.header.plan))
     loaded = shh("load", "report.jsonl", "--output", "sqlite:///d.db", cwd=folder)
-    assert "tables have no place for them" in " ".join(loaded.stderr.split())
+    words = " ".join(loaded.stderr.split())
+    assert "tables have no place for them. For a flat file of all rows: shh show report.jsonl --output" in words
     words = ("--noise-key-file", key_file(folder), "--output", "o", "--engine", "in-process")
     streamed = shh("stream", "--input", ".", "--plan", "plan.json", *words, cwd=folder)
     assert "--plan cannot be one with --by or --weight" in streamed.stderr

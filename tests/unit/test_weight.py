@@ -7,6 +7,7 @@ import json
 import math
 import pathlib
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
@@ -21,17 +22,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms import Plan
-from dp_transforms.logs import EventFields, find_log_chunks, read_log_chunk
+from dp_transforms.logs import EventFields, EventFileError, find_log_chunks, read_log_chunk
 from dp_transforms.logs.log_chunk import ReadBlock
 from dp_transforms.logs.tables import read_table
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_amounts
 from dp_transforms.monitor.event_batch import concatenate
 from dp_transforms.monitor.item_holders import weights_of
 from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import levels_and_sizes
 from dp_transforms.monitor.pairs import WeightedPairs
 from dp_transforms.monitor.purses import Purses
 from dp_transforms.monitor.window_report import release_order
 from dp_transforms.plan.facets import FULL_VALUE
+from dp_transforms.views.plan_words import rounds_in_words
 from tests.helpers.facet_runs import OF_FACETS, Event, Run, by_hash, named_in_first_window, trial_of_labels
 from tests.helpers.naming_oracle import reports_of
 from tests.helpers.rounds_oracle import WeightOracle
@@ -177,6 +180,21 @@ def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() 
     assert terms.threshold == terms.likely_noise + 5 * terms.largest_weight
 
 
+def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need() -> None:
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, weight="seconds", most_weight=600)
+    words = rounds_in_words(plan)
+    first, needed, step = (
+        int(each.replace(",", "")) for each in re.findall(r"(?:is|about|are about) ([0-9,]*[0-9])", words)[-3:]
+    )
+    terms = plan.terms_of_round(len(plan.units_of_rounds) - 1, 10**6, plan.schedule.horizon)
+    sums = terms.threshold + plan.looks.spacing * np.arange(3)
+    _, amounts = levels_and_sizes(np.append(sums, sums - 1), terms.threshold, plan, terms, 600)
+    assert amounts[0] == first == 5 * 600
+    assert np.abs(amounts[:3] - (first + step * np.arange(3))).max() <= 2
+    assert amounts[4] == amounts[0], "in steps"
+    assert needed * terms.largest_weight <= terms.threshold * 600 < (needed + 1) * terms.largest_weight
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -193,6 +211,7 @@ def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() 
         ({"weight": "seconds", "most_weight": 600, "window_rounds": True}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "rounds": False}, "weight needs rounds over blocks"),
         ({"weight": "seconds", "most_weight": 600, "mode": "hits"}, "cannot be used with mode 'hits'"),
+        ({"weight": "seconds", "most_weight": 600, "counts_for": 3}, "with rounds, which weight turns on. Leave one"),
     ],
 )
 def test_what_a_plan_cannot_have_is_refused(given: dict[str, object], message: str) -> None:
@@ -255,17 +274,32 @@ def test_values_of_several_types_count_each_as_in_a_column_of_its_own(tmp_path: 
         (pa.float32(), [0.5, float("nan"), float("inf")], [0.5, 0, 0]),
         (pa.uint64(), [2**64 - 1, 1, None], [MOST, 1, 0]),
         (pa.decimal128(9, 2), [None, 1, 2], [0, 1, 2]),
-        (pa.bool_(), [True, False, None], [0, 0, 0]),
-        (pa.timestamp("us"), [1, 2, None], [0, 0, 0]),
-        (pa.list_(pa.float64()), [[1.0], [], None], [0, 0, 0]),
         (pa.null(), [None] * 3, [0, 0, 0]),
+        (pa.bool_(), [True, False, None], None),
+        (pa.duration("us"), [1, 2, None], None),
+        (pa.timestamp("us"), [1, 2, None], None),
+        (pa.list_(pa.float64()), [[1.0], [], None], None),
     ],
     ids=str,
 )
-def test_columns_of_other_types(arrow_type: pa.DataType, cells: list[object], expected: list[float]) -> None:
+def test_columns_of_other_types(
+    tmp_path: pathlib.Path, arrow_type: pa.DataType, cells: list[object], expected: list[float] | None
+) -> None:
+    """None: a type that has no numbers is refused by name, with what to do."""
     table = pa.Table.from_pylist([event(number) for number in range(3)])
     table = table.append_column("seconds", pa.array(cells, arrow_type))
-    assert amounts_of_blocks(read_table(table, ASKED)) == parts_of(expected)
+    pa.parquet.write_table(table, tmp_path / "log.parquet")
+
+    def of_file() -> Iterable[ReadBlock]:
+        (chunk,) = find_log_chunks([str(tmp_path / "log.parquet")], ASKED)
+        return read_log_chunk(chunk, ASKED)
+
+    for read in (lambda: read_table(table, ASKED), of_file):
+        if expected is not None:
+            assert amounts_of_blocks(read()) == parts_of(expected)
+            continue
+        with pytest.raises(EventFileError, match=r"'seconds' has type .*\. Convert it: .*\.dt\.total_seconds\(\)"):
+            amounts_of_blocks(read())
 
 
 HOSTILE = [

@@ -29,6 +29,7 @@ from dp_transforms.views.page.promise import (
     must_not_be_concluded,
     not_covered,
     one_in,
+    said_of_facets,
 )
 from dp_transforms.views.page.report_columns import ReportColumns, plan_of, report_columns
 from dp_transforms.views.plan_tables import plan_lines
@@ -288,7 +289,10 @@ def plan_facts(plan: Plan) -> list[tuple[str, str]]:
         ("neighbours", "two logs of which one has one user more: adding or removing a user"),
         ("horizon", f"{schedule.horizon:,} windows of {_lengths(schedule)}"),
         ("range (UTC)", f"{_range(schedule)}, the end excluded"),
-        ("what is published", f"{_PUBLISHED[plan.mode]} (mode {plan.mode})"),
+        (
+            "what is published",
+            f"{'; and that '.join([_PUBLISHED[plan.mode], *said_of_facets(plan)])} (mode {plan.mode})",
+        ),
         ("declared bounds", f"at most {plan.max_users:,} users and {plan.max_items:,} items"),
     ]
     if plan.looks is not None and (earlier := plan.looks.activity_epsilon):
