@@ -30,6 +30,10 @@ class StreamError(RuntimeError):
     """A source or sink cannot be used. The message is one line and contains no event."""
 
 
+class PoolError(RuntimeError):
+    """A worker process died or could not be started, or what it makes could not be stored. One line, without a cell."""
+
+
 class LastingError(StreamError):
     """The same with an answer that no restart can change: the third one ends the job of a stream."""
 

@@ -98,7 +98,7 @@ def trial_of_scene(run: PlannedRun | TrialPlan, scene: Scene, copies: int, first
 
 
 def with_one_facet(rounds: Rounds) -> Rounds:
-    """If it has any: a scene needs no more. A weight is one."""
+    """If it has any: a scene needs no more. Amounts are those of one."""
     facets = rounds.facets
     if facets is None or weight_of(facets.labels):
         return rounds
@@ -270,7 +270,7 @@ def item_pairs_of(rows: Rows, keys: StreamKeys) -> ItemPairs:
 
 
 def in_one_facet(pairs: ItemPairs, facets: tuple[str, ...], *, has_parts: bool = False) -> ItemPairs:
-    """The same pairs, of users who all have the first of these facets. has_parts: and of a weight not all of it, but
+    """The same pairs, of users who all have the first of these facets. has_parts: and not a full amount, but
     1, 1/4, 1/16 or 1/64 by user and item."""
     columns = pairs.users, pairs.codes, pairs.windows, pairs.items, pairs.table
     if weight_of(facets) is None:

@@ -168,7 +168,7 @@ class PricesOfUser:
     weights, units: rising, and what a look with each costs. purse: in units, without what is taken out for hits.
     hits: after so many a user on this list no longer counts, 0: hits are free; hit_units: what it pays for each.
     counts: so many counted pairs of a user count, and are set aside for; count_units: what each costs.
-    is_of_weight: whether they are looks at a weight, here all of full value.
+    is_of_weight: whether they are looks at amounts, here all full.
     """
 
     weights: tuple[int, ...]

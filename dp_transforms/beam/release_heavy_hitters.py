@@ -187,7 +187,7 @@ class ShiftingHeavyHitters(beam.PTransform):
             return in_global_window(events), none
         if self._plan.facets:
             raise ValueError(
-                "a plan with by or a weight needs events as EventBatch, with facets. Or use dp_transforms.replay."
+                "a plan with by or weight needs events as EventBatch, with facets. Or use dp_transforms.replay."
             )
         user, item, time = self._getters(events.element_type)
         batches, rejected = events | "CollectEvents" >> CollectEvents(user, item, time, self._time_unit)

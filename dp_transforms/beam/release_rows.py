@@ -133,9 +133,8 @@ class HeavyHitterRows(beam.PTransform):
     counted for the operator. The rows of bounded input come in the order of windows, not in that in which an engine
     finishes them: that may depend on data that are not released. Keep that order, or sort what you write.
 
-    plan: path of a plan (`shh plan --output`), which has budget, windows and mode. Else epsilon, delta, start,
-        end, window, slide and release make one, as in `declared_plan`. Declare start and end; never take them from the
-        data.
+    plan: path of a plan (`shh plan --output`), which has budget, windows and mode. Else epsilon, delta, start, end,
+        window, slide and mode make one, as in `declared_plan`. Declare start and end; never take them from the data.
     user, item: names of fields. time: the field with the event time, for bounded input; None: the element's timestamp.
     time_unit: ``s``, ``ms`` or ``us`` for times that are numbers; see `EventFields`.
     noise_key, stream, domain: as in `ShiftingHeavyHitters`; noise_key and domain are paths.
@@ -180,7 +179,7 @@ class HeavyHitterRows(beam.PTransform):
         )
         if self.plan.facets:
             raise ValueError(
-                "a plan with by or a weight cannot be used for rows. Use shh replay or dp_transforms.replay."
+                "a plan with by or weight cannot be used for rows. Use shh replay or dp_transforms.replay."
             )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
         self._user, self._item = user, item

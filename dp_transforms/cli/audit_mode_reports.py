@@ -251,7 +251,7 @@ class LooksReport(AuditReport):
             shares = ", ".join(f"{100 * units / looks.purse:.4g}" for units in plan.units_of_rounds[:first])
             further = f" Rounds of looks pay up to {shares} % of a purse, each for what earlier ones left unnamed."
             if plan.facets:
-                further += f" Facets of what is named, or its weight, cost up to {100 * last / looks.purse:.4g} %."
+                further += f" Facets of what is named, or amounts, cost up to {100 * last / looks.purse:.4g} %."
         if plan.paid_hits is not None:
             further = (
                 f" Users with {plan.hits_from:,} looks or more may pay for {plan.hits_per_user:,} hits, "

@@ -14,11 +14,10 @@ from typing import Any
 from apache_beam.runners.worker import log_handler, sdk_worker
 
 from dp_transforms.cli.options import LogError
-from dp_transforms.errors import StreamError, UserError, reason_of_machine
+from dp_transforms.errors import PoolError, StreamError, UserError, reason_of_machine
 from dp_transforms.logs import EventFileError
 from dp_transforms.reports import ReportFileError
 from dp_transforms.runs.records import StateError
-from dp_transforms.workers import PoolError
 
 _OURS = "EventFileError|ReportFileError|StreamError|LastingError|StateError|PoolError"  # their messages contain no cell
 _WHILE_RUNNING = re.compile(r" \[while running .*\]$")  # which Beam adds

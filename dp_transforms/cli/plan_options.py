@@ -29,7 +29,7 @@ from dp_transforms.cli.options import (
     user_errors,
 )
 from dp_transforms.errors import UserError, check_room
-from dp_transforms.plan.facets import check_facets, facet_labels, labels_of
+from dp_transforms.plan.facets import facet_labels, labels_of
 from dp_transforms.plan.hits_calibration import DEFAULT_MAX_ITEMS_PER_USER
 from dp_transforms.plan.looks_calibration import DEFAULT_FORGET_AFTER
 from dp_transforms.plan.plan import (
@@ -62,7 +62,7 @@ def _percents(text: str) -> tuple[int, ...]:
 def _by(text: str) -> tuple[str, tuple[str, ...]]:
     column, _, values = text.partition("=")
     found = column.strip(), tuple(value.strip() for value in values.split(","))
-    check_facets(facet_labels(dict([found])))
+    facet_labels(dict([found]))
     return found
 
 
@@ -240,8 +240,8 @@ class PlanOptions(StreamPlanOptions):
 
     @property
     def facets(self) -> tuple[str, ...]:
-        """The same as `Plan.facets` has it, or the weight. Raises UserError."""
-        given = {"by": self.values_by_column, "weight": self.weight, "most_weight": self.most_weight}
+        """The same as `Plan.facets` has it, or of --weight. Raises UserError."""
+        given = {"by": self.values_by_column or None, "weight": self.weight, "most_weight": self.most_weight}
         try:
             return labels_of(given)
         except ValueError as error:

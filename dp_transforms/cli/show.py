@@ -111,7 +111,7 @@ def command(options: ShowOptions) -> None:
     """Print a report: its guarantee, and which items were heavy in which window.
 
     REPORT is a file of `shh replay` (Avro, JSON lines or Parquet), several files of one run or a folder of them, a
-    folder of `shh stream`, or a database that either wrote to (docs/stores.md).
+    folder of `shh stream`, or a database of `shh stream` or `shh load` (docs/stores.md).
     """
     views, last = options.views, options.last
     _check_views(views, force=options.force)

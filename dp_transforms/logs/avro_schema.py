@@ -76,7 +76,7 @@ def check_schema(path: str, text: bytes, fields: EventFields) -> EventSchema:
     records = record_schema(path, text, fields)
     branches = [records.branches[name] for name in fields.names]
     are_times = [name == fields.time for name in fields.names]
-    type_of_facet = _facet_type if weight_of(fields.facets) is None else _weight_type
+    type_of_facet = _facet_type if weight_of(fields.facets) is None else _amount_type
     by = columns_of_facets(fields.facets)
     types = [
         time_type(each) if name == fields.time else type_of_facet(each) if name in by else id_type(each)
@@ -103,8 +103,8 @@ def _facet_type(branches: list[Branch]) -> pa.DataType:
     return id_type(branches) or (pa.binary() if some else pa.null())
 
 
-def _weight_type(branches: list[Branch]) -> pa.DataType:
-    """The type of a column of a weight: texts where it has numbers of several types, and others."""
+def _amount_type(branches: list[Branch]) -> pa.DataType:
+    """The type of the column of `--weight`: texts where it has numbers of several types, and others."""
     kinds = {kind for kind, _ in branches}
     if not kinds or not kinds <= _PRIMITIVES.keys() or any(logical for _, logical in branches):
         return pa.null()

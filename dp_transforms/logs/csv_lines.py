@@ -35,6 +35,7 @@ from dp_transforms.logs.text_files import (
     HEAD_BYTES,
     NOT_UTF8_TEXT,
     UTF8_MARK,
+    UTF16_TEXT,
     LineBlock,
     count_not_utf8,
     is_utf8,
@@ -93,7 +94,7 @@ def read_header(path: str, fields: EventFields, stored: StoredFile | None) -> Cs
 def read_names(path: str, head: bytes, is_whole: bool, delimiter: str, line_ends_in_cells: bool) -> CsvHeader | None:
     """From `read_head`. None: the file is blank. Raises EventFileError if its first line cannot be a header."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise EventFileError(path, "it is UTF-16 text. Convert it to UTF-8.")
+        raise EventFileError(path, f"it is {UTF16_TEXT}")
     mark = len(UTF8_MARK) if head.startswith(UTF8_MARK) else 0
     blank = _BLANK_BEGIN.match(head, mark)
     begin = blank.end() if blank else mark
@@ -277,7 +278,11 @@ def sample(path: str, fields: EventFields, stored: StoredFile | None) -> FileSam
         return FileSample(path, "csv", (), 0, 0, Counter(), True)
     is_time = times.parse_values(header.names, None).faults == 0
     if is_time.any() or any(re.fullmatch(times.NUMBER, name) for name in header.names):
-        raise EventFileError(path, "its first line looks like an event. Let it begin with the names of its fields.")
+        raise EventFileError(
+            path,
+            "its first line looks like an event. Let it begin with the names of its fields:"
+            " (echo user,item,timestamp; cat OLD) > NEW",
+        )
     names, broken = header.names[:MOST_FIELDS], Counter[str]()
     parser = RowParser(path, len(header.names), range(len(names)), delimiter)
 

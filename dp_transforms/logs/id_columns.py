@@ -118,7 +118,7 @@ def check_event_types(
 
 
 def names_to_read(schema: pa.Schema, fields: EventFields) -> list[str]:
-    """Without those columns of facets whose type no id has: they are of no facet. Nor a weight that has no numbers."""
+    """Without those columns of facets whose type no id has: they are of no facet. Nor one of amounts without."""
     can_be = is_id_type if weight_of(fields.facets) is None else _may_have_numbers
     by = columns_of_facets(fields.facets)
     return [
@@ -216,8 +216,8 @@ def facets_of(by: Sequence[IdColumn], fields: EventFields) -> npt.NDArray[np.int
 
 
 def amounts_of(cells: pa.Array, most: int) -> npt.NDArray[np.int64]:
-    """What each row adds of a weight, up to `most`: in parts of it, of which `FULL_VALUE` are all, rounded down. A cell
-    that is no finite number above 0 adds nothing. int64[n, 1]."""
+    """What each row adds to an amount: up to `most`, in parts of it, of which `FULL_VALUE` are all, rounded down. A
+    cell that is no finite number above 0 adds nothing. int64[n, 1]."""
     amounts: npt.NDArray[np.int64]
     if pa.types.is_dictionary(cells.type):
         check_indices(cells)

@@ -30,6 +30,7 @@ from dp_transforms.logs.samples import MOST_FIELDS, NUMBER, OTHER, SAMPLE_ROWS, 
 from dp_transforms.logs.text_files import (
     BLANKS,
     UTF8_MARK,
+    UTF16_TEXT,
     LineBlock,
     count_not_utf8,
     is_packed,
@@ -308,7 +309,7 @@ def cut_chunk(chunk: LogChunk, fields: EventFields, parts: int) -> list[LogChunk
 def _problem_of_head(head: bytes) -> str | None:
     """Why a file that begins so holds no lines of JSON: UTF-16, or one array of objects. For the operator."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * head.count(0) > len(head):
-        return "it looks like UTF-16 text. Convert it to UTF-8."
+        return f"it looks like {UTF16_TEXT}"
     if re.match(rb"\s*\[\s*(?:\{|$)", head.removeprefix(UTF8_MARK)[:1024]):
         return "it is a JSON array. Write one object per line: jq -c '.[]' OLD.json > NEW.jsonl"
     return None

@@ -59,7 +59,7 @@ class EventFields:
     time_zone: of times that have none, such as ``Europe/Berlin``; None: UTC. Numbers count from 1970 UTC in any case.
     csv_separator: one character between the cells of CSV files. None: a tab in files .tsv, else a comma.
     csv_line_ends_in_cells: whether cells of CSV files may hold line ends, inside quotes (see `csv_rows`).
-    facets: ``COLUMN=VALUE`` of every declared value of further fields, or the weight (`Plan.facets`).
+    facets: ``COLUMN=VALUE`` of every declared value of further fields, or the column of `--weight` (`Plan.facets`).
     stream_field: the field with the stream of an event, of which and of the item its label is made: ``stream: item``.
     """
 

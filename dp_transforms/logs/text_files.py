@@ -47,6 +47,7 @@ BLANKS = b" \t\r"
 LINE_TOO_LONG = "line too long"
 HEAD_BYTES = 1 << 20
 NOT_UTF8_TEXT = "it is not UTF-8 text; if it is Latin-1 (or Windows-1252, CP1252): iconv -f latin1 -t utf-8 OLD > NEW"
+UTF16_TEXT = "UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
 
 _LINE_FEED = ord("\n")
 _BLANK_LINES = re.compile(rb"\n[ \t\r\n]*\n")

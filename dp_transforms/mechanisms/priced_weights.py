@@ -44,9 +44,9 @@ class PricedWeights(NamedTuple):
 
 
 def stated_amounts(boundaries: Whole, likely_noise: Whole | int, largest_weight: Whole | int, most: int) -> Whole:
-    """So much of a weight all users of an item add whose noisy sum reaches the boundary, rounded down, unless the noise
-    is above likely_noise. A user that adds `most`, or more, adds the largest weight at most, and others in proportion.
-    Result: int64[n], at least 0."""
+    """So much are the amounts of all users of an item together whose noisy sum reaches the boundary, rounded down,
+    unless the noise is above likely_noise. A look at the amount `most` has the largest weight at most, others in
+    proportion. Result: int64[n], at least 0."""
     above: Whole = np.maximum(0, boundaries - likely_noise)
     full, parts = above // largest_weight, above % largest_weight
     amounts: Whole = full * most

@@ -25,7 +25,7 @@ class EventBatch:
         An id may be in the dictionary several times.
     time_micros: int64[n], event time in microseconds since 1970 UTC.
     facets: int64[n, columns], of a plan with facets: which one each event has in each of their columns, counted from 1
-        in `Plan.facets`, 0 for none. Of a weight how much of it, in parts of which `FULL_VALUE` are all that counts.
+        in `Plan.facets`, 0 for none. With `--weight` its amount, in parts of which `FULL_VALUE` are all that counts.
     """
 
     user: pa.DictionaryArray

@@ -29,7 +29,7 @@ def levels_and_sizes(
     noisy_sums: Whole, thresholds: Whole | int, plan: Plan, terms: RoundTerms, most_weight: int | None = None
 ) -> tuple[Whole, Whole]:
     """What is published of sums that reach their thresholds: a level from 1 on, and "at least N users". most_weight: or
-    at least so much of a weight of which a user adds at most this.
+    so much of amounts, of which a user adds at most this.
 
     Weights of early rounds are small: levels count what users would add with the largest of all rounds, so that they
     compare. terms: of the round.
@@ -53,7 +53,7 @@ class NamedItems(Cells):
         the negative one; these are not drawn for any more.
     at_least_users: int64[n], so many users hold the item; all of them in a run, but for `Plan.size_error`.
     facets: int64[n], of a plan with facets: 0 for an item as a whole, else the number of the facet, counted from 1, in
-        the place of an item of its own (`ItemTable.of_facets`). A weight is one facet, and its size so much of it.
+        the place of an item of its own (`ItemTable.of_facets`). Amounts are one facet, and its size so much of them.
     """
 
     windows: npt.NDArray[np.int64]
@@ -136,7 +136,7 @@ def _with_facets(found: list[HeavyHitter], numbers: list[int], labels: tuple[str
 
 
 def _with_weights(found: list[HeavyHitter], numbers: list[int], most: int) -> list[HeavyHitter]:
-    """Items with what their users add of a weight, and of the size that this implies: nobody adds more than `most`."""
+    """Items with the amounts of their users, and of the size that these imply: nobody adds more than `most`."""
     pairs = list(zip(found, numbers, strict=True))
     of_items = {hitter.item: hitter.at_least_users or 0 for hitter, number in pairs if number}
     whole = []

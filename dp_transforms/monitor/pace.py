@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dp_transforms.mechanisms.priced_weights import PricedWeights
-from dp_transforms.plan.facets import FULL_VALUE
+from dp_transforms.plan.facets import FULL_VALUE, weight_of
 from dp_transforms.plan.plan import Plan
-from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, largest_of_weight, most_of_second_look
+from dp_transforms.plan.rounds import FEWEST_BESIDE, SECOND_LOOKS, SECOND_PART, largest_of_amount, most_of_second_look
 
 Whole = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class Pace:
         self._looks_list, self._hits, self._hits_from = looks.listed, plan.paid_hits, plan.hits_from
         self._horizon, rounds = plan.schedule.horizon, plan.rounds or plan.window_rounds
         self._most_of_second = 0 if rounds is None else most_of_second_look(rounds)
-        self._largest_of_weight = 0 if plan.rounds is None else largest_of_weight(looks, plan.rounds)
+        self._largest_of_amount = largest_of_amount(looks, plan.paid_rounds) if weight_of(plan.facets) else 0
         a_day = -(-_DAY_SECONDS // plan.schedule.slide_seconds)
         self._patience = looks.patience or (_PATIENCE if plan.window_rounds is None else _PATIENCE_IN_ROUNDS)
         self._least_seen = min(a_day, max(1, self._horizon // self._patience))
@@ -115,16 +115,17 @@ class Pace:
         first_windows: Whole,
         window: int,
     ) -> tuple[Whole, Whole]:
-        """The weights of looks at a weight, and what they cost: 0 for one whose share pays for none. What is spent now
-        is spread over the parts of all looks of a user; and a look has at most its value of the largest weight.
+        """The weights of looks at amounts, and what they cost: 0 for one whose share pays for none. What is spent now
+        is spread over the parts of all looks of a user; a look has the largest weight times its value, at
+        most.
 
-        codes, values, parts: int64[n], of looks: the user, the value and `parts_of_values`. left, parts_before,
-        first_windows: of users, as of `choose`.
+        codes, values, parts: int64[n], of looks: the user, the amount in parts of `FULL_VALUE`, and `parts_of_values`.
+        left, parts_before, first_windows: of users, as of `choose`.
         """
         now = np.bincount(codes, parts, len(left)).astype(np.int64)
         spread = self._spread(now, left, parts_before, first_windows, window)
         amounts = left[codes] * parts // spread[codes]
-        return self._looks_list.within(amounts, values * self._largest_of_weight // FULL_VALUE)
+        return self._looks_list.within(amounts, values * self._largest_of_amount // FULL_VALUE)
 
     def _spread(self, looks: Whole, left: Whole, looks_before: Whole, first_windows: Whole, window: int) -> Whole:
         """Over how many looks what is left is spread, at least 1."""

@@ -159,10 +159,10 @@ class FacetPairs(ItemPairs):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WeightedPairs(FacetPairs):
-    """n distinct (user, window, item), of a plan with a weight, sorted by window, item and user.
+    """n distinct (user, window, item), of a plan with amounts, sorted by window, item and user.
 
-    facets: int64[n], how much of the weight each adds, `FULL_VALUE` at most: that of all its events together. So a part
-    of the events must not come twice, as it may where pairs are only told apart.
+    facets: int64[n], the amount of each, `FULL_VALUE` at most: that of all its events together. So a part of the events
+    must not come twice, as it may where pairs are only told apart.
     """
 
     ORDER = ("windows", "items", "codes")

@@ -44,7 +44,7 @@ class PurseEntries(ByUser):
     order of what is stored, and an entry that is stored twice is not paid twice, as charges that add up would be.
 
     users: uint64[u], distinct keyed hashes, ascending. left: int64[u], units, at least 0. looks: uint32[u], how many
-    were paid; in the last of several rounds in parts of `SECOND_LOOKS`, at a weight in those of `parts_of_values`.
+    were paid; in the last of several rounds in parts of `SECOND_LOOKS`, at amounts in those of `parts_of_values`.
     first_windows: uint32[u], the window of the first one. pays_hits: uint8[u], 1 on the hits list; None where there is
     no such list.
     """
@@ -136,7 +136,7 @@ class Purses:
         return np.where(kept, terms_of(weights, np.zeros(len(weights), dtype=np.bool_))[pairs.codes], 0)
 
     def spend_by_value(self, pairs: Pairs, values: Whole, window: int, end: int) -> npt.NDArray[np.int64]:
-        """The looks at a weight in the windows ``window .. end - 1``: each at its own value. values: int64[n], 1 to
+        """The looks at amounts in the windows ``window .. end - 1``. values: int64[n], of each its amount, 1 to
         `FULL_VALUE`. Returns how each pair counts, as `spend_on_lists`."""
         parts = parts_of_values(values)
         before = self._before(pairs, pairs.users, window, end)

@@ -43,7 +43,7 @@ class HeavyHitter(NamedTuple):
     at_least_users: in mode `looks` at least so many users hold it; 0 says nothing. That any of these numbers of a run
         is wrong has a probability, over the noise, of at most `size_error` of the plan. Else None.
     facets: of a plan with facets those that were named, in declared order.
-    at_least_weight: of a plan with a weight, at least so much of it all of its users have; 0 says nothing. Else None.
+    at_least_weight: with `--weight`, the amounts of its users are at least so much together; 0 says nothing. Else None.
     """
 
     item: str

@@ -30,6 +30,7 @@ from dp_transforms.accounting.purse.purse_choice import (
 from dp_transforms.accounting.purse.purse_search import SHAPES
 from dp_transforms.checks import check_range, check_whole, is_whole
 from dp_transforms.mechanisms.exponential_power import MAX_SCALE, ExponentialPower
+from dp_transforms.plan.facets import labels_of
 from dp_transforms.plan.hits_calibration import PerUser
 from dp_transforms.plan.plan_checks import check_most_looks
 from dp_transforms.plan.records import Budget, Counts, Known, Looks, PaidHits, Shares, WindowRounds
@@ -109,7 +110,7 @@ _choose = functools.lru_cache(maxsize=64, typed=True)(choose_purse)  # who compa
 
 def calibrate_looks(budget: Budget, **given: Unpack[LooksChoices]) -> dict[str, Any]:
     """The records of the plan that finds most for users with the usual looks. given: without None."""
-    if given.get("by") or given.get("weight"):
+    if labels_of(given):
         given.setdefault("rounds", not given.get("window_rounds"))
     check_choices(budget, given)
     rounds = block_rounds(budget.schedule, given)

@@ -314,12 +314,13 @@ class Known(Record):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds(Record):
     """The looks of a replay come in rounds, in each part of a run: the first names items of blocks of windows, and each
-    later one draws for all pairs (window, item) of these that are not named yet.
+    later one draws for all pairs (window, item) of these that are not named yet or left out. The last one looks at what
+    is named, too, for its size.
 
     block_seconds: a window is of the block in which it ends; the first block begins at the declared start.
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
-    false_names: so many pairs are named by noise alone in each later round, at most, on average; and so many facets.
-    facets: where what is named is looked at by facets, in a round after these.
+    false_names: on average noise alone names at most so many pairs in each later round, and so many facets of `--by`.
+    facets: where what is named is looked at by facets, or for amounts, in a round after these.
     """
 
     block_seconds: int
@@ -347,7 +348,7 @@ class Rounds(Record):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowRounds(Record):
-    """The looks at each window come in rounds when it is closed: each looks at what earlier ones have not named.
+    """The looks at each window come in rounds when it is closed: each looks at what is not named, the last one at all.
 
     units: what the looks of a user in each round cost of a purse together, at most: a purse for each round.
     later_thresholds: of items that are not known, in each round but the first.

@@ -40,7 +40,7 @@ TO_LEAVE_OUT = 5  # with less than such a part of what the last round has, the o
 # Second looks, at what is named already in the last round.
 SECOND_LOOKS = 100  # so many weigh as much as another look where looks to come are foreseen
 SECOND_PART, FEWEST_BESIDE = 10, 150  # beside other looks all cost at most such a part of what is paid, each such a one
-FEWEST_WEIGHTED = 4  # full looks at a weight that the purse of their round pays for: so nobody adds far more
+FEWEST_WEIGHTED = 4  # looks at full amounts that the purse of their round pays for: so nobody adds far more
 FEWEST_SECOND = 64  # that the purse of the round pays for: so nobody adds far more
 _DAY = 86_400
 _LARGEST_ERROR = 0.01  # with which noise alone names a pair, however few pairs there are
@@ -100,7 +100,7 @@ def terms_of_round(
     drawn = math.ceil(drawn * parts)  # as many in all parts, if they were all like this one
     likely_noise = _likely_noise(looks, rounds, drawn)
     if number == len(rounds.units) and weight_of(rounds.facet_labels):
-        largest = largest_of_weight(looks, rounds)
+        largest = largest_of_amount(looks, rounds)
         return RoundTerms(likely_noise + FEWEST_STATED * largest, likely_noise, largest)
     threshold = threshold_of_round(looks, rounds, drawn)
     least = threshold - looks.spacing if leaves_out(rounds, number) else None  # the price of a look covers it
@@ -120,8 +120,8 @@ def second_terms(looks: Looks, rounds: Rounds | WindowRounds, drawn: int, parts:
     return RoundTerms(likely_noise + (FEWEST_STATED - 1) * largest + 1, likely_noise, largest)
 
 
-def largest_of_weight(looks: Looks, rounds: Rounds) -> int:
-    """What a user adds in the round of a weight whose value of an item is full."""
+def largest_of_amount(looks: Looks, rounds: Rounds) -> int:
+    """The weight of a look at a full amount."""
     return _largest_weight(looks, max(looks.units[0], rounds.all_units[-1] // FEWEST_WEIGHTED))
 
 
@@ -197,9 +197,7 @@ def _found_from(looks: Looks, units: int, threshold: int, number: int, probabili
 
 
 def check_choices(budget: Budget, given: Mapping[str, Any]) -> None:
-    """given: `LooksChoices`. Raises ValueError for what rounds cannot be used with."""
-    if given.get("most_weight") is not None:
-        labels_of(given)  # which needs both
+    """given: `LooksChoices`, of which `labels_of` is right. Raises ValueError for what rounds cannot be used with."""
     for name in ("by", "weight"):
         if given.get(name) and not given.get("rounds"):
             raise ValueError(f"{name} needs rounds over blocks of windows, which name what it looks at. Leave one out.")

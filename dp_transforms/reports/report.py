@@ -57,7 +57,7 @@ class Report:
         rank and change (`trends`), and the other fields of `HeavyHitter`. The metadata of the schema have the header.
 
         With facets there are two columns more, ``by`` and ``value``, null for an item as a whole. After it there is a
-        row for each of its facets, with its rank. With a weight there is one, ``at_least_weight``."""
+        row for each of its facets, with its rank. With `--weight` there is one, ``at_least_weight``."""
         return flat_table(self.header, trends(self.header.plan, self.windows))
 
     def to_pandas(self) -> pd.DataFrame:

@@ -206,7 +206,7 @@ def report_fields(report: WindowReport) -> dict[str, Any]:
 
 
 def weight_of_plan(plan: Mapping[str, Any]) -> Weight | None:
-    """The weight of the plan of a report. Any JSON may stand in a file from elsewhere."""
+    """The column of `--weight` of the plan of a report. Any JSON may stand in a file from elsewhere."""
     rounds = plan.get("rounds")
     facets = rounds.get(FACETS) if isinstance(rounds, dict) else None
     labels = facets.get("labels") if isinstance(facets, dict) else None

@@ -1,6 +1,6 @@
 """The first two stages where looks come in rounds over blocks of windows: they are run once for each round, and get
 what was named before. What round 0 names may be reported by itself. The last round of a plan with facets looks at the
-facets of what is named, or at its weight.
+facets of what is named, or at the amounts of its users.
 
 Of a whole run, or of a part of it: then each user has left in the purse of each round what earlier parts left there.
 """

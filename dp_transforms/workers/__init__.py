@@ -12,6 +12,5 @@ The DoFns of `beam` run the same steps on clusters (`dp_transforms.stages`).
 from __future__ import annotations
 
 from dp_transforms.workers.pool import ProcessPool
-from dp_transforms.workers.worker import PoolError
 
-__all__ = ["PoolError", "ProcessPool"]
+__all__ = ["ProcessPool"]

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from dp_transforms.workers.worker import DONE, BlobStore, OwnFiles, PoolError, make_files, receive, send, stored_blob
+from dp_transforms.errors import PoolError
+from dp_transforms.workers.worker import DONE, BlobStore, OwnFiles, make_files, receive, send, stored_blob
 
 _SECONDS_TO_END = 10.0
 # Columns come and go: without these glibc gives their memory back each time, and the system clears it again, which

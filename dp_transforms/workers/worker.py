@@ -32,6 +32,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from dp_transforms.errors import PoolError
+
 DONE, FAILED = "done", "failed"
 _LENGTH = struct.Struct("<Q")
 
@@ -40,10 +42,6 @@ _HANDLE = struct.Struct("<4sIqq")
 _LEAST_STORED = 4096  # smaller blobs travel themselves
 _LEAST_MAPPED = 1 << 20  # smaller ones are read faster than mapped
 _PAGE = mmap.PAGESIZE
-
-
-class PoolError(RuntimeError):
-    """A worker process died or could not be started, or what it makes could not be stored. One line, without a cell."""
 
 
 class OwnFiles(NamedTuple):

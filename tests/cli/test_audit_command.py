@@ -406,6 +406,8 @@ LIMITS = {
     "window_rounds": "other counts and weights in rounds",
     "users_stay": "",
     "by": "other counts and weights in rounds",
+    "weight": "other counts and weights in rounds",
+    "most_weight": "",
 }
 
 

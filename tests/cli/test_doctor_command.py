@@ -119,7 +119,7 @@ def test_days_are_those_of_the_zone_that_is_given(tmp_path: pathlib.Path) -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "its first line looks like an event"),
+        ("u1,i1,2026-01-01\nu2,i1,2026-01-01\n", "(echo user,item,timestamp; cat OLD) > NEW"),
         ("user;item;timestamp\nu;i;2026-01-01\n", "--csv-separator ';'"),
         ("user,item,time\nu,i,01.03.2026 12:00\n", "--time-format '%d.%m.%Y %H:%M'   (text without a zone"),
         (

@@ -97,8 +97,7 @@ def test_json_for_pipes_is_ascii_and_says_the_labels_exactly(tmp_path: pathlib.P
 def test_a_picture_holds_them_as_text() -> None:
     def drawn(labels: Sequence[str]) -> ElementTree.Element:
         columns = report_columns([report(["a", *labels, "c"])], None)
-        made = picture.picture(columns, "Title", "guarantee", datetime.UTC, kind=".svg", most_items=40)
-        return ElementTree.fromstring(made.decode())
+        return ElementTree.fromstring(picture.picture_svg(columns, "Title", "guarantee", datetime.UTC, 40))
 
     trees = drawn(LABELS), drawn(HARMLESS)
     tags, names = (

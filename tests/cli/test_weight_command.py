@@ -84,8 +84,8 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
 def test_the_command_gives_the_same_of_every_format_and_parts_go_on(folder: pathlib.Path) -> None:
     key = key_file(folder)
     given = (*BUDGET, *WEIGHT, "--noise-key-file", key)
-    for name in ("parquet", "csv"):
-        made = shh("replay", f"log.{name}", *given, "--output", f"{name}.avro", cwd=folder)
+    for name, sources in (("parquet", ("log.parquet",)), ("csv", ("log.csv", str(folder / "log.csv")))):  # once read
+        made = shh("replay", *sources, *given, "--output", f"{name}.avro", cwd=folder)
         assert made.returncode == 0, made.stderr
         found = read_report(folder / f"{name}.avro")
         again = {"noise_key": key, "run_id": found.header.run_id, "weight": "seconds", "most_weight": 100}

@@ -1,4 +1,4 @@
-"""The stages of rounds with facets, or with a weight, run in this process over small logs."""
+"""The stages of rounds with facets, or with amounts, run in this process over small logs."""
 
 from __future__ import annotations
 

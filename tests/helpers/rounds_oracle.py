@@ -284,7 +284,7 @@ class FacetsOracle(RoundsOracle):
 
 
 class WeightOracle(FacetsOracle):
-    """The same with a weight, which is one facet. log: events with what each has of it, in parts of `FULL`."""
+    """The same with amounts, which are one facet. log: events with what each has of it, in parts of `FULL`."""
 
     FULL, FEWEST, PARTS = 2**20, 4, 10_000
 

@@ -160,7 +160,7 @@ def test_a_header_that_cannot_serve(tmp_path: pathlib.Path, content: str, words:
     assert words in str(caught.value)
     assert "SECRET" not in str(caught.value)
     (tmp_path / "log.csv").write_bytes(content.encode("utf-16"))
-    with pytest.raises(EventFileError, match="UTF-16"):
+    with pytest.raises(EventFileError, match="iconv -f utf-16 -t utf-8 OLD > NEW"):
         find_log_chunks([str(tmp_path / "log.csv")], EventFields())
 
 

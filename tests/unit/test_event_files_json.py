@@ -194,7 +194,7 @@ def test_utf16_is_hinted_at(tmp_path: pathlib.Path) -> None:
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         path.write_bytes(f"{GOOD}\n{GOOD}\n".encode(encoding))
         hint = hint_of_log(find_log_chunks([str(path)], EventFields()), EventFields())
-        assert hint == f"{path}: it looks like UTF-16 text. Convert it to UTF-8."
+        assert hint == f"{path}: it looks like UTF-16 text. Make UTF-8 of it: iconv -f utf-16 -t utf-8 OLD > NEW"
         events, rejected = read_all(str(path))
         assert not events
         assert list(rejected) == ["broken line"]

@@ -172,6 +172,7 @@ def test_a_plan_with_facets_takes_a_fifth_of_each_purse_and_turns_on_rounds() ->
     [
         ({"country": ("DE", "DE")}, {}, "some different values"),
         ({"country": ()}, {"rounds": True}, "some different values"),
+        ({}, {}, "some different values"),
         ({"country": "DE"}, {}, "by must name the values of a column"),
         ({"a=b": ("DE",)}, {}, "without '='"),
         (dict.fromkeys("abc", ("DE",)), {}, "at most 2 columns"),

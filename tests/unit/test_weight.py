@@ -1,4 +1,4 @@
-"""A weight: how much of a column of numbers all users of a named item have (docs/guarantee.md, "A weight")."""
+"""Amounts: how much of a column of numbers all users of a named item have (docs/guarantee.md, "Amounts")."""
 
 from __future__ import annotations
 
@@ -200,6 +200,8 @@ def test_a_plan_says_the_smallest_amounts_that_are_stated_and_what_they_need() -
     [
         ({"weight": "seconds"}, "must be given together"),
         ({"most_weight": 600}, "must be given together"),
+        ({"weight": ""}, "must be given together"),
+        ({"weight": "", "most_weight": 600}, "weight must name a column"),
         ({"weight": "seconds", "most_weight": 0}, "most_weight must be"),
         ({"weight": "seconds", "most_weight": 10**9 + 1}, "most_weight must be"),
         ({"weight": "seconds", "most_weight": 0.5}, "most_weight must be"),

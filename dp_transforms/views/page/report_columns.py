@@ -74,7 +74,7 @@ class Legend(NamedTuple):
 
 class FacetOverTime(NamedTuple):
     """name: of the column and the value. windows: rising, in which it was named. sizes: so many users at least. Or the
-    column of a weight, and so much of it."""
+    column of `--weight`, and amounts."""
 
     name: str
     windows: list[int]
