@@ -35,8 +35,9 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.records import Domain, Known, Rounds
 from dp_transforms.plan.rounds import RoundTerms
 from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.items import NameItems
-from dp_transforms.stages.release_stages import Carried, stages_of
+from dp_transforms.stages.release_stages import stages_of
 from dp_transforms.stages.rounds import NameRound, WeighRound
 from dp_transforms.stages.stage import Span, StageWork
 from dp_transforms.stages.users import SpendPurses

@@ -42,7 +42,7 @@ from dp_transforms.monitor.replay_weights import weigh_replay, weigh_replay_with
 from dp_transforms.monitor.round_candidates import WindowBlocks
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
-from dp_transforms.stages.release_stages import Carried
+from dp_transforms.stages.carried import Carried
 from dp_transforms.stages.rounds import WeighRound
 from dp_transforms.stages.stage import Span
 from dp_transforms.stages.users import SpendPurses

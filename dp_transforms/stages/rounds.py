@@ -123,10 +123,10 @@ class NameRound(_RoundWork):
         if self.is_of_facets:
             return self._facets(columns, span)
         candidates, sums = columns.candidates(self.plan, span), columns.columns
-        before, named = columns.in_windows, columns.in_windows.of_shard(span.shard, span.shards)
+        named = columns.in_windows.of_shard(span.shard, span.shards)
         if self.has_second:
-            before, named = before.without_left_out(), named.without_left_out()
-            drawn = np.full(len(named), len(before))
+            named = named.without_left_out()
+            drawn = np.full(len(named), len(columns.in_windows.without_left_out()))
             named, sums = SecondLooks(self.plan, self.keys).size(named, sums, drawn, span.end - span.first)
         found = self._namer.name_in_windows(self.round, sums, candidates, span.shard, span.shards)
         return NamedItems.merge([named, found])
