@@ -5,6 +5,7 @@ Steps run on the worker of an engine, or in the processes of a pool on this mach
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -70,7 +71,8 @@ def merge_pairs(
 ) -> beam.PCollection:
     """``((slab, shard), all packed pairs of users)`` -> the same groups, merged: each of several steps that read them
     would sort them again. step: one of these."""
-    merge = beam.ParDo(_do_fn_of(MergePairs(facets), noise_key, pool, len(_keys(step)))).with_output_types(Packed)
+    merging = MergePairs(facets) if pool is None else MergePairs(facets, sys.maxsize)  # in a pool, they do not travel
+    merge = beam.ParDo(_do_fn_of(merging, noise_key, pool, len(_keys(step)))).with_output_types(Packed)
     return groups | "MergePairs" >> merge | "GroupMerged" >> beam.GroupByKey()
 
 

@@ -49,7 +49,7 @@ class ItemSums(Cells):
             return cls.none()
         codes, rows = pairs.codes, pairs.windows * len(pairs.table) + pairs.items
         if not weights.all():
-            counted = np.flatnonzero(weights)
+            counted = np.flatnonzero(weights != 0)  # many times as fast as of the numbers themselves
             codes, rows, weights = codes[counted], rows[counted], weights[counted]
         # What is added to digests is computed once for each user, if each has one weight in all its rows.
         of_users = np.zeros(len(pairs.users), dtype=np.int64)

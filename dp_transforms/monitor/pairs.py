@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Self
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from dp_transforms.mechanisms.randomness import IdKeys as IdKeys
 from dp_transforms.mechanisms.randomness import StreamKeys
 from dp_transforms.monitor.column_kinds import Codes, Column, Items, Narrow, Windows
-from dp_transforms.monitor.columns import Cells, Columns
+from dp_transforms.monitor.columns import Cells, Columns, used
 from dp_transforms.monitor.equal_rows import (
     concatenated_ranges,
     distinct_hashes,
@@ -56,10 +57,17 @@ class Pairs(Columns):
     def check(self) -> None:
         check_unpacked(bool((self.users[1:] > self.users[:-1]).all()))
 
-    @property
+    @functools.cached_property
     def counts(self) -> npt.NDArray[np.int64]:
         """How many rows each user has. int64[u]."""
         return np.bincount(self.codes, minlength=len(self.users))
+
+    def select_users(self, rows: npt.NDArray[np.int64]) -> Self:
+        """These rows (ascending), and the users that have one. The table stays whole, so that the cost is that of rows,
+        not of items."""
+        users, codes = used(len(self.users), self.codes[rows])
+        of_rows = self.users if users is None else self.users[users]
+        return dataclasses.replace(self, users=of_rows, codes=codes, windows=self.windows[rows], items=self.items[rows])
 
     def apart(self, marked: npt.NDArray[np.bool_]) -> Self:
         """The same rows as if each user were two, and what is marked were the other one's: each is twice in ``users``,
@@ -125,7 +133,7 @@ class ItemPairs(Pairs):
 
     def in_windows(self, windows: npt.NDArray[np.int64]) -> ItemPairs:
         """The distinct pairs when their windows are these instead. windows: int64[n], in any order."""
-        moved, _ = self._of_rows(dataclasses.replace(self, windows=windows), [], stable=True)
+        moved, _ = self._of_rows(dataclasses.replace(self, windows=windows), [])
         return moved
 
     def whole(self) -> ItemPairs:

@@ -120,7 +120,7 @@ class Purses:
         self._pay(before, left - chosen.payable * chosen.units, chosen.payable, pays_hits)
         kept = keep_by_hash(pairs, chosen.payable, self._keys)
         terms = terms_of(chosen.weights, np.zeros(len(looks), dtype=np.bool_) if pays_hits is None else pays_hits)
-        return np.where(kept, terms[pairs.codes], 0)
+        return np.asarray(terms[pairs.codes] * kept)
 
     def spend_with_second(self, pairs: Pairs, window: int, end: int) -> npt.NDArray[np.int64]:
         """The last round of looks in the windows ``window .. end - 1``, with second looks at what is named already:
@@ -133,7 +133,7 @@ class Purses:
         self._pay(before, left, first.payable * SECOND_LOOKS + second.payable)
         weights = np.stack([first.weights, second.weights], axis=1).reshape(-1)
         kept = keep_by_hash(pairs, np.stack([first.payable, second.payable], axis=1).reshape(-1), self._keys)
-        return np.where(kept, terms_of(weights, np.zeros(len(weights), dtype=np.bool_))[pairs.codes], 0)
+        return np.asarray(terms_of(weights, np.zeros(len(weights), dtype=np.bool_))[pairs.codes] * kept)
 
     def spend_by_value(self, pairs: Pairs, values: Whole, window: int, end: int) -> npt.NDArray[np.int64]:
         """The looks at amounts in the windows ``window .. end - 1``. values: int64[n], of each its amount, 1 to

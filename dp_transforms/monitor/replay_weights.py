@@ -52,11 +52,11 @@ def weigh_replay(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> 
     users in the whole run. Which pairs count is chosen by keyed hash."""
     looks, weights, _ = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
-    return ItemSums.of_weights(pairs, np.where(kept, weights[pairs.codes], 0), keys)
+    return ItemSums.of_weights(pairs, weights[pairs.codes] * kept, keys)
 
 
 def weigh_replay_with_hits(pairs: UserPairs | ItemPairs, plan: Plan, keys: StreamKeys) -> ItemHolders:
     """The same holder by holder, where users may pay for hits."""
     looks, weights, pays_hits = choose_replay(pairs.counts, plan)
     kept = keep_by_hash(pairs, looks, keys)
-    return ItemHolders.of_terms(pairs, np.where(kept, terms_of(weights, pays_hits)[pairs.codes], 0))
+    return ItemHolders.of_terms(pairs, terms_of(weights, pays_hits)[pairs.codes] * kept)

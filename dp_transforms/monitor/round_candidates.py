@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dp_transforms.mechanisms.randomness import IdKeys
 from dp_transforms.monitor.columns import Cells
-from dp_transforms.monitor.equal_rows import concatenated_ranges, group_starts
+from dp_transforms.monitor.equal_rows import concatenated_ranges, group_slices, group_starts
 from dp_transforms.monitor.item_table import ItemTable
 from dp_transforms.monitor.named_items import WINDOWS_AT_ONCE, NamedItems
 from dp_transforms.monitor.pairs import ItemPairs
@@ -58,8 +58,8 @@ class WindowBlocks:
 @dataclasses.dataclass(frozen=True)
 class Candidates:
     """table: of all items that were named in a block. blocks, items: int64[n], what was named, by block and item, in
-    order. named: int64[k], the pairs that are named already as ``window * len(table) + item``, ascending. left_out:
-    int64[m], the pairs that are left out, a bit for each window: for each of blocks and items one number or more."""
+    order. named, left_out: int64[m], the pairs that are named already, or left out, a bit for each window: for each of
+    blocks and items one number or more."""
 
     of_windows: WindowBlocks
     table: ItemTable
@@ -72,14 +72,15 @@ class Candidates:
     def of_names(cls, of_windows: WindowBlocks, in_blocks: NamedItems, in_windows: NamedItems) -> Candidates:
         """in_blocks: what round 0 named. in_windows: what later rounds named or left out, all together."""
         table, (_, places) = ItemTable.merge([in_blocks.table, in_windows.table])
-        if len(table) != len(in_blocks.table):
+        found = cls._all(of_windows, table, in_blocks.windows, in_blocks.items)
+        windows, items, levels = in_windows.windows, places[in_windows.items], in_windows.levels
+        rows = found._rows_of(windows, items)
+        if (rows < 0).any() or len(table) != len(in_blocks.table):
             raise ValueError("a pair was named of an item that was not named in its block.")
-        is_named, items = in_windows.levels >= 0, places[in_windows.items]
-        named = np.sort((in_windows.windows * len(table) + items)[is_named])
-        found = cls(of_windows, table, in_blocks.windows, in_blocks.items, named, _NOTHING).with_nothing_left_out()
-        windows = in_windows.windows[~is_named]
-        numbers, bits = found._numbers_of(found._rows_of(windows, items[~is_named]), windows)
-        np.bitwise_or.at(found.left_out, numbers, -in_windows.levels[~is_named] << bits)
+        numbers, bits = found._numbers_of(rows, windows)
+        is_named = levels >= 0
+        np.bitwise_or.at(found.named, numbers[is_named], 1 << bits[is_named])
+        np.bitwise_or.at(found.left_out, numbers[~is_named], -levels[~is_named] << bits[~is_named])
         return found
 
     @classmethod
@@ -98,46 +99,47 @@ class Candidates:
         cells = np.sort((named.windows[:, None] * len(table) + of_pairs).reshape(-1))
         windows, items = np.divmod(cells, max(1, len(table)))
         alone = dataclasses.replace(of_windows, seconds=of_windows.schedule.slide_seconds)
-        return cls(alone, table, windows, items, _NOTHING, _NOTHING).with_nothing_left_out(), numbers
+        return cls._all(alone, table, windows, items), numbers
+
+    @classmethod
+    def _all(cls, of_windows: WindowBlocks, table: ItemTable, blocks: Whole, items: Whole) -> Candidates:
+        """Nothing is named yet, nor left out."""
+        none = cls(of_windows, table, blocks, items, _NOTHING, _NOTHING)
+        numbers = int(none._counts.sum())
+        return dataclasses.replace(none, named=np.zeros(numbers, np.int64), left_out=np.zeros(numbers, np.int64))
 
     def with_nothing_left_out(self) -> Candidates:
-        return dataclasses.replace(self, left_out=np.zeros(int(self._counts.sum()), dtype=np.int64))
+        return dataclasses.replace(self, left_out=np.zeros_like(self.left_out))
 
     @property
     def drawn(self) -> int:
         """How many pairs are drawn for."""
         in_blocks = int((self.of_windows.ends(self.blocks) - self.blocks).sum())
-        return in_blocks - len(self.named) - int(np.bitwise_count(self.left_out).sum())
+        return in_blocks - int(np.bitwise_count(self.named | self.left_out).sum())
 
     def of_shard(self, shard: int, shards: int) -> Candidates:
         """Those of the items of one shard; `drawn` is then of it alone."""
         of_shard = (self.table.hashes[:, 1] % np.uint64(shards)) == shard
         places = np.cumsum(of_shard) - 1
         rows = of_shard[self.items]
-        windows, items = np.divmod(self.named, max(1, len(self.table)))
-        kept = of_shard[items] if len(items) else np.zeros(0, dtype=np.bool_)
-        table = self.table.take(np.flatnonzero(of_shard))
-        named = windows[kept] * len(table) + places[items[kept]]
-        left_out = self.left_out[np.repeat(rows, self._counts)]
-        return Candidates(self.of_windows, table, self.blocks[rows], places[self.items[rows]], named, left_out)
+        numbers = np.repeat(rows, self._counts)
+        table, items = self.table.take(np.flatnonzero(of_shard)), places[self.items[rows]]
+        return Candidates(self.of_windows, table, self.blocks[rows], items, self.named[numbers], self.left_out[numbers])
 
     def pairs_of(self, pairs: ItemPairs, *, with_second: bool = False) -> ItemPairs:
         """Those of these pairs of users that are drawn for. with_second: and what is named already, `Pairs.apart`."""
-        if not len(pairs) or not len(self.blocks):
-            return ItemPairs.none()
         starts = group_starts(pairs.windows, pairs.items)
-        items = self._places_of(pairs.table)[pairs.items[starts]]
         windows = pairs.windows[starts]
-        rows = self._rows_of(windows, items)
-        is_drawn = rows >= 0
-        is_drawn[is_drawn] = ~self._are_left_out(rows[is_drawn], windows[is_drawn])
-        is_named = is_drawn & _is_in(windows * len(self.table) + items, self.named)
-        is_drawn &= ~is_named | with_second
-        counts = np.diff(np.append(starts, len(pairs)))
-        drawn = np.repeat(is_drawn, counts)
+        rows = self._rows_of(windows, self._places_of(pairs.table)[pairs.items[starts]])
+        asked = np.flatnonzero(rows >= 0)
+        numbers, bits = self._numbers_of(rows[asked], windows[asked])
+        is_drawn = ~_are_set(self.left_out if with_second else self.named | self.left_out, numbers, bits)
+        asked = asked[is_drawn]
+        counts = np.diff(starts, append=len(pairs))[asked]
+        drawn = pairs.select_users(concatenated_ranges(starts[asked], counts)[0])
         if not with_second:
-            return pairs.select(drawn)
-        return pairs.select(drawn).apart(np.repeat(is_named, counts)[drawn])
+            return drawn
+        return drawn.apart(np.repeat(_are_set(self.named, numbers[is_drawn], bits[is_drawn]), counts))
 
     def cells(self, most: int) -> Iterator[tuple[Whole, Whole]]:
         """All that is drawn for, windows and items, in order; about so many at a time."""
@@ -148,12 +150,12 @@ class Candidates:
         begins = np.searchsorted(self.blocks, blocks)
         counts = np.searchsorted(self.blocks, blocks, side="right") - begins
         parts = np.cumsum(counts) // most
+        not_drawn = self.named | self.left_out
         for part in np.split(np.arange(len(windows)), np.flatnonzero(np.diff(parts)) + 1):
             rows, splits = concatenated_ranges(begins[part], counts[part])
-            of_rows, items = np.repeat(windows[part], np.diff(splits)), self.items[rows]
-            kept = ~_is_in(of_rows * len(self.table) + items, self.named)
-            kept[kept] = ~self._are_left_out(rows[kept], of_rows[kept])
-            yield of_rows[kept], items[kept]
+            of_rows = np.repeat(windows[part], np.diff(splits))
+            kept = np.flatnonzero(~_are_set(not_drawn, *self._numbers_of(rows, of_rows)))
+            yield of_rows[kept], self.items[rows[kept]]
 
     def leave_out(self, windows: Whole, items: Whole) -> None:
         """These pairs, each once."""
@@ -183,33 +185,30 @@ class Candidates:
         return np.asarray(np.cumsum(counts) - counts)
 
     def _rows_of(self, windows: Whole, items: Whole) -> Whole:
-        """Where these pairs are in blocks and items: -1 for an item that was not named in the block of the window."""
-        pairs, of_blocks = self.of_windows.of_windows(windows) * len(self.table) + items, self._named_in_blocks
-        rows = np.minimum(np.searchsorted(of_blocks, pairs), len(of_blocks) - 1)
-        return np.where((items >= 0) & (of_blocks[rows] == pairs), rows, -1)
+        """Where these pairs are in blocks and items: -1 for an item that was not named in the block of the window.
+        windows: ascending."""
+        if (windows[1:] < windows[:-1]).any():
+            raise ValueError("windows must ascend.")
+        of_blocks = group_slices(self.blocks)
+        blocks = self.blocks[[block.start for block in of_blocks]]
+        begins, ends = np.searchsorted(windows, blocks), np.searchsorted(windows, self.of_windows.ends(blocks))
+        rows = np.full(len(windows), -1)
+        of_items = np.full(len(self.table) + 1, -1)  # in a block; the last one is for items that are not in the table
+        for block, begin, end in zip(of_blocks, begins.tolist(), ends.tolist(), strict=True):
+            if begin < end:
+                of_items[self.items[block]] = np.arange(block.start, block.stop)
+                rows[begin:end] = of_items[items[begin:end]]
+                of_items[self.items[block]] = -1
+        return rows
 
     def _numbers_of(self, rows: Whole, windows: Whole) -> tuple[Whole, Whole]:
-        """Where it is said whether they are left out: the numbers, and their bits."""
+        """Where it is said whether they are named or left out: the numbers, and their bits."""
         later, bits = np.divmod(windows - self.blocks[rows], WINDOWS_AT_ONCE)
         return self._firsts[rows] + later, bits
-
-    def _are_left_out(self, rows: Whole, windows: Whole) -> npt.NDArray[np.bool_]:
-        if not self._has_left_out:
-            return np.zeros(len(rows), dtype=np.bool_)
-        numbers, bits = self._numbers_of(rows, windows)
-        return np.asarray(self.left_out[numbers] >> bits & 1, dtype=np.bool_)
-
-    @functools.cached_property
-    def _has_left_out(self) -> bool:
-        return bool(self.left_out.any())
 
     def places_of(self, cells: Cells) -> Whole:
         """Where the item of each cell is in the table; -1 for another item."""
         return self._places_of(cells.table)[cells.items]
-
-    @functools.cached_property
-    def _named_in_blocks(self) -> Whole:
-        return self.blocks * len(self.table) + self.items
 
     def _places_of(self, table: ItemTable) -> Whole:
         union, (here, asked) = ItemTable.merge([self.table, table])
@@ -221,8 +220,5 @@ class Candidates:
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
-def _is_in(values: Whole, ascending: Whole) -> npt.NDArray[np.bool_]:
-    if not len(ascending):
-        return np.zeros(len(values), dtype=np.bool_)
-    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    return np.asarray(ascending[at] == values)
+def _are_set(numbers_of: Whole, numbers: Whole, bits: Whole) -> npt.NDArray[np.bool_]:
+    return np.asarray(numbers_of[numbers] >> bits & 1, dtype=np.bool_)

@@ -15,6 +15,7 @@ import numpy as np
 from dp_transforms.logs import EventFields, JoinedChunks, read_joined
 from dp_transforms.logs.rejected_events import RejectedEvents
 from dp_transforms.mechanisms.randomness import IdKeys
+from dp_transforms.monitor.counted_messages import MOST_MESSAGE_BYTES
 from dp_transforms.monitor.event_batch import EventBatch
 from dp_transforms.monitor.item_domain import DomainFile, DomainTable
 from dp_transforms.monitor.operator_counts import (
@@ -119,14 +120,15 @@ class ReadPairsStep:
 @dataclasses.dataclass(frozen=True)
 class MergePairs:
     """All packed `ItemPairs` of some users -> the same merged, once for all steps that read them again. facets: of the
-    plan (`kind_of_pairs`)."""
+    plan (`kind_of_pairs`). most_bytes: of a message; whoever reads several merges them anew."""
 
     facets: tuple[str, ...] = ()
+    most_bytes: int = MOST_MESSAGE_BYTES
     stores: ClassVar[bool] = True
 
     def start(self, secret: bytes) -> Callable[[tuple[SlabKey, Sequence[bytes]], Counter[str]], Iterator[Packed]]:
-        pairs = kind_of_pairs(self.facets)
-        return lambda group, counts: ((group[0], packed) for packed in pairs.of_messages(group[1]).messages())
+        pairs, most = kind_of_pairs(self.facets), self.most_bytes
+        return lambda group, counts: ((group[0], packed) for packed in pairs.of_messages(group[1]).messages(most))
 
     def fetched(
         self, element: tuple[SlabKey, Sequence[bytes]], get: Callable[[bytes], bytes]

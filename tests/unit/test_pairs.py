@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -30,6 +31,7 @@ from dp_transforms.monitor.pairs import (
     rows_of_events,
 )
 from dp_transforms.plan.window_schedule import WindowSchedule
+from dp_transforms.stages.read_pairs import MergePairs
 
 KEYS = StreamKeys(bytes(range(32)), run_id="r", plan_fingerprint="p", stream="s", threshold=5)
 MICROS = 1_000_000
@@ -254,12 +256,16 @@ def rows_in_order(pairs: Pairs) -> list[tuple[int, str, int]]:
 
 
 def by_item(events: Sequence[Event], schedule: WindowSchedule, shards: int, batches: int) -> dict[int, ItemPairs]:
-    """Merged from batches of events in any order."""
+    """Merged from batches of events in any order, into one message, as for a pool of processes."""
     found: dict[int, list[ItemPairs]] = {}
     for part in range(batches):
         for shard, pairs in item_pairs_of_events(batch_of(events[part::batches]), schedule, KEYS, shards):
             found.setdefault(shard, []).append(pairs)
-    return {shard: ItemPairs.merge(parts) for shard, parts in found.items()}
+    merge, merged = MergePairs(most_bytes=sys.maxsize).start(b""), {}
+    for shard, parts in found.items():
+        ((_, packed),) = merge(((0, shard), [part.to_bytes() for part in parts]), Counter())
+        merged[shard] = ItemPairs.from_bytes(packed)
+    return merged
 
 
 @pytest.mark.parametrize("limit", [2**62, 2], ids=["packed", "by columns"])

@@ -49,6 +49,18 @@ def test_what_is_left_out_is_told_and_read_again(windows: int, share: float) -> 
     assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
 
 
+@pytest.mark.parametrize(("windows", "message"), [([0, 3], "not named in its block"), ([3, 2], "must ascend")])
+def test_what_cannot_be_a_pair_of_a_later_round_is_refused(windows: list[int], message: str) -> None:
+    """The second item was named in the first block alone."""
+    of_windows = WindowBlocks(WindowSchedule.fixed(0, 40, 10), 20, 0, 4)
+    table, _ = ItemTable.of_labels(pa.array(["a", "b"]), trial_of(calibrated()).stream_keys(SECRET).hash_items)
+    ones = np.ones(3, dtype=np.int64)
+    in_blocks = NamedItems(np.array([0, 0, 2]), np.array([0, 1, 0]), ones, ones, table)
+    named = NamedItems(np.array(windows), np.array([1, 1]), ones[:2], ones[:2], table)
+    with pytest.raises(ValueError, match=message):
+        Candidates.of_names(of_windows, in_blocks, named)
+
+
 def _drawn(candidates: Candidates) -> Cells:
     return set().union(*(_named(candidates.table, *cells) for cells in candidates.cells(50)))
 
