@@ -11,7 +11,7 @@ import datetime
 import logging
 import os
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 import apache_beam as beam
@@ -22,8 +22,8 @@ from apache_beam.utils.timestamp import Timestamp
 
 from dp_transforms.beam.monitor_stream import MonitorStream, StreamOutput
 from dp_transforms.beam.poll_partitions import LOOP, TIMERS
-from dp_transforms.beam.read_events import ReadEvents
-from dp_transforms.beam.release_heavy_hitters import ReleaseOutput, ShiftingHeavyHitters
+from dp_transforms.beam.read_events import EncodeRejected, ReadEvents
+from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
 from dp_transforms.beam.set_up_workers import stays_in_this_process
 from dp_transforms.beam.write_files import Gathered, gather_reports, gathered_reports
 from dp_transforms.checks import check_names, shown
@@ -71,25 +71,6 @@ class HeavyHitterRow(NamedTuple):
 beam.coders.registry.register_coder(HeavyHitterRow, beam.coders.RowCoder)
 
 
-class EncodeRows(beam.PTransform):
-    """PCollection of `WindowReport` -> PCollection of `HeavyHitterRow`, one for each heavy item, at the maximal
-    timestamp of its window.
-
-    in_order: wait for all reports, which are few, and give their rows as one bundle, in the order of report files.
-        False for a stream: then the rows of a window come when it is closed.
-    """
-
-    def __init__(self, *, in_order: bool) -> None:
-        super().__init__()
-        self._in_order = in_order
-
-    def expand(self, reports: beam.PCollection) -> beam.PCollection:
-        if not self._in_order:
-            return reports | "RowsOfReports" >> beam.FlatMap(rows_of_report).with_output_types(HeavyHitterRow)
-        gathered = gather_reports(reports, "EncodeRows")
-        return gathered | "RowsInOrder" >> beam.FlatMap(_rows_in_order).with_output_types(HeavyHitterRow)
-
-
 def _rows_in_order(group: Gathered) -> Iterator[TimestampedValue]:
     """The rows of all reports."""
     for report in in_file_order(gathered_reports(group)):
@@ -123,6 +104,7 @@ class RowsChoices(typing.TypedDict, total=False):
     run_id: str | None
     stream: str
     domain: str | None
+    error_handling: Mapping[str, str] | None
 
 
 class HeavyHitterRows(beam.PTransform):
@@ -141,6 +123,9 @@ class HeavyHitterRows(beam.PTransform):
     run_id: cannot be given. Each pipeline that is built is a run of its own, with noise of its own, also with the same
         noise_key: pipelines in YAML and Java are fixed texts, which run again when their data have changed. Never
         begin one from what an engine stored for another one: windows that both answer would have two answers.
+
+    error_handling: ``{"output": NAME}``, as in Beam YAML: a second output of this name has a row for each event that
+        cannot be read (`EncodeRejected`), for the operator alone; the first one is then ``good``.
 
     Raises ValueError for an argument that cannot be used.
     """
@@ -164,6 +149,7 @@ class HeavyHitterRows(beam.PTransform):
         run_id: str | None = None,
         stream: str = "events",
         domain: str | None = None,
+        error_handling: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         if time is None and time_unit is not None:
@@ -182,10 +168,10 @@ class HeavyHitterRows(beam.PTransform):
                 "a plan with by or weight cannot be used for rows. Use shh replay or dp_transforms.replay."
             )
         self._fields = None if time is None else EventFields(user, item, time, time_unit)
-        self._user, self._item = user, item
+        self._user, self._item, self._error_output = user, item, _error_output(error_handling)
         self.arguments: dict[str, Any] = {"noise_key": noise_key, "stream": stream, "domain": domain}
 
-    def expand(self, rows: beam.PCollection) -> beam.PCollection:
+    def expand(self, rows: beam.PCollection) -> Any:
         time: dict[str, str | None] = {}
         if self._fields is not None:
             _check_fields(self._fields, rows.element_type)
@@ -199,10 +185,21 @@ class HeavyHitterRows(beam.PTransform):
             raise ValueError("time must be the name of a field, got None: a log has no other times.")
         return self._fields
 
-    def released(self, events: beam.PCollection, **fields: Any) -> beam.PCollection:
-        """The rows for events, or for batches of them. fields: of events, as in `ShiftingHeavyHitters`."""
-        release = ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
-        return _encoded(events | "ShiftingHeavyHitters" >> release, events)
+    def released(self, events: beam.PCollection, rejected: beam.PCollection | None = None, **fields: Any) -> Any:
+        """The rows for events, or for batches of them, beside which others were rejected. fields: of events, as in
+        `ShiftingHeavyHitters`."""
+        released = events | "ShiftingHeavyHitters" >> ShiftingHeavyHitters(self.plan, **fields, **self.arguments)
+        return self.encoded(released.reports, rejected or released.rejected, in_order=events.is_bounded)
+
+    def encoded(self, reports: beam.PCollection, rejected: beam.PCollection, *, in_order: bool) -> Any:
+        """The outputs. in_order: all rows as one bundle, in the order of report files. Else they come by and by."""
+        encode: Callable[[Any], Iterator[Any]] = rows_of_report
+        if in_order:
+            reports, encode = gather_reports(reports, "EncodeRows"), _rows_in_order
+        rows = reports | "EncodeRows" >> beam.FlatMap(encode).with_output_types(HeavyHitterRow)
+        if self._error_output is None:
+            return rows
+        return {"good": rows, self._error_output: rejected | "EncodeRejected" >> EncodeRejected()}
 
 
 class ReadHeavyHitters(beam.PTransform):
@@ -229,15 +226,17 @@ class ReadHeavyHitters(beam.PTransform):
         self._fields = self._rows.fields_of_log
         self._paths = [path] if isinstance(path, str) else list(path)
 
-    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+    def expand(self, begin: beam.pvalue.PBegin) -> Any:
         read = ReadEvents(find_log_chunks(self._paths, self._fields), self._fields)
-        batches, _ = begin | "ReadEvents" >> read
-        return self._rows.released(batches)
+        return self._rows.released(*(begin | "ReadEvents" >> read))
 
 
-def _encoded(released: ReleaseOutput, events: beam.PCollection) -> beam.PCollection:
-    """The rows of what was released for these events."""
-    return released.reports | "EncodeRows" >> EncodeRows(in_order=events.is_bounded)
+def _error_output(error_handling: Mapping[str, str] | None) -> str | None:
+    if error_handling is None:
+        return None
+    if not isinstance(error_handling, Mapping) or {*error_handling} != {"output"} or error_handling["output"] == "good":
+        raise ValueError("error_handling must be {output: NAME}, with another name than good.")
+    return error_handling["output"]
 
 
 def _check_fields(fields: EventFields, element_type: Any) -> None:
@@ -300,7 +299,7 @@ class ReadHeavyHittersOfTopic(beam.PTransform):
         )
         self._clock = StreamClock(clock, allowed_lateness_seconds=allowed_lateness, idle_timeout_seconds=idle_timeout)
 
-    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection:
+    def expand(self, begin: beam.pvalue.PBegin) -> Any:
         check_clock(self._clock, _LOG.warning)
         check_topic(self._source, self._clock, _LOG.warning)
         is_local = stays_in_this_process(begin.pipeline)
@@ -315,7 +314,7 @@ class ReadHeavyHittersOfTopic(beam.PTransform):
         )
         output = begin | "MonitorStream" >> monitor
         assert isinstance(output, StreamOutput)
-        return output.reports | "EncodeRows" >> EncodeRows(in_order=is_local)
+        return self._rows.encoded(output.reports, output.rejected, in_order=is_local)
 
 
 def declared_plan(

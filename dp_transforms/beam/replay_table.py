@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
+import sys
 import tempfile
 import uuid
 import warnings
@@ -15,7 +16,6 @@ from typing import Any
 
 import apache_beam as beam
 import numpy as np
-from apache_beam import pipeline as beam_pipeline
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from dp_transforms.beam.release_heavy_hitters import ShiftingHeavyHitters
@@ -114,14 +114,17 @@ def _read_before(token: str) -> list[EventBatch]:
 
 @contextlib.contextmanager
 def _as_outside_of_a_notebook() -> Iterator[None]:
-    """While the block runs, Beam does not know that it is in one: else it warns, watches what the user has defined,
-    and has the browser load scripts from a server of others."""
-    before = {name: getattr(beam_pipeline, name) for name in ("is_in_ipython", "alter_label_if_ipython")}
-    vars(beam_pipeline).update(is_in_ipython=lambda: False, alter_label_if_ipython=lambda *_: None)
+    """While the block runs, IPython denies that it is there: else Beam warns, watches what the user has defined, and
+    has the browser load scripts from a server of others."""
+    ipython = sys.modules.get("IPython")
+    before = getattr(ipython, "get_ipython", None)
+    if ipython is not None:
+        ipython.get_ipython = lambda: None  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        vars(beam_pipeline).update(before)
+        if ipython is not None:
+            ipython.get_ipython = before  # type: ignore[attr-defined]
 
 
 def _plan_of(plan: Plan | None, domain: ItemDomain | None, budget: dict[str, Any]) -> Plan:

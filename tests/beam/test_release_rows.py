@@ -100,6 +100,36 @@ def test_rows_are_the_reports_of_the_same_log_however_times_are_written(tmp_path
         assert sorted(HeavyHitterRow(*row) for row in collected.values) == rows, name
 
 
+def test_what_cannot_be_read_is_a_second_output_if_it_is_asked_for(tmp_path):
+    """A place and why, and never the row: in the fields of Beam's dead letters."""
+    log = [(None, "item", 7), ("user", "item", 8), ("user", "x" * 16_385, 9)]
+    budget = {**BUDGET, "user": "who", "item": "what", "time": "at", "error_handling": {"output": "bad"}}
+    users, items, micros = zip(*log, strict=True)
+    pq.write_table(
+        pa.table({"who": users, "what": items, "at": pa.array(micros, pa.timestamp("us"))}), tmp_path / "l.parquet"
+    )
+    pipeline, of_rows, of_file = local_pipeline(), Collected(), Collected()
+    rows = pipeline | "Create" >> rows_of(log, lambda micros: micros, int)
+    outputs = rows | "Rows" >> HeavyHitterRows(**budget, time_unit="us")
+    assert outputs.keys() == {"good", "bad"}
+    assert outputs["good"].element_type is HeavyHitterRow
+    _ = outputs["bad"] | "Of rows" >> of_rows.sink()
+    read = ReadHeavyHitters(str(tmp_path / "l.parquet"), **budget)
+    _ = (pipeline | "Read" >> read)["bad"] | "Of the file" >> of_file.sink()
+    pipeline.run().wait_until_finish()
+    why = ["item is longer than 16,384 bytes", "missing user"]
+    for found, places in ((of_rows, ["element:"] * 2), (of_file, [f"{tmp_path}/l.parquet:{n}" for n in (3, 1)])):
+        rows = sorted(found.values, key=lambda row: row.msg)
+        assert [(row.msg, row.stack) for row in rows] == [(each, "") for each in why]
+        assert all(row.element.startswith(place) for row, place in zip(rows, places, strict=True))
+
+
+@pytest.mark.parametrize("given", [{}, {"output": "good"}, {"output": "bad", "threshold": 1}, "bad"])
+def test_another_error_handling_is_refused(given):
+    with pytest.raises(ValueError, match=r"^error_handling must be \{output: NAME\}, with another name than good\."):
+        HeavyHitterRows(**BUDGET, error_handling=given)
+
+
 def test_a_budget_makes_the_plan_that_a_file_has(tmp_path):
     (tmp_path / "plan.json").write_text(small_plan().to_json())
     budget = {"epsilon": "2", "delta": "1e-9", "start": "2026-01-01", "end": "2026-01-02", "window": "1h"}

@@ -41,6 +41,8 @@ def test_rows_are_mapped_and_answered_in_order(tmp_path: pathlib.Path) -> None:
         "article": items,
         "at": [time // 1000 for time in micros],
     }
+    for name, value in zip(columns, ("", "news", "sport", 7), strict=True):
+        columns[name] = [*columns[name], value]
     pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
     run_yaml((EXAMPLES / "rows_to_csv.yaml").read_text(), tmp_path)
     (written,) = tmp_path.glob("heavy_items.csv*")
@@ -53,6 +55,9 @@ def test_rows_are_mapped_and_answered_in_order(tmp_path: pathlib.Path) -> None:
     assert {(row["epsilon_total"], row["delta"], row["noisy_count"], row["zone"]) for row in found} == {
         ("8.0", "1e-06", "", "")
     }
+    (written,) = tmp_path.glob("bad_rows.csv*")
+    ((place, why, stack),) = [row.values() for row in csv.DictReader(written.open(newline=""))]
+    assert (place.partition(":")[0], why, stack) == ("element", "empty user", "")
 
 
 def test_a_log_is_read_in_columns_and_written_as_parquet(tmp_path: pathlib.Path) -> None:

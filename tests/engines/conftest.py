@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 
@@ -63,6 +64,11 @@ def key_path(tmp_path_factory) -> str:
 
 class FlinkCluster(flink_cluster.FlinkCluster):
     """Its task manager can be killed; `start_task_manager` starts another one."""
+
+    def collect_garbage(self) -> None:
+        """In the heap of its task manager."""
+        assert self._task_manager is not None
+        subprocess.run(["jcmd", str(self._task_manager.pid), "GC.run"], check=True, capture_output=True)
 
     def kill_task_manager(self, timeout_seconds: float = 60.0) -> None:
         """SIGKILL: its tasks and their state are gone at once. Returns when the job manager has missed it."""
