@@ -48,8 +48,8 @@ _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 8
 _VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
 _NO_END_IN_TABLE = (
-    "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
-    " does not say its end."
+    "Whether the run has ended cannot be known from this table: a stream that goes on has written no end yet, and a"
+    " report file that was loaded has none."
 )
 _NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
 

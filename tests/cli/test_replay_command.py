@@ -435,6 +435,9 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pa
     assert re.search(
         r"If it is run, this run takes [\d.]+ of the 20 that users of \*news\* may ever lose; [\d.]+ is", said
     )
+    assert said.endswith("Nothing was reserved or written. The report would be report.avro.")
+    code, said = dry(*BUDGET)
+    assert (code, said.endswith("Nothing was reserved or written.")) == (0, True), "it needs no name"
     other = ("--ledger", "other.db", "--population", "all", "--max-epsilon", "30", "--max-delta", "1e-5")
     assert "of the 30 that users of *all* may ever lose" in dry(*BUDGET, *other, "--output", "report.avro")[1]
     other_day = [word.replace("2026-01-01", "2025-01-01") for word in BUDGET]

@@ -20,6 +20,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_records import weight_of_plan
 from dp_transforms.views.page.html_text import asset, data_block, defined, document, escaped, listed, table
 from dp_transforms.views.page.promise import (
     budget_of,
@@ -124,12 +125,14 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
 
 
 def page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
-    """What the scripts of a page read."""
+    """What the scripts of a page read. weight: the column of amounts, of a report that has them."""
+    weight = weight_of_plan(header.plan)
     return {
         "columns": columns.as_json(),
         "zone": str(zone),
         "unit": header.unit,
         "strength": strength_title(state.text for state in columns.states),
+        "weight": shown_text(weight.column) if weight else "",
     }
 
 
@@ -181,7 +184,9 @@ def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datet
     by = " and ".join(map(shown_text, columns_of_facets(labels)))
     facets = f" Choose an item to see its users by {by}." if by else ""
     if weight := weight_of(labels):
-        facets = f" Choose an item to see the {by} of its users together, each at most {weight.most:,} in a window."
+        facets = (
+            f" Under a size: at least so many {by} of its users together, each at most {weight.most:,} in a window."
+        )
     return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
 
 
