@@ -317,9 +317,10 @@ def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> No
     """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
     from dp_transforms.views.page.report_page import report_page
 
+    view = request.options.view
     try:
         header, reports = read_report_file(request.output)
-        write_output(path, report_page(header, list(reports), request.options.view.zone, titles))
+        write_output(path, report_page(header, list(reports), view.zone, titles, title=view.page_title))
     except (UserError, ReportFileError) as error:
         raise UserError(
             f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"

@@ -223,6 +223,7 @@ REPLAY_RULES = (
         why="there is no whole report when the command ends",
         remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
     ),
+    Rule("--page-title", needs="--html", is_usage=True),
     Rule(
         "--detach",
         excludes="--ledger",

@@ -102,6 +102,7 @@ class ShowOptions:
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
     Rule("--force", needs="--html | --chart | --output", why="it is for what can be made again", is_usage=True),
+    Rule("--page-title", needs="--html", is_usage=True),
     Rule("--titles", excludes="--json", why="lines for programs have labels", is_usage=True),
 )
 
@@ -214,7 +215,7 @@ def _write_pictures(
     from dp_transforms.views.report_words import shown_text
 
     if options.html is not None:
-        page = report_page(header, reports, options.view.zone, titles, state)
+        page = report_page(header, reports, options.view.zone, titles, state, options.view.page_title)
         write_output(options.html, page, force=options.force)
     if options.chart is not None:
         drawn = picture.picture_svg(

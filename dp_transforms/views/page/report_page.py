@@ -60,11 +60,12 @@ def report_page(
     zone: datetime.tzinfo,
     titles: Mapping[str, str] | None = None,
     state: str = "",
+    title: str = "",
 ) -> str:
     """The page as HTML: a function of what was released, of the header and of what the caller declares.
 
-    titles: label -> what a person calls it. state: a sentence on whether the run has ended. Raises UserError for a
-    report that is too large for a page.
+    titles: label -> what a person calls it. state: a sentence on whether the run has ended. title: "" for one that
+    tells the stream and its windows. Raises UserError for a report that is too large for a page.
     """
     plan = plan_of(header)
     columns = report_columns(reports, plan, titles)
@@ -73,7 +74,7 @@ def report_page(
         asset("page.css"),
         [content for _, content in page_scripts()],
         {
-            **page_parts(header, reports, plan, columns),
+            **page_parts(header, reports, plan, columns, title),
             "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
             "live": "",
             "made": _MADE,
@@ -90,13 +91,13 @@ def page_scripts() -> list[tuple[str, str]]:
 
 
 def page_parts(
-    header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns
+    header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns, title: str
 ) -> dict[str, str]:
     """What fills the template, as HTML, whether the page is a file or is served."""
     budget = budget_of(plan, reports)
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
-        "title": escaped(_title(header, plan)),
+        "title": escaped(title or _title(header, plan)),
         "unit": header.unit,
         "guarantee": escaped(escape_text(header.guarantee)),
         "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
