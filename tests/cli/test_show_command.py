@@ -59,7 +59,7 @@ def test_zones_are_told_apart_with_and_without_colour():
 
 def test_counts_have_no_zone_and_no_sign():
     reports = [report(0, HeavyHitter("a", None, 4021), HeavyHitter("b", None, -3))]
-    assert re.search(r"1h +a~4021  b~-3 +0\.01", rendered(reports))
+    assert re.search(r"1h +a~4,021  b~-3 +0\.01", rendered(reports))
     assert "above" not in legend_of(reports)
     assert "between" not in legend_of(reports)
     assert "~N" in legend_of(reports)
@@ -245,10 +245,10 @@ def test_text_of_any_script_stays_readable():
 def test_narrow_terminals_lose_nothing(width):
     text = rendered([report(0, HeavyHitter("QWZJ", ABOVE, None), HeavyHitter("KX", BETWEEN, 88888))], width=width)
     assert all(len(line) <= width for line in text.splitlines())
-    assert "".join(re.findall(r"[●QWZJ○KX~8]", text)) == "●QWZJ○KX~88888"
+    assert "".join(re.findall(r"[●QWZJ○KX~8,]", text)) == "●QWZJ○KX~88,888"
     if width == 60:  # whole labels where they fit
         assert "●QWZJ" in text
-        assert "○KX~88888" in text
+        assert "○KX~88,888" in text
         assert "0.01" in text
 
 
