@@ -15,6 +15,7 @@ _NAMES = (
     "peers",
     "start",
     "finding",
+    "by_value",
     "dp_sqlp",
     "accounting",
     "noise_comparison",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -96,7 +97,11 @@ def reserve(
         )
     verdict = _opened(place, create=True).reserve_run(request, caps)
     note_done()  # else who reads an exit code reserves again
-    click.echo(f"Run {verdict.run_id}: {verdict.line}")
+    click.echo(
+        f"Run {verdict.run_id}: {verdict.line}\nNow run it: shh replay or shh stream with --run-id"
+        f" {shlex.quote(verdict.run_id)}, and --plan, --ledger, --population and --stream as here. Without --run-id"
+        " another run is charged."
+    )
 
 
 @command.command("release")

@@ -72,7 +72,7 @@ def command(options: ReplayOptions) -> None:
     context = click.get_current_context()
     if options.has_no_budget:
         _propose(options)
-    if options.output is None:
+    if options.output is None and not options.dry_run:
         raise click.UsageError("Missing option '--output'.", ctx=context)
     check_page(options.html)
     titles = options.view.read_titles()
@@ -161,7 +161,8 @@ def _dry_run_lines(request: ReplayRequest, charged: Verdict | None) -> Iterator[
         yield sliding
     if charged is not None:
         yield f"The ledger is not charged by this. If it is run, {charged.line}"
-    yield f"Nothing was reserved or written. The report would be {request.output}."
+    report = f" The report would be {request.output}." if request.output else ""
+    yield f"Nothing was reserved or written.{report}"
 
 
 def _range_words(request: ReplayRequest) -> str:
@@ -201,12 +202,13 @@ def _propose(options: ReplayOptions) -> NoReturn:
 
 def _request(options: ReplayOptions, account: RunAccount) -> ReplayRequest:
     """Finds all errors that can be known beforehand, before any budget is spent."""
-    output, run_id, path = str(options.output), options.run_id or fresh_run_id(), options.part.state
+    output, run_id, path = options.output or "", options.run_id or fresh_run_id(), options.part.state
     if is_database(output):
         raise UserError("--output must be a file. Copy it to a database then: shh load REPORT --output URL.")
-    report_format(output)
+    if output:
+        report_format(output)
     if path is None:  # else what exists may be of this part, which was begun before
-        check_output(output)
+        check_output(options.output)
     others = {"--dead-letter": options.dead_letter, "--block-output": options.block_output}
     _check_others(output, {option: name for option, name in others.items() if name}, may_exist=path is not None)
     check_names(**{"--stream": options.stream, "--run-id": options.run_id})
@@ -315,9 +317,10 @@ def _write_page(path: str, request: ReplayRequest, titles: dict[str, str]) -> No
     """After the report: it is there whatever becomes of the page. Raises UserError that says so."""
     from dp_transforms.views.page.report_page import report_page
 
+    view = request.options.view
     try:
         header, reports = read_report_file(request.output)
-        write_output(path, report_page(header, list(reports), request.options.view.zone, titles))
+        write_output(path, report_page(header, list(reports), view.zone, titles, title=view.page_title))
     except (UserError, ReportFileError) as error:
         raise UserError(
             f"the report is published, and valid. Only its page was not written: {error} Do not run the replay again,"

@@ -162,7 +162,7 @@ class ReplayOptions:
     dry_run: bool = switch(
         OUTPUT,
         "Only say what the replay would read, find, need and charge. Some rows are looked at; nothing is reserved or "
-        "written.",
+        "written, and --output is not needed.",
         brief="Only say what it would do.",
     )
     allow_empty: bool = switch(
@@ -223,6 +223,7 @@ REPLAY_RULES = (
         why="there is no whole report when the command ends",
         remedy="Make the page of what is there: shh show FOLDER --html FILE.html.",
     ),
+    Rule("--page-title", needs="--html", is_usage=True),
     Rule(
         "--detach",
         excludes="--ledger",

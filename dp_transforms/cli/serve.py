@@ -98,7 +98,7 @@ class ServeOptions:
 
 _SERVE_RULES = (
     Rule(
-        "--last, --run-id, --kafka-config, --titles, --flink-master",
+        "--last, --run-id, --kafka-config, --titles, --page-title, --flink-master",
         excludes="--ledger",
         why="it belongs to a report",
         remedy="Leave it out, or serve the report.",
@@ -163,13 +163,13 @@ def _begun_report(options: ServeOptions) -> LiveReport:
     from dp_transforms.views.serving.live_report import LiveReport
     from dp_transforms.views.serving.report_source import NotBegunError, may_begin, source_of
 
-    zone, for_operator = options.view.zone, options.flink_master is not None
-    titles = options.view.read_titles()
+    view, for_operator = options.view, options.flink_master is not None
+    titles = view.read_titles()
     has_told = False
     while True:
         source = source_of(options.reports, options.run_id, options.kafka_config)
         try:
-            return LiveReport(source, zone, titles, options.last, for_operator=for_operator)
+            return LiveReport(source, view.zone, titles, options.last, title=view.page_title, for_operator=for_operator)
         except NotBegunError as error:
             if not may_begin(options.reports[0]):
                 raise

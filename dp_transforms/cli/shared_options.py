@@ -148,6 +148,7 @@ class ViewOptions:
         "What people call the items: CSV with the columns item and title.",
         metavar="FILE.csv",
     )
+    page_title: str = opt(OUTPUT, "Title of the page.", metavar="TEXT", default="")
     zone: datetime.tzinfo = opt(
         OUTPUT,
         "Time zone of tables, pages and charts, such as Europe/Berlin. JSON stays in UTC.",

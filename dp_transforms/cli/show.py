@@ -48,8 +48,8 @@ _LATEST_WINDOWS = 24
 _ITEMS_PER_WINDOW = 8
 _VIEWS = {"--html": "Page", "--chart": "Chart", "--output": "Table"}
 _NO_END_IN_TABLE = (
-    "The table does not have the end of the run: further windows may follow, unless it was copied from a file, which"
-    " does not say its end."
+    "Whether the run has ended cannot be known from this table: a stream that goes on has written no end yet, and a"
+    " report file that was loaded has none."
 )
 _NO_END_IN_PARTS = "These files are parts of a run, and do not say whether it has ended."
 
@@ -102,6 +102,7 @@ class ShowOptions:
 _SHOW_RULES = (
     Rule("--last", excludes="--all", is_usage=True),
     Rule("--force", needs="--html | --chart | --output", why="it is for what can be made again", is_usage=True),
+    Rule("--page-title", needs="--html", is_usage=True),
     Rule("--titles", excludes="--json", why="lines for programs have labels", is_usage=True),
 )
 
@@ -214,7 +215,7 @@ def _write_pictures(
     from dp_transforms.views.report_words import shown_text
 
     if options.html is not None:
-        page = report_page(header, reports, options.view.zone, titles, state)
+        page = report_page(header, reports, options.view.zone, titles, state, options.view.page_title)
         write_output(options.html, page, force=options.force)
     if options.chart is not None:
         drawn = picture.picture_svg(

@@ -4,7 +4,8 @@ Computed from what a report publishes, whenever it is read. So they cost no priv
 
 - **size**: "at least so many users" of mode `looks`, the noisy count of `hits-with-counts`; of `hits` 2 far above the
   threshold and 1 near it, of `kms21` 0.
-- **rank**: 1 + the number of items of the window with a larger size. Equal sizes have equal ranks.
+- **rank**: 1 + the number of items of the window with a larger size. Equal sizes have equal ranks, and stand by noisy
+  count, amount and name.
 - **new**: not named in the window before. **gone**: named there, and not in this window.
 - **rising**, **falling**: the size is at least 1.5 times that in the window before, or at most two thirds of it, and
   differs by at least `TrendRule.least_change` users. Noise alone seldom changes a size so much.
@@ -108,6 +109,11 @@ def size_of(hitter: HeavyHitter) -> int:
     return hitter.level or 0
 
 
+def _order(hitter: HeavyHitter) -> tuple[int, int, int, str]:
+    """The largest first. page.js has the same rule: of released values that a reader sees, so without the level."""
+    return -size_of(hitter), -(hitter.noisy_count or 0), -(hitter.at_least_weight or 0), hitter.item
+
+
 def latest_busy(windows: Sequence[WindowReport]) -> int:
     """Which to show first: the latest whose sizes add up to the median or more. windows: some, in the order of time,
     each with heavy items. page.js has the same rule."""
@@ -122,7 +128,7 @@ def _trend(rule: TrendRule, report: WindowReport, before: WindowReport | None) -
         held = {hitter.item: hitter for hitter in before.heavy_hitters}
     sizes = {item: size_of(hitter) for item, hitter in held.items()}
     entries: list[Entry] = []
-    for place, hitter in enumerate(sorted(report.heavy_hitters, key=size_of, reverse=True)):
+    for place, hitter in enumerate(sorted(report.heavy_hitters, key=_order)):
         size = size_of(hitter)
         is_tied = bool(entries) and size_of(entries[-1].hitter) == size
         change = None if before is None else rule.change(size, sizes.get(hitter.item))

@@ -263,14 +263,14 @@ def _items_text(
 
 def _size_text(entry: HeavyHitter, ascii_only: bool) -> str:
     if entry.noisy_count is not None:
-        return f"~{entry.noisy_count}"
-    return f"{_AT_LEAST[ascii_only]}{entry.at_least_users}" if entry.at_least_users else ""
+        return f"~{entry.noisy_count:,}"
+    return f"{_AT_LEAST[ascii_only]}{entry.at_least_users:,}" if entry.at_least_users else ""
 
 
 def _facets_text(facets: Sequence[Facet], ascii_only: bool) -> str:
     """The largest ones."""
     ordered = sorted(facets, key=lambda facet: -facet.at_least_users)
-    sizes = (f"{_AT_LEAST[ascii_only]}{each.at_least_users}" if each.at_least_users else "" for each in ordered)
+    sizes = (f"{_AT_LEAST[ascii_only]}{each.at_least_users:,}" if each.at_least_users else "" for each in ordered)
     pairs = zip(ordered[:_FACETS_OF_ITEM], sizes, strict=False)
     words = [f"{label_text(facet.value, ascii_only)}{size}" for facet, size in pairs]
     more = len(ordered) - len(words)

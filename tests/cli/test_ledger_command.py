@@ -34,7 +34,9 @@ def reserve(folder: pathlib.Path, *words: str, run_id: str = "run") -> str:
 
 def test_a_run_is_reserved_shown_and_released(folder: pathlib.Path) -> None:
     said = reserve(folder, *CAPS_GIVEN)
-    assert said == "Run run: this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left.\n"
+    charged, following = said.splitlines()
+    assert charged == "Run run: this run takes 0.5 of the 4 that users of *news* may ever lose; 3.5 is left."
+    assert following.startswith("Now run it: shh replay or shh stream with --run-id run, and --plan, --ledger,")
     assert "takes nothing more" in reserve(folder)
     table = shh("ledger", "--ledger", "l.db", "--runs", cwd=folder, COLUMNS="160").stdout
     assert "0.5 of 4" in table

@@ -114,7 +114,8 @@ def test_a_page_that_is_told_of_windows_says_what_a_page_of_all_windows_says(
     folder = ReportFolder(str(tmp_path / "reports"))
     writer = folder.open(header)
     writer.write(reports[0])
-    live = LiveReport(source_of([folder.path]), datetime.UTC, TITLES, 100)
+    live = LiveReport(source_of([folder.path]), datetime.UTC, TITLES, 100, title="<now>")
+    assert b"<h1>&lt;now&gt;</h1>" in live.view.page
     for each in reports[1:]:
         writer.write(each)
     live.poll()

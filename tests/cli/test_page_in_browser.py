@@ -18,6 +18,7 @@ import zoneinfo
 import pytest
 
 from dp_transforms.monitor.window_report import Facet, HeavyHitter
+from dp_transforms.plan.plan import Plan
 from dp_transforms.reports.trends import trends
 from dp_transforms.views.page import picture
 from dp_transforms.views.page.report_columns import report_columns
@@ -113,6 +114,25 @@ def test_an_item_shows_its_facets_as_small_multiples(opened):
     assert "Not stated: many users, too few for a number" in page.locator("body").inner_text()
 
 
+def test_amounts_stand_at_their_items_and_order_what_is_of_one_size(opened):
+    plan = Plan.calibrate(epsilon=2, delta=1e-9, schedule=PLAN.schedule, weight="<b>secs", most_weight=300)
+    told = {"little": (40, 1500), "none": (40, 0), "much": (40, 16_500), "also": (40, 1500), "large": (90, 0)}
+    found = [HeavyHitter(item, None, None, 1, users, (), amount) for item, (users, amount) in told.items()]
+    (report,) = reports_of(plan, {"one": {0: 1}})
+    page = opened(text=report_page(header_of(plan), [report._replace(heavy_hitters=found)], datetime.UTC))
+    page.wait_for_selector("html[data-ready]", state="attached")
+    order = {"large": (1, ""), "much": (2, ""), "also": (2, ""), "little": (2, ""), "none": (2, "")}
+    assert list(ranked(page).items()) == list(order.items())
+    (trend,) = trends(header_of(plan).plan, [report._replace(heavy_hitters=found)])
+    assert [entry.hitter.item for entry in trend.entries] == list(order)
+    said = ["≥\u00a016,500 <b>secs", "≥\u00a01,500 <b>secs", "≥\u00a01,500 <b>secs"]
+    assert page.locator("#ranked .amount").all_inner_texts() == said
+    assert page.locator("#ranked .hidden").nth(1).text_content() == "at least 40 users, at least 16,500 <b>secs"
+    assert "Under a size: at least so many <b>secs of its users together" in page.locator("#summary").inner_text()
+    page.locator("#picture .rows li", has_text="much").locator("svg rect").hover()
+    assert page.locator(".tip").inner_text().endswith("at least 40 users, at least 16,500 <b>secs")
+
+
 def test_stretches_with_the_same_words_are_one(opened):
     """Sizes that are not stated have levels, which nobody sees."""
     levels = iter((1, 3, 2, 2, 1))
@@ -181,6 +201,7 @@ def test_ranks_and_changes_are_those_of_the_other_commands(opened, is_known):
         window = (each.report.window_start - reports[0].window_start) // 3_600_000_000 if is_known else number
         page.locator("#slider").fill(str(window))
         expected = {entry.hitter.item: (entry.rank, SHOWN[entry.change]) for entry in each.entries}
+        assert list(ranked(page))[: len(expected)] == list(expected)
         assert ranked(page) == expected | {hitter.item: (0, "gone") for hitter in each.gone}
 
 

@@ -365,7 +365,7 @@ def test_a_list_that_does_not_fit_the_plan_is_refused_before_anything_is_read(fo
 
 def test_the_page_comes_with_the_report_and_never_takes_it_back(folder: pathlib.Path) -> None:
     (folder / "titles.csv").write_text("item,title\nheavy-5,The great race\n")
-    page = ("--html", "page.html", "--titles", "titles.csv", "--tz", "Europe/Berlin")
+    page = ("--titles", "titles.csv", "--page-title", "Read <today>", "--tz", "Europe/Berlin", "--html", "page.html")
     for words, said in (
         (("--html", "page.txt"), "--html must end in .html or .htm"),
         (("--html", "no/page.html"), "The folder does not exist"),
@@ -381,10 +381,10 @@ def test_the_page_comes_with_the_report_and_never_takes_it_back(folder: pathlib.
     assert "start (Europe/Berlin)" in done.stdout
     assert [done.stdout.count(name) for name in ("heavy-5", "The great race")] == [0, 1]
     assert done.stderr.endswith("Page written to page.html.\n")
-    shown = ("--titles", "titles.csv", "--tz", "Europe/Berlin", "--html", "shown.html")
-    assert shh("show", "report.avro", *shown, cwd=folder).returncode == 0
+    assert shh("show", "report.avro", *page[:-1], "shown.html", cwd=folder).returncode == 0
     assert (folder / "page.html").read_text() == (folder / "shown.html").read_text()
     assert "The great race" in (folder / "page.html").read_text()
+    assert "<h1>Read &lt;today&gt;</h1>" in (folder / "page.html").read_text()
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1)); "
     program = full + "from dp_transforms.cli.main import main; main()"
     words = ("replay", "log.parquet", *BUDGET, "--output", "second.avro", "--html", "second.html")
@@ -435,6 +435,9 @@ def test_a_dry_run_says_what_would_be_done_and_reads_a_sample_alone(tmp_path: pa
     assert re.search(
         r"If it is run, this run takes [\d.]+ of the 20 that users of \*news\* may ever lose; [\d.]+ is", said
     )
+    assert said.endswith("Nothing was reserved or written. The report would be report.avro.")
+    code, said = dry(*BUDGET)
+    assert (code, said.endswith("Nothing was reserved or written.")) == (0, True), "it needs no name"
     other = ("--ledger", "other.db", "--population", "all", "--max-epsilon", "30", "--max-delta", "1e-5")
     assert "of the 30 that users of *all* may ever lose" in dry(*BUDGET, *other, "--output", "report.avro")[1]
     other_day = [word.replace("2026-01-01", "2025-01-01") for word in BUDGET]

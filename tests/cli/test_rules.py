@@ -51,6 +51,7 @@ REFUSED = {
         --state s --noise-key-file k --engine flink: --state cannot be used with --engine flink: it was not tried.
         --flink-master h:1 --worker-pool h:2 --noise-key-file k --detach --ledger l --population p: --detach cannot
         --dry-run --state s --noise-key-file k: --dry-run cannot be used with --state: only the state knows which part
+        --page-title t: --page-title needs --html.
         --html p.html --state s --noise-key-file k: --html cannot be used with --state: there is no whole report
         --users-stay: --users-stay needs --state: a replay of a whole run knows how long users stay. Leave it out.
         --until 2026-01-01: --until needs --state.
@@ -64,6 +65,7 @@ REFUSED = {
     "show": """
         --last 3 --all: --last cannot be used with --all.
         --titles t.csv --json: --titles cannot be used with --json
+        --page-title t: --page-title needs --html.
         --force: --force needs --html or --chart
     """,
     "serve": """

@@ -61,17 +61,18 @@ def test_items_have_their_weight_in_every_form_of_a_report(report: Report, tmp_p
         assert read_report(tmp_path / f"report.{ending}") == report
     table = report.to_arrow()
     first = table.column("at_least_weight")[0].as_py()
-    assert table.schema.names[-1] == "at_least_weight"
+    assert table.schema.names[-2:] == ["at_least_weight", "weight"]
     weights = {hitter.item: hitter.at_least_weight for hitter in report.windows[0].heavy_hitters}
     assert first == weights[table.column("item")[0].as_py()]
     assert f"<bdi>{first:,}</bdi>" in report.windows[0]._repr_html_()
     shown = shh("show", "report.avro", "--output", "flat.csv", "--html", "page.html", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     with (tmp_path / "flat.csv").open() as file:
-        assert next(csv.DictReader(file))["at_least_weight"] == str(first)
+        row = next(csv.DictReader(file))
+        assert (row["at_least_weight"], row["weight"]) == (str(first), "seconds")
     page = (tmp_path / "page.html").read_text()
     assert f'["seconds",[0,1,2,3,4,5,6,7],[{first},' in page
-    assert "Choose an item to see the seconds of its users together, each at most 100 in a window." in page
+    assert "Under a size: at least so many seconds of its users together, each at most 100 in a window." in page
     words = " ".join(shh("show", "report.avro", cwd=tmp_path).stdout.split())
     assert f"(≥{first:,} seconds)" in words
     assert "Behind it: at least so many seconds of all its users together, each at most 100" in words

@@ -20,6 +20,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_comparison import FOUND, LOOKS, LOOKS_KNOWN, found_from
 from dp_transforms.plan.window_schedule import MICROS_PER_SECOND, WindowSchedule
 from dp_transforms.reports import ReportHeader
+from dp_transforms.reports.report_records import weight_of_plan
 from dp_transforms.views.page.html_text import asset, data_block, defined, document, escaped, listed, table
 from dp_transforms.views.page.promise import (
     budget_of,
@@ -59,11 +60,12 @@ def report_page(
     zone: datetime.tzinfo,
     titles: Mapping[str, str] | None = None,
     state: str = "",
+    title: str = "",
 ) -> str:
     """The page as HTML: a function of what was released, of the header and of what the caller declares.
 
-    titles: label -> what a person calls it. state: a sentence on whether the run has ended. Raises UserError for a
-    report that is too large for a page.
+    titles: label -> what a person calls it. state: a sentence on whether the run has ended. title: "" for one that
+    tells the stream and its windows. Raises UserError for a report that is too large for a page.
     """
     plan = plan_of(header)
     columns = report_columns(reports, plan, titles)
@@ -72,7 +74,7 @@ def report_page(
         asset("page.css"),
         [content for _, content in page_scripts()],
         {
-            **page_parts(header, reports, plan, columns),
+            **page_parts(header, reports, plan, columns, title),
             "summary": escaped(summary(header, plan, extent_of(columns), zone, state)),
             "live": "",
             "made": _MADE,
@@ -89,13 +91,13 @@ def page_scripts() -> list[tuple[str, str]]:
 
 
 def page_parts(
-    header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns
+    header: ReportHeader, reports: Sequence[WindowReport], plan: Plan | None, columns: ReportColumns, title: str
 ) -> dict[str, str]:
     """What fills the template, as HTML, whether the page is a file or is served."""
     budget = budget_of(plan, reports)
     signs = ["★ new"] if columns.rule.least_change is None else ["★ new", "▲ rising", "▼ falling"]
     return {
-        "title": escaped(_title(header, plan)),
+        "title": escaped(title or _title(header, plan)),
         "unit": header.unit,
         "guarantee": escaped(escape_text(header.guarantee)),
         "guess": escaped(in_three_sentences(budget)[1]).replace(" %", "&nbsp;%") if budget else "",
@@ -124,12 +126,14 @@ def _title(header: ReportHeader, plan: Plan | None) -> str:
 
 
 def page_data(header: ReportHeader, columns: ReportColumns, zone: datetime.tzinfo) -> dict[str, Any]:
-    """What the scripts of a page read."""
+    """What the scripts of a page read. weight: the column of amounts, of a report that has them."""
+    weight = weight_of_plan(header.plan)
     return {
         "columns": columns.as_json(),
         "zone": str(zone),
         "unit": header.unit,
         "strength": strength_title(state.text for state in columns.states),
+        "weight": shown_text(weight.column) if weight else "",
     }
 
 
@@ -181,7 +185,9 @@ def summary(header: ReportHeader, plan: Plan | None, extent: Extent, zone: datet
     by = " and ".join(map(shown_text, columns_of_facets(labels)))
     facets = f" Choose an item to see its users by {by}." if by else ""
     if weight := weight_of(labels):
-        facets = f" Choose an item to see the {by} of its users together, each at most {weight.most:,} in a window."
+        facets = (
+            f" Under a size: at least so many {by} of its users together, each at most {weight.most:,} in a window."
+        )
     return f"{named} from {start} to {end} ({zone}).{facets} {declared} {state}".strip()
 
 

@@ -65,6 +65,7 @@ class LiveReport(Followed):
     """Follows a source.
 
     most_windows: a page shows the latest so many, of those with heavy items. titles: label -> what people call it.
+    title: as of `report_page`.
     """
 
     _header: ReportHeader
@@ -86,12 +87,14 @@ class LiveReport(Followed):
         titles: Mapping[str, str],
         most_windows: int,
         *,
+        title: str = "",
         for_operator: bool = False,
     ) -> None:
         """Reads the source for the first time. Raises UserError if there is no report."""
         self._source = source
         self._zone = zone
         self._titles = titles
+        self._title = title
         self._most_windows = most_windows
         self._for_operator = for_operator
         found = source.poll()
@@ -219,7 +222,7 @@ class LiveReport(Followed):
         text = summary(self._header, self._plan, extent_of(columns), self._zone, self._state())
         live = {"after": after, "goes_on": self._goes_on and self._ended is None}
         parts = {
-            **page_parts(self._header, reports, self._plan, columns),
+            **page_parts(self._header, reports, self._plan, columns, self._title),
             "summary": escaped(text),
             "live": f"{_LIVE}\n{_OPERATOR}\n" if self._for_operator else f"{_LIVE}\n",
             "made": _MADE,

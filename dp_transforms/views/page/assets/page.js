@@ -87,6 +87,18 @@ const reportPage = (() => {
     return button;
   };
 
+  /** With a weight: so much the users of an item have together in a window at least; 0 where that is not stated. */
+  const amountAt = (item, w) => {
+    const [[, held, amounts] = [0, [], []]] = (report.weight && report.columns.facets?.[item]) || [];
+    const place = placeOf(held, w);
+    return held[place] === w ? amounts[place] : 0;
+  };
+  /** All that is said of it in a window. */
+  const saidOf = (item, w) => {
+    const amount = amountAt(item, w);
+    return texts[stateAt(item, w)] + (amount ? `, at least ${whole(amount)} ${report.weight}` : "");
+  };
+
   // ---- one window --------------------------------------------------------------------------------------------------
 
   const FEW = 10;
@@ -100,6 +112,17 @@ const reportPage = (() => {
     const [a, b] = [strengths[before], strengths[now]], low = Math.min(a, b), high = Math.max(a, b);
     if (leastChange === null || high - low < leastChange || high < 1.5 * low) return "";
     return b > a ? "rising" : "falling";
+  };
+  /** The largest first. The rule of trends.py; of equal sizes a text has nothing but a noisy count more. */
+  const inOrder = (named, w) => {
+    const keyOf = (item) => {
+      const state = stateAt(item, w);
+      return [-strengths[state], -texts[state].replace(/\D/g, ""), -amountAt(item, w), labels[item]];
+    };
+    return named.map((item) => [item, keyOf(item)]).sort(([, a], [, b]) => {
+      const at = a.findIndex((part, place) => part !== b[place]);
+      return at < 0 ? 0 : a[at] < b[at] ? -1 : 1;
+    }).map(([item]) => item);
   };
   const drawWindow = () => {
     const w = chosen.window;
@@ -119,7 +142,7 @@ const reportPage = (() => {
       : w === busy && !goesOn ? `Latest busy ${unit}` : `${Unit} ${whole(w + 1)} of ${whole(windows.count)}`;
     const changes = all.map((item) => changeOf(item, w));
     const strengthOf = (item) => strengths[stateAt(item, w)];
-    const named = all.filter((item) => stateAt(item, w) >= 0).sort((a, b) => strengthOf(b) - strengthOf(a) || a - b);
+    const named = inOrder(all.filter((item) => stateAt(item, w) >= 0), w);
     const gone = all.filter((item) => changes[item] === "gone");
     const of = (change) => changes.filter((each) => each === change).length;
     const compared = w ? `${of("new")} new, ${of("rising")} rising, ${of("falling")} falling, ${gone.length} gone`
@@ -129,11 +152,12 @@ const reportPage = (() => {
     let rank = 0;
     const ranks = named.map((item, place) => (rank = place && strengthOf(named[place - 1]) === strengthOf(item) ? rank : place + 1));
     addSome(element("ranked"), named.map((item, place) => () => {
-      const text = texts[stateAt(item, w)], line = make("li"), bar = make("span", "", "bar"), fill = make("span");
+      const text = texts[stateAt(item, w)], amount = amountAt(item, w), line = make("li"), bar = make("span", "", "bar"), fill = make("span");
       line.dataset.item = item;
       fill.style.width = `${(100 * Math.max(strengthOf(item), 0)) / most}%`;
       bar.append(fill);
-      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", text, "hidden");
+      const size = make("span", brief(text), strengthOf(item) > 0 ? "size" : "size quiet"), spoken = make("span", saidOf(item, w), "hidden");
+      if (amount) size.append(make("span", `≥\u00a0${whole(amount)} ${report.weight}`, "amount"));
       size.setAttribute("aria-hidden", "true");
       line.append(make("span", ranks[place], "rank"), itemButton(item), bar, size, spoken,
         make("span", SIGNS[changes[item]], `badge ${changes[item]}`));
@@ -248,7 +272,7 @@ const reportPage = (() => {
     if (!cell) return;
     const until = Math.min(w + joined - 1, lastWindow());
     tip.textContent = `${names[item]}\n${writeTime(startOf(w))} to ${writeTime(endOf(until))}\n`
-      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ` : "") + texts[cell.state];
+      + (joined > 1 ? `named in ${cell.named} of ${count(until - w + 1, unit)}, at most: ${texts[cell.state]}` : saidOf(item, w));
     tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 300)}px`;
     tip.style.top = `${event.clientY + 14}px`;
   };
@@ -360,6 +384,7 @@ const reportPage = (() => {
   const runSoon = later(drawRun, 60);
   const setSlider = () => { element("slider").max = lastWindow(); };
   setSlider();
+  element("ranked").classList.toggle("with-amounts", Boolean(report.weight));
   element("slider").addEventListener("input", (event) => choose({ window: +event.target.value }));
   element("earlier").addEventListener("click", () => choose({ window: chosen.window - 1 }));
   element("later").addEventListener("click", () => choose({ window: chosen.window + 1 }));
