@@ -16,15 +16,7 @@ import pathlib
 import pytest
 
 from benchmarks import real_logs
-from benchmarks.real_logs import (
-    GLOBO_HOURLY,
-    MOVIES_WEEKLY,
-    Found,
-    RealLog,
-    read_found,
-    recall,
-    share_held,
-)
+from benchmarks.real_logs import GLOBO_HOURLY, MOVIES_WEEKLY, Found, RealLog, read_found, recall, share_held
 from tests.helpers.forked import shh
 
 

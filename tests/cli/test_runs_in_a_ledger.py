@@ -151,9 +151,7 @@ def test_caps_that_do_not_go_together(folder: pathlib.Path) -> None:
         assert not (folder / "r.avro").exists()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Streams
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Streams
 
 
 def stream(folder: pathlib.Path, output: str, *words: str) -> subprocess.CompletedProcess[str]:

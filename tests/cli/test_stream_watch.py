@@ -162,9 +162,7 @@ def test_a_run_that_ends_during_an_outage_is_read_again_until_it_can_be_read() -
         watch_of(Sink(None), Status(), 1.0).check_until_read(lambda: True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The command that watches
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The command that watches
 
 
 class Job:
@@ -312,9 +310,7 @@ def test_who_watches_on_sees_what_is_new_and_how_a_job_without_an_end_goes_on() 
     assert status.lines[-1] == "2 windows with heavy items; see all with: shh show run-1", "not only what was shown"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Signals
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Signals
 
 SIGNALS = 600
 # Another process sends them, so they meet this one anywhere, within the wait too.

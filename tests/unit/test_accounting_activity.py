@@ -10,12 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dp_transforms.accounting.activity import (
-    activity_delta,
-    bucket_edges,
-    split_epsilon,
-    usual_looks_of,
-)
+from dp_transforms.accounting.activity import activity_delta, bucket_edges, split_epsilon, usual_looks_of
 from dp_transforms.accounting.calibration import sampling_delta
 from dp_transforms.mechanisms.discrete_laplace_law import UNIFORM_BITS, sampling_total_variation, upper_tail_integers
 from dp_transforms.monitor.activity import noisy_histogram

@@ -13,22 +13,9 @@ from dp_accounting.rdp import rdp_privacy_accountant
 
 from benchmarks.charging_bounds import static_adversary_delta
 from dp_transforms.accounting.charging_game import _evaluate, _lattice, check_target
-from dp_transforms.accounting.composition import (
-    ROUNDING,
-    advanced_composition_epsilon,
-    optimal_composition_delta,
-)
-from dp_transforms.accounting.kms21_accountant import (
-    ThresholdMonitorAccountant,
-    _delta,
-    _failure,
-    check_monitor_noise,
-)
-from dp_transforms.accounting.mixed_charging import (
-    delta_from_divergences,
-    epsilon_from_divergences,
-    target_charge,
-)
+from dp_transforms.accounting.composition import ROUNDING, advanced_composition_epsilon, optimal_composition_delta
+from dp_transforms.accounting.kms21_accountant import ThresholdMonitorAccountant, _delta, _failure, check_monitor_noise
+from dp_transforms.accounting.mixed_charging import delta_from_divergences, epsilon_from_divergences, target_charge
 from dp_transforms.mechanisms.discrete_laplace_law import upper_tail
 from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.plan_checks import check_budget
@@ -79,9 +66,7 @@ def test_advanced_composition_by_hand() -> None:
     assert advanced_composition_epsilon(0.5, 1, 1e-9) == exactly(0.5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The game
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The game
 
 
 @pytest.mark.parametrize(
@@ -125,9 +110,7 @@ def test_where_no_float_is_a_target_none_is_taken() -> None:
         check_target(700.0, 5e-305)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Renyi
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Renyi
 
 
 @pytest.mark.parametrize(("each", "q", "lam"), [(0.01, 0.4, 0.5), (0.001, 0.3, 3.0), (0.02, 0.2, 0.01)])
@@ -147,9 +130,7 @@ def test_what_is_converted_is_rounded_toward_more_noise() -> None:
     assert epsilon_from_divergences(orders, divergences, 1e-5) == exactly(float(epsilon) * (1 + ROUNDING), 1e-15)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The monitor
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The monitor
 
 
 def test_the_price_of_a_monitor_by_hand() -> None:
@@ -180,9 +161,7 @@ def test_a_monitor_that_is_cut_counts_no_more_hits_than_it_has() -> None:
     assert np.isclose(accountant.cut(7).delta(direct), 1e-6, rtol=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans
 
 
 def test_the_budget_of_a_plan_to_its_edges() -> None:

@@ -23,9 +23,7 @@ from dp_transforms.mechanisms.discrete_laplace_law import capped_sum_tail_intege
 Decimal = decimal.Decimal
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The tail of W + min(V, cap)
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The tail of W + min(V, cap)
 
 
 def numbers(wide: float, narrow: float, cap: int) -> dict[str, Any]:
@@ -106,9 +104,7 @@ def test_the_tail_refuses_noise_that_cannot_be_drawn(args: tuple[float, float, i
         capped_sum_upper_tail(0, **numbers(*args))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The steps of the proof, with the least noise that the conditions allow
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The steps of the proof, with the least noise that the conditions allow
 
 
 def proof_fails(grid: int, wide: float, narrow: float, cap: int) -> list[str]:
@@ -187,9 +183,7 @@ def test_the_conditions_are_no_weaker_than_the_proof_needs(grid: int, shift: flo
             check_monitor_noise(**numbers(*refused), grid=grid)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Calibration
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Calibration
 
 
 def paper_scale(shift: float) -> float:
@@ -276,9 +270,7 @@ def test_epsilon_can_be_so_large_that_the_conditions_decide() -> None:
     assert noise.epsilon(1e-6) < 1000
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The same monitor by target charging (docs/guarantee.md, "The same monitor by target charging")
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The same monitor by target charging (docs/guarantee.md, "The same monitor by target charging")
 
 
 @pytest.mark.parametrize("adds_user", [True, False])

@@ -12,17 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dp_transforms.accounting.purse.price_list import delta_of_budget
-from dp_transforms.plan.lifetime_cost import (
-    BudgetRule,
-    epsilon_units,
-    from_delta_units,
-    from_epsilon_units,
-)
+from dp_transforms.plan.lifetime_cost import BudgetRule, epsilon_units, from_delta_units, from_epsilon_units
 from tests.helpers.lifetime_costs import DELTA, EPSILON, cost, plan
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The grid
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The grid
 
 
 @pytest.mark.parametrize(
@@ -62,9 +55,7 @@ def test_a_plan_keeps_its_promise_for_the_number_that_it_prints_as(mode: str) ->
         assert proof.delta(made.epsilon * (1 - 1e-14)) <= made.shares.paid * (1 + 1e-11)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Costs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Costs
 
 
 def test_the_cost_of_names_has_its_parts() -> None:

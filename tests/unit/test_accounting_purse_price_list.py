@@ -87,9 +87,7 @@ def test_a_purse_pays_for_no_more_looks_than_declared() -> None:
     assert [reference_list(2.5, 17.0, looks).most_looks for looks in (1, 2, 33, 1000)] == [1, 2, 33, 1000]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The best adaptive adversary
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The best adaptive adversary
 
 
 def small_list(shape: float, scale: int, order: float, looks: int) -> PriceList:
@@ -146,9 +144,7 @@ def test_a_purse_checked_after_a_look_is_seen() -> None:
     assert adversary(prices, counts=2).delta(3, 3 * PURSE_UNITS) > DELTA
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Wrong lists
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Wrong lists
 
 
 def test_a_list_with_too_low_a_price_cannot_be_built() -> None:

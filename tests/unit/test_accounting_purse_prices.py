@@ -91,9 +91,7 @@ def test_orders_beyond_floats_have_an_infinite_price() -> None:
     assert math.isfinite(look_price(ExponentialPower(4.0, 100), 100.0, 1))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults
 
 
 @pytest.mark.parametrize(("shape", "scale", "order", "weight"), SMALL)

@@ -120,9 +120,7 @@ def test_the_bound_beyond_the_reach_holds(shape: float, scale: int, order: float
     assert finite > 3
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults
 
 
 def test_prices_beyond_floats_are_infinite() -> None:

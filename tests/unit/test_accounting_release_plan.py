@@ -116,9 +116,7 @@ def test_epsilon_after_hits_where_delta_alone_covers_the_first() -> None:
     assert 0 < running[0] <= running[-1] <= plan.epsilon
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The share of sampling, written out again
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The share of sampling, written out again
 
 
 class TenMillion:

@@ -14,9 +14,7 @@ from dp_transforms.plan.plan import Plan
 from dp_transforms.plan.window_schedule import WindowSchedule
 from tests.helpers.calibrated_plans import DOMAIN, IN_DOMAIN, KMS21, LABELS, calibrated_plan
 
-# ---------------------------------------------------------------------------------------------------------------------
-# kms21
-# ---------------------------------------------------------------------------------------------------------------------
+# --- kms21
 
 
 def test_kms21_needs_nearly_four_orders_of_magnitude_more_noise() -> None:
@@ -75,9 +73,7 @@ def test_the_running_figure_of_kms21_is_the_same_monitor_cut_at_fewer_hits(hits:
             assert delta <= plan.shares.paid * (1 + 1e-9)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Known domains
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Known domains
 
 
 def test_a_known_domain_gives_all_of_delta_to_the_accountant() -> None:

@@ -7,15 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dp_transforms.accounting.calibration import (
-    DEFAULT_FALSE_REPORTS,
-    choose_for_known_domain,
-    choose_for_open_domain,
-)
+from dp_transforms.accounting.calibration import DEFAULT_FALSE_REPORTS, choose_for_known_domain, choose_for_open_domain
 from dp_transforms.accounting.charging_game import GameAccountant
-from dp_transforms.accounting.composition import (
-    ROUNDING,
-)
+from dp_transforms.accounting.composition import ROUNDING
 from dp_transforms.accounting.mixed_charging import MixedChargingAccountant, largest_probability
 from dp_transforms.accounting.release_modes import (
     NoiseParameters,
@@ -36,9 +30,7 @@ def test_the_noise_of_a_plan_is_the_largest_of_six_digits() -> None:
         assert float(f"{found:.6g}") == found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The shares of delta
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The shares of delta
 
 
 def solver(asked_for: list[float]) -> Callable[[float], NoiseParameters]:
@@ -99,9 +91,7 @@ def test_a_chord_is_straight_in_the_exponential() -> None:
     assert _chord((low, left), (high, (0.8, delta)), 1, delta) == high, "rounded up, and not beyond"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Mixed charging
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Mixed charging
 
 
 def test_the_budget_of_an_order_by_hand() -> None:

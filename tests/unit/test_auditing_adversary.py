@@ -10,12 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from dp_transforms.audit.mechanism import Mechanism
-from dp_transforms.audit.query_law import (
-    CappedSumLaw,
-    QueryLaw,
-    Result,
-    ThresholdLaw,
-)
+from dp_transforms.audit.query_law import CappedSumLaw, QueryLaw, Result, ThresholdLaw
 from dp_transforms.audit.streams import AttackStream, Steps, StreamLaw, best_deltas, largest_argument, law_of_stream
 from dp_transforms.mechanisms.discrete_laplace_law import probability
 from tests.helpers.adversary import best_adversary, kernel_of_law
@@ -173,9 +168,7 @@ def test_several_items_in_a_window_by_force(zone_width: int, hits: int, windows:
         assert program(2, 2, 0.4) < 0.999 * program(4, 1, 0.4), "looking back is worth something"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Streams
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Streams
 
 
 def _transcripts(law: QueryLaw, hits: int, stream: AttackStream) -> Iterator[tuple[float, float]]:

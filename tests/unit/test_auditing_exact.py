@@ -10,11 +10,7 @@ import math
 import pytest
 
 from benchmarks.charging_bounds import static_adversary_delta
-from dp_transforms.accounting.charging_game import (
-    between_probability,
-    charging_game_delta,
-    not_prior_probability,
-)
+from dp_transforms.accounting.charging_game import between_probability, charging_game_delta, not_prior_probability
 from dp_transforms.audit.exact_hits import ExactAudit, audit_exactly
 from dp_transforms.audit.mechanism import HitsClaim, Mechanism
 from dp_transforms.audit.query_law import ThresholdLaw
@@ -107,9 +103,7 @@ def test_counts_cost_nothing_but_the_charged_results_when_a_user_is_added() -> N
     assert audit.adding.delta == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults: what is run is not what was accounted for
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults: what is run is not what was accounted for
 
 
 @pytest.mark.parametrize("mode", ["hits", "hits-with-counts"])
@@ -168,9 +162,7 @@ def test_more_windows_or_items_than_declared_are_flagged() -> None:
     assert _audit(plan, max_items_per_user=3).violations
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Short runs, other modes
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Short runs, other modes
 
 
 def test_lone_items_by_the_definition() -> None:

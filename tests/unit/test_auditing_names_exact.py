@@ -24,9 +24,7 @@ from dp_transforms.mechanisms.priced_weights import PURSE_UNITS
 from tests.helpers.audited_names import audited_plan, mechanism_and_claim, with_prices
 from tests.unit import purse_oracle
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts, against oracles
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Parts, against oracles
 
 
 @pytest.mark.parametrize(("shape", "scale"), [(1.0, 7), (1.5, 1), (2.0, 30), (2.5, 400), (3.0, 20), (4.0, 50)])
@@ -131,9 +129,7 @@ def test_equal_looks_are_those_of_the_definition() -> None:
     assert found == pytest.approx(max(deltas), rel=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans
 
 
 def _audit(mechanism: LooksMechanism, claim: LooksClaim) -> LooksExactAudit:
@@ -165,9 +161,7 @@ def test_a_smaller_threshold_attains_more_than_is_set_aside() -> None:
     assert "holds alone" in violation
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults. A fault is found where the mechanism, as it is run, is not the one that was priced.
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults. A fault is found where the mechanism, as it is run, is not the one that was priced.
 
 PRICE, PURSE, MOST, LOOKS, ALONE, TOGETHER = (
     "but its price is",

@@ -54,9 +54,7 @@ def _pay() -> PaymentAudit:
     return audit_payments(mechanism_and_claim(plan)[0], run_settings(plan), SECRET)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The real code as it is
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The real code as it is
 
 
 @pytest.mark.parametrize("options", [{}, {"forget_after": 0}, {"domain": ("a", "b")}])
@@ -124,9 +122,7 @@ def test_the_scenes_show_what_they_are_made_for() -> None:
     assert worst.threshold - others == _design().margin
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults that only what is published shows
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults that only what is published shows
 
 
 def _assert_found(audit: SampledAudit, test: str) -> None:

@@ -38,9 +38,7 @@ def _changed(**changes: object) -> tuple[LooksMechanism, LooksClaim]:
     return dataclasses.replace(mechanism, **changes), claim
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Exactly
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Exactly
 
 
 def test_a_sound_plan_passes_and_its_claims_are_nearly_attained() -> None:
@@ -205,9 +203,7 @@ def test_likely_noise_of_rounds_is_computed_again(less: int, is_found: bool) -> 
     assert any("likely_noise" in each for each in found) == is_found
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# By the code that runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- By the code that runs
 
 
 def _sample(run: TrialPlan, runs: int = RUNS, most_looks: int = 20, kind: str = "rounds") -> SampledAudit:

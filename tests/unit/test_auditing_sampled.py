@@ -193,9 +193,7 @@ def test_the_smallest_p_value_is_multiplied_by_the_number_of_tests(mode: str, te
     assert alarms == {(False, False), (True, False), (True, True)}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Planted faults
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Planted faults
 
 
 def _assert_found(audit: SampledAudit) -> None:

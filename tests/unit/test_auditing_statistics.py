@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dp_transforms.audit.statistics import (
-    binomial_p_value,
-    clopper_pearson,
-    epsilon_lower_bound,
-    multinomial_p_value,
-)
+from dp_transforms.audit.statistics import binomial_p_value, clopper_pearson, epsilon_lower_bound, multinomial_p_value
 
 
 def _at_least(successes: int, runs: int, probability: float) -> float:

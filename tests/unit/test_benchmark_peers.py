@@ -33,9 +33,7 @@ def random_log(users: int, seed: int) -> LogPairs:
     return log_of([(codes[user], window, item) for user, window, item in rows], 5, 3)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Set union
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Set union
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 5e-10), (0.1, 1e-6), (6.0, 1e-9)])
@@ -150,9 +148,7 @@ def test_known_items_that_nobody_holds_are_named_as_often_as_declared() -> None:
     assert abs(found.of_nobody - expected) < 5 * math.sqrt(expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Histograms
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Histograms
 
 
 def excess(p: float, q: float, shift: float) -> float:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dp_transforms.monitor.counted_messages import (
-    GatheredCount,
-    Message,
-    batches_of_blobs,
-    messages_of,
-)
+from dp_transforms.monitor.counted_messages import GatheredCount, Message, batches_of_blobs, messages_of
 
 
 def test_the_last_message_announces_all_and_none_is_one_without_content() -> None:

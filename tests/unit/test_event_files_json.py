@@ -12,14 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import (
-    EventFields,
-    find_log_chunks,
-    hint_of_log,
-    id_columns,
-    json_lines,
-    text_files,
-)
+from dp_transforms.logs import EventFields, find_log_chunks, hint_of_log, id_columns, json_lines, text_files
 from dp_transforms.logs.rejected_events import Reasons
 from tests.helpers.event_files_oracle import SECRET, expected, read_all, write_json
 

@@ -19,21 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dp_transforms.logs import (
-    EventFields,
-    EventFileError,
-    cut_chunks,
-    find_log_chunks,
-    read_log_chunk,
-    text_files,
-)
-from dp_transforms.logs.rejected_events import (
-    RejectedEvents,
-    as_array,
-    compact,
-    pack_rejected,
-    write_rejected_lines,
-)
+from dp_transforms.logs import EventFields, EventFileError, cut_chunks, find_log_chunks, read_log_chunk, text_files
+from dp_transforms.logs.rejected_events import RejectedEvents, as_array, compact, pack_rejected, write_rejected_lines
 from dp_transforms.logs.text_files import LineBlock
 from tests.helpers.event_files_oracle import SECRET, read_all
 

@@ -142,9 +142,7 @@ def test_thresholds_follow_how_many_facets_are_drawn_for() -> None:
     assert terms[0].largest_weight == trial.looks.listed.largest(np.array([trial.rounds.facets.units]))[0][0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and logs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans and logs
 
 
 @functools.cache

@@ -119,9 +119,7 @@ def test_a_job_is_cancelled_unless_it_is_over(flink: FlinkRest, says: FlinkAnswe
     assert watch.look() is None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A job that is submitted, and a replay
-# ---------------------------------------------------------------------------------------------------------------------
+# --- A job that is submitted, and a replay
 
 
 @pytest.mark.parametrize("taken", ["RUNNING", "FINISHED"])
@@ -186,9 +184,7 @@ def test_where_the_job_is_and_that_it_begins_again_is_told_once(capsys: pytest.C
     assert "again and again" in lines[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A stream
-# ---------------------------------------------------------------------------------------------------------------------
+# --- A stream
 
 
 @pytest.mark.parametrize(

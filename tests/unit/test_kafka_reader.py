@@ -244,9 +244,7 @@ def test_a_broken_record_passes_on_when_it_arrived(broker: Broker, now: list[flo
     assert polled.places.tolist() == [1, 2]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Positions
 
 
 def position(offset: int) -> str:
@@ -355,9 +353,7 @@ def test_a_partition_is_read_to_where_it_ended_when_that_was_first_asked(broker:
     assert not reader.confirm_passed(), "it was opened anew, and asks anew"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What it asks
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What it asks
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,7 @@ from dp_transforms.logs import EventFields
 from dp_transforms.logs.streams import kafka_topic
 from dp_transforms.logs.streams.kafka_topic import KafkaPartition, KafkaTopic, TopicSettings
 from dp_transforms.stores import kafka_client
-from dp_transforms.stores.kafka_client import (
-    client_settings,
-    error_name,
-    read_client_config_file,
-    silent_logger,
-)
+from dp_transforms.stores.kafka_client import client_settings, error_name, read_client_config_file, silent_logger
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")

@@ -13,15 +13,7 @@ import pytest
 from dp_transforms.cli.stream import command as stream
 from dp_transforms.engines import flink
 from examples.demos import flink_cluster
-from tests.helpers.kubernetes_manifests import (
-    BASE,
-    EXAMPLE,
-    ROOT,
-    container,
-    manifests,
-    stream_pod,
-    task_manager_pod,
-)
+from tests.helpers.kubernetes_manifests import BASE, EXAMPLE, ROOT, container, manifests, stream_pod, task_manager_pod
 from tests.helpers.small_runs import key_file, small_plan
 
 PODS = {"task manager": task_manager_pod, "stream": stream_pod}

@@ -59,9 +59,7 @@ class OracleTable:
         return self.reach - bisect.bisect_right(self.ascending, uniform)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The table
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The table
 
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
@@ -119,9 +117,7 @@ def test_epsilons_that_cannot_be_sampled_are_refused(epsilon: float) -> None:
         DiscreteLaplace(epsilon)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Inversion
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Inversion
 
 
 @pytest.mark.parametrize("epsilon", [0.2, SMALL, 32.0])
@@ -148,9 +144,7 @@ def test_every_uniform_has_its_value_with_exactly_the_weight_of_the_table() -> N
     assert noise.sample(np.empty((0, 2), dtype=np.uint64)).tolist() == []
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Conditioning
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Conditioning
 
 
 def _oracle_given_pass(table: OracleTable, uniform: int, margin: int) -> int:
@@ -203,9 +197,7 @@ def test_conditioning_on_the_impossible_is_refused(beyond: int) -> None:
     assert noise.sample_given_pass(words([ONE - 1]), np.array([noise.reach])).tolist() == [noise.reach]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# 128-bit arithmetic
-# ---------------------------------------------------------------------------------------------------------------------
+# --- 128-bit arithmetic
 
 
 def test_multiply_high_of_all_edges() -> None:

@@ -61,9 +61,7 @@ ANSWER = LinearQuery([1, 0])
 DATA = [100, 7]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Single computations
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Single computations
 
 
 @pytest.mark.parametrize(("query", "units"), [(ANSWER, 1), (LinearQuery([4, 0], grid=4), 4)])
@@ -92,9 +90,7 @@ def test_a_zone_holds_its_lower_edge_and_not_its_upper_one(draw: int, zone: str)
     assert test.target.probability(test) == pytest.approx(wanted, rel=1e-15)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sparse vector
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Sparse vector
 
 
 @pytest.mark.parametrize(
@@ -177,9 +173,7 @@ def test_an_answer_that_a_user_may_change_by_more_than_was_declared_is_refused()
     assert epsilon_per_run(1.0, 0.0, 2**31) > 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Charging
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Charging
 
 
 class Limit:
@@ -268,9 +262,7 @@ def test_a_release_that_waits_draws_once_and_pays_for_its_delta_once() -> None:
         held.ask(lambda result: True)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Linear queries
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Linear queries
 
 
 def test_an_online_learner_hands_its_budget_on() -> None:

@@ -186,9 +186,7 @@ def test_the_busy_log_exercises_everything(mode: str) -> None:
     assert excluded > 20
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Order of windows
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Order of windows
 
 
 def _close(window: int, state: MonitorState, holders: int = 40, chosen: TrialPlan | None = None):  # type: ignore[no-untyped-def]
@@ -236,9 +234,7 @@ def test_a_window_without_candidates_reports_nothing_and_costs_nothing() -> None
     assert len(find_candidates(cells, chosen, keys)) == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a report says
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What a report says
 
 
 def test_fields_of_a_report() -> None:

@@ -76,9 +76,7 @@ def test_each_row_has_the_counter_of_its_user_and_charges_go_back_to_it() -> Non
         assert len(budgets) == len({*before, *now})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Many windows at once
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Many windows at once
 
 WINDOWS = 30
 

@@ -19,9 +19,7 @@ def table_of(labels):
     return ItemTable.of_labels(pa.array(labels, pa.string()), KEYS.hash_items)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Known items
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Known items
 
 
 def named_of(*cells):
@@ -60,9 +58,7 @@ def test_known_items_fit_in_cells_under_10_mb():
     assert (np.diff(again.table.hashes[:, 0].astype(object)) >= 0).all()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Named items
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Named items
 
 
 def test_reports_are_in_order_of_size_and_say_nothing_of_what_is_left():

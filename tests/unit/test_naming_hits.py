@@ -199,9 +199,7 @@ def test_busy_logs_exercise_what_they_are_for(stream):
     assert len({entry.at_least_users for entry in named}) > 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What users pay
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What users pay
 
 
 def test_a_replay_takes_the_list_with_the_larger_weight_and_never_overdraws():
@@ -282,9 +280,7 @@ def test_purses_of_a_run_with_hits_are_not_those_of_a_run_without():
             Purses(other, keys, purses.changed_cells())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Columns
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Columns
 
 
 def held_cells(chosen):

@@ -124,9 +124,7 @@ def all_pairs(events: Sequence[Event], schedule: WindowSchedule) -> UserPairs:
     return groups.get((0, 0)) or UserPairs.none()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Events to pairs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Events to pairs
 
 
 @given(events_strategy, st.sampled_from([FIXED, SLIDING]), st.integers(1, 4), st.integers(1, 3))
@@ -186,9 +184,7 @@ def test_no_events_inside_the_range_give_nothing() -> None:
     assert pairs_by_group([("u", "i", time) for time in EDGES[:5]], FIXED) == {}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The contribution bound
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The contribution bound
 
 
 def _oracle_bound(rows: set[Row], limit: int) -> set[Row]:
@@ -242,9 +238,7 @@ def test_of_many_users_each_keeps_as_many_items_in_each_window(most: int) -> Non
         assert (np.abs(np.bincount(bounded.items) - 700) < 700 / 3).all()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# In the order of items
-# ---------------------------------------------------------------------------------------------------------------------
+# --- In the order of items
 
 
 def rows_in_order(pairs: Pairs) -> list[tuple[int, str, int]]:

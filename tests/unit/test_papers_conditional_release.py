@@ -95,9 +95,7 @@ def test_a_score_that_raises_is_charged_as_all_hits() -> None:
     assert limit.used == 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# One-shot top-k
-# ---------------------------------------------------------------------------------------------------------------------
+# --- One-shot top-k
 
 
 def _positions(scores: list[int], k: int, gap: int | None = None) -> list[int]:

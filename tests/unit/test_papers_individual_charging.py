@@ -15,9 +15,7 @@ from dp_transforms.mechanisms.papers.query import LinearQuery
 from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitorEvolving
 from tests.helpers.threshold_monitors import SMALL, top_probability
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Targets with weights in (0, 1]
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Targets with weights in (0, 1]
 
 
 @pytest.mark.parametrize("grid", [1, 3, 7, 1024, 999_983])
@@ -50,9 +48,7 @@ class _Recorded:
         return 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Accuracy
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Accuracy
 
 
 @pytest.mark.parametrize(("queries", "beta", "grid"), [(1, 0.1, 1), (100, 0.01, 1), (7, 0.3, 4)])

@@ -14,16 +14,10 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 )
 from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.synthetic_data import (
-    MultiplicativeWeights,
-    SmallDatabase,
-    SyntheticData,
-)
+from dp_transforms.mechanisms.papers.synthetic_data import MultiplicativeWeights, SmallDatabase, SyntheticData
 from tests.helpers.linear_queries import ChosenNoise, random_queries
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The lemma of multiplicative weights
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The lemma of multiplicative weights
 
 
 def _relative_entropy(truth: np.ndarray, shares: np.ndarray) -> float:
@@ -87,9 +81,7 @@ def test_the_limit_of_updates() -> None:
     assert update_limit(1, 0.5) == 1
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Online and offline, with noise chosen by hand
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Online and offline, with noise chosen by hand
 
 
 def _worst(queries: list[LinearQuery], histogram: np.ndarray, synthetic: SyntheticData) -> LinearQuery:
@@ -198,9 +190,7 @@ def test_offline_rounds_are_limited() -> None:
     assert len(offline.measured) == 3
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Hostile arguments
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Hostile arguments
 
 _ONLINE = {"histogram": [1, 2], "records": 3, "epsilon": 1.0, "accuracy": 0.5}
 

@@ -47,9 +47,7 @@ def some_of_each(noise: SecretNoise) -> list[Any]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The key
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The key
 
 
 def test_a_key_fixes_all_draws_and_another_key_gives_others() -> None:
@@ -151,9 +149,7 @@ def test_threads_share_the_draws_among_them(draw: Callable[[SecretNoise], Any]) 
     assert collections.Counter(drawn) == collections.Counter(draw(alone) for _ in range(threads * each))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Discrete Laplace
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Discrete Laplace
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 0.1, 0.0099])
@@ -182,9 +178,7 @@ def test_wide_draws_have_the_exact_tails(epsilon: float) -> None:
     assert rejects(epsilon * 1.05)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Bernoulli and choice
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Bernoulli and choice
 
 
 @pytest.mark.parametrize("probability", [0.5, 0.1, 1 / 3, 2.0**-60, 1 - 2.0**-53])

@@ -37,9 +37,7 @@ def weights_and_counts(draw: st.DrawFn) -> tuple[int, list[int], list[int]]:
     return grid, weights, draw(st.lists(counts, min_size=size, max_size=size))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Linear queries
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Linear queries
 
 
 @given(weights_and_counts())
@@ -82,9 +80,7 @@ def test_whole_numbers_of_any_type(dtype: type) -> None:
     assert LinearQuery(np.array([1, 0, 1], dtype=dtype)).answer(np.array([1, 1, 1], dtype=dtype)) == 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Real queries
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Real queries
 
 LARGEST = 2.0**40
 reals = st.floats(-LARGEST, LARGEST)
@@ -119,9 +115,7 @@ def test_answers_of_any_type_of_number(value: Any) -> None:
     assert type(answer) is int
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Thresholds
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Thresholds
 
 
 @given(reals, grids)
@@ -130,9 +124,7 @@ def test_a_threshold_is_rounded_up_exactly(value: float, grid: int) -> None:
     assert units - 1 < fractions.Fraction(value) * grid <= units
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Epsilon of a unit
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Epsilon of a unit
 
 
 @given(st.floats(1e-3, 50), st.integers(1, 10_000))
@@ -158,9 +150,7 @@ def test_noise_that_would_be_too_wide() -> None:
         epsilon_per_unit(1e-8, 2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Marginals
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Marginals
 
 
 @pytest.mark.parametrize(("order", "exactly"), [(0, False), (1, False), (2, True), (3, False), (4, False)])
@@ -179,9 +169,7 @@ def test_marginals_are_what_counting_records_gives(order: int, exactly: bool) ->
     assert len(marginals) == len(expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Messages
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Messages
 
 SECRET = 31337
 

@@ -17,9 +17,7 @@ from dp_transforms.mechanisms.papers.synthetic_data import (
 )
 from tests.helpers.linear_queries import random_queries
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The small database
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The small database
 
 
 def test_every_database_of_the_size_is_a_candidate_once_and_scored_exactly() -> None:

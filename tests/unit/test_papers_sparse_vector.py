@@ -43,9 +43,7 @@ ALL = [
 each_mechanism = pytest.mark.parametrize("make", ALL, ids=lambda make: make.func.__name__)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Queries, halting, accuracy
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Queries, halting, accuracy
 
 
 @each_mechanism
@@ -103,9 +101,7 @@ def test_alpha_is_that_of_the_theorems(queries: int, beta: float, cutoff: int, d
     assert published <= numeric <= published + 2
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Hostile arguments
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Hostile arguments
 
 
 @each_mechanism
@@ -129,9 +125,7 @@ def test_a_query_that_raises_uses_up_no_noise() -> None:
         assert mechanism.ask(RealQuery(sum))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is drawn
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What is drawn
 
 
 @given(st.floats(0.05, 20), st.integers(1, 50), st.integers(1, 1000))
@@ -157,9 +151,7 @@ def test_epsilons_beyond_every_need_are_drawn_with_more_noise_and_tiny_ones_are_
         Sparse(None, epsilon=1e-3, threshold=0, cutoff=10**6)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The budget of one run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The budget of one run
 
 DELTAS = [0.9, 0.5, 0.1, 1e-3, 1e-9]
 CUTOFFS = [1, 2, 3, 10, 100, 3000]

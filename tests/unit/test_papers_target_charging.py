@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 
 from dp_transforms.mechanisms.papers.noise_source import Halted, NoiseSource
-from dp_transforms.mechanisms.papers.private_computation import (
-    NotPrior,
-    OwnTarget,
-    TwoRuns,
-)
+from dp_transforms.mechanisms.papers.private_computation import NotPrior, OwnTarget, TwoRuns
 from dp_transforms.mechanisms.papers.target_charging import HitLimit, MultiTargetCharging, Price, TargetCharging
 from tests.helpers.scripted import Scripted
 

@@ -16,9 +16,7 @@ from dp_transforms.mechanisms.papers.threshold_monitor import ThresholdMonitor, 
 from dp_transforms.mechanisms.release_rule import Release
 from tests.helpers.threshold_monitors import SMALL, key
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Against loops over dicts of fractions, which share only the draws
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Against loops over dicts of fractions, which share only the draws
 
 
 class PlainMonitor:
@@ -122,9 +120,7 @@ def test_the_static_and_the_evolving_monitor_agree_on_a_database_that_does_not_c
         assert static.ask(query) == evolving.ask(query)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Errors
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Errors
 
 
 def test_questions_that_do_not_fit_are_refused_and_cost_nothing() -> None:

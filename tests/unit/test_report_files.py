@@ -14,13 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dp_transforms.monitor.window_report import (
-    ABOVE,
-    BETWEEN,
-    WINDOW_REPORT_AVRO_SCHEMA,
-    HeavyHitter,
-    WindowReport,
-)
+from dp_transforms.monitor.window_report import ABOVE, BETWEEN, WINDOW_REPORT_AVRO_SCHEMA, HeavyHitter, WindowReport
 from dp_transforms.plan.plan import Plan
 from dp_transforms.reports import (
     HEADER_KEY,

@@ -80,9 +80,7 @@ def test_a_run_keeps_its_format_and_reads_under_its_name_only(sink: ReportFolder
         sink.read("run-2")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files of others
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Files of others
 
 
 def test_files_of_others_are_not_touched(tmp_path: pathlib.Path) -> None:
@@ -186,9 +184,7 @@ def test_what_the_dead_left_is_removed_when_it_is_old(sink: ReportFolder) -> Non
     assert sink.read("run-1") == (HEADER, REPORTS, ENDED)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Two workers at one window, whichever of their steps come between
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Two workers at one window, whichever of their steps come between
 
 
 def interrupted_at(monkeypatch: pytest.MonkeyPatch, step: str, other: Callable[[], object]) -> None:
@@ -225,9 +221,7 @@ def test_the_loser_of_a_race_is_refused_and_the_first_answer_stays(
     assert not [name for name in files_of(sink.path) if name.endswith(".tmp")], "and what it had begun is tidied up"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Workers that die
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Workers that die
 
 
 @pytest.mark.parametrize("step", ["fchmod", "fsync", "link", "unlink"])

@@ -235,9 +235,7 @@ def test_a_sink_says_what_is_wrong_with_it(made: Callable[[], Any], said: str) -
         made()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Following a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Following a run
 
 WINDOWS = [one_item(window) for window in range(6)]
 
@@ -299,9 +297,7 @@ def test_an_error_loses_nothing(tmp_path: pathlib.Path) -> None:
         folder.follow("run-2").read_new()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a sink is
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Where a sink is
 
 
 def test_one_word_names_a_sink_and_the_sink_names_itself_by_it(tmp_path: pathlib.Path) -> None:

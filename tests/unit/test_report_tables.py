@@ -65,9 +65,7 @@ def table(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Re
         yield made
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Transactions
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Transactions
 
 
 def test_nothing_of_a_bundle_with_a_second_answer_is_written_and_nobody_reads_what_is_not_committed(
@@ -143,9 +141,7 @@ def test_a_writer_waits_for_the_one_that_has_begun(table: ReportTable) -> None:
     writers_take_turns(table)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Runs
 
 
 def test_runs_share_a_table_and_its_view_has_the_newest_window_of_each_stream(table: ReportTable) -> None:
@@ -179,9 +175,7 @@ def test_a_whole_run_may_have_more_windows_than_a_statement_takes(table: ReportT
     assert table.read("run-1")[1] == sorted([*more, *EDGES], key=lambda each: each.window_start)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What others did
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What others did
 
 DAMAGE = [
     "DELETE FROM NAME WHERE rank = 1",
@@ -229,9 +223,7 @@ def test_tables_of_others_are_not_touched_and_a_run_that_is_gone_is_not_written_
     assert rows_of(table)[f"{table.table}_windows"] == []
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# SQLite alone
-# ---------------------------------------------------------------------------------------------------------------------
+# --- SQLite alone
 
 
 def write_until(left: int, table: ReportTable) -> None:
@@ -328,9 +320,7 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
         ReportTable("postgresql://localhost:1/reports").open(HEADER)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# PostgreSQL alone
-# ---------------------------------------------------------------------------------------------------------------------
+# --- PostgreSQL alone
 
 
 class TestOnPostgresql:

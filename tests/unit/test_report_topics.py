@@ -57,9 +57,7 @@ def sink(tmp_path: pathlib.Path) -> Iterator[ReportTopic]:
         yield made
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Records
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Records
 
 
 RECORDS: tuple[TopicRecord, ...] = (*report_samples.REPORTS, report_samples.HEADER, RunEnded("news", 24, reports=2))
@@ -99,9 +97,7 @@ def test_records_are_short_and_readable_whatever_the_letters() -> None:
         assert "Ünï ☃".encode() in encode_record(record, "run-1", "json")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a topic tells of a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What a topic tells of a run
 
 
 class Message:
@@ -182,9 +178,7 @@ def test_a_run_stays_in_the_partition_where_it_began(sink: ReportTopic) -> None:
         sink.open(header(epsilon=3.0))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Following a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Following a run
 
 
 WINDOWS = [one_item(window) for window in range(6)]
@@ -275,9 +269,7 @@ def test_a_look_at_a_topic_without_news_does_not_wait_for_the_broker(sink: Repor
     assert min(took) < 0.35
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Waiting, and transactions that fail
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Waiting, and transactions that fail
 
 
 def test_earlier_writers_are_shut_out_before_the_topic_is_read(
@@ -360,9 +352,7 @@ def test_a_transaction_that_has_failed_is_ended_for_its_reason_and_no_other_is(c
     assert producer.calls == [("begin_transaction",), ("produce", "reports"), *ended]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Errors
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Errors
 
 
 def test_a_topic_that_cannot_be_used_is_told_in_one_line(sink: ReportTopic) -> None:

@@ -55,9 +55,7 @@ from tests.helpers.trials import looks_trial
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The theorem, in an exact small game: one user with two items, and the worst sums of the others
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The theorem, in an exact small game: one user with two items, and the worst sums of the others
 
 
 def test_the_exact_game_is_within_the_purse_and_spending_it_twice_is_not() -> None:
@@ -117,9 +115,7 @@ def divergences(noise: ExponentialPower, order: float, first: int, both: int, on
     return found[0], found[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The conditions, by the stages that run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The conditions, by the stages that run
 
 
 @pytest.mark.parametrize(("seed", "block_seconds", "sliding"), [(1, 40, 1), (6, 35, 1), (3, 120, 1), (7, 30, 3)])
@@ -272,9 +268,7 @@ def test_a_sum_of_a_pair_that_is_not_drawn_for_is_refused() -> None:
             name.advance(None, come, span(), Counter())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts of a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Parts of a run
 
 
 @pytest.mark.parametrize("ends", [(4,), (3, 5, 10)])
@@ -345,9 +339,7 @@ def test_all_parts_together_have_the_false_names_of_one_run() -> None:
         assert 16 * drawn * noise.upper_tail(night.threshold) <= plan.paid_rounds.false_names
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans, logs and runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans, logs and runs
 
 
 def trial_with_rounds(

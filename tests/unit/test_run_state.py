@@ -77,9 +77,7 @@ def content_of(state):
     return state.header, [(row.kind, row.bucket, bytes(state.cell(row))) for row in state.rows]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The file
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The file
 
 
 @pytest.mark.parametrize("shards", [1, 3, 64, 100])
@@ -261,9 +259,7 @@ def test_a_seal_is_of_one_key_and_one_content(tmp_path):
         forge(tmp_path / "forged", end.schema, *batches, end).check_seal(KEY)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Cells
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Cells
 
 
 def purses_of(part):
@@ -336,9 +332,7 @@ def test_cells_stay_below_ten_megabytes():
     assert max(map(len, cells)) < state_cells.MOST_CELL_BYTES
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Parts
 
 
 def test_a_cell_of_another_bucket_or_of_later_windows_is_refused(tmp_path):

@@ -28,9 +28,7 @@ REPORT = WindowReport("news", START, START + 3_600_000_000, [HeavyHitter("a", No
 HEADER = ReportHeader("run-1", "news", "Each user's whole log is protected.", {"epsilon": 2.0})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A folder that is read
-# ---------------------------------------------------------------------------------------------------------------------
+# --- A folder that is read
 
 
 def test_how_long_a_folder_may_settle() -> None:
@@ -168,9 +166,7 @@ def test_positions_of_a_folder_to_their_edges(number: int) -> None:
                 FolderPosition.of_text(text)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The end of a run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The end of a run
 
 
 def test_the_end_of_a_run_to_its_edges() -> None:
@@ -203,9 +199,7 @@ def header_rest() -> tuple[Any, ...]:
     return "news", "Each user's whole log is protected.", {"epsilon": 2.0}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is stored of a partition
-# ---------------------------------------------------------------------------------------------------------------------
+# --- What is stored of a partition
 
 
 def test_a_partition_begins_with_nothing() -> None:

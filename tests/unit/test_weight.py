@@ -163,9 +163,7 @@ def test_amounts_are_rounded_down_and_do_not_run_over() -> None:
     assert stated_amounts(np.array([10**14]), 0, 12_345, 10**5).tolist() == [10**19 // 12_345]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans and logs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans and logs
 
 
 def test_a_plan_with_a_weight_takes_a_fifth_of_each_purse_and_turns_on_rounds() -> None:

@@ -38,9 +38,7 @@ from tests.helpers.small_runs import SECRET, batch_of
 ROUNDS = 3
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The plan
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The plan
 
 
 @functools.cache
@@ -133,9 +131,7 @@ def test_what_rounds_in_windows_do_not_go_with_is_refused(choices: dict[str, obj
         Plan.calibrate(epsilon=2, delta=1e-9, schedule=SCHEDULE, window_rounds=True, **choices)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The conditions, by the stages that run
-# ---------------------------------------------------------------------------------------------------------------------
+# --- The conditions, by the stages that run
 
 
 @pytest.mark.parametrize(("seed", "sliding", "forget_after"), [(1, 1, 3), (2, 3, 5), (3, 1, 0), (4, 1, 12)])
@@ -189,9 +185,7 @@ def test_a_sum_of_a_pair_that_is_named_already_is_refused() -> None:
             work.columns([])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Plans, logs and runs
-# ---------------------------------------------------------------------------------------------------------------------
+# --- Plans, logs and runs
 
 
 def trial_with_rounds(*, sliding: int = 1, forget_after: int = 3) -> TrialPlan:
