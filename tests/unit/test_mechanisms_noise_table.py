@@ -1,4 +1,4 @@
-"""Noise tables: against Python integers, and against the exact law by chi-square at a million draws of fixed seeds."""
+"""Tables of noise: both stages, and bounds that spare them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
-from dp_transforms.mechanisms.noise_table import NoiseTable, noise_table
+from dp_transforms.mechanisms.noise_table import NoiseBounds, NoiseTable, noise_table
 
 ONE = 1 << 128
 LAW = ExponentialPower(2.5, 30)
@@ -74,3 +74,115 @@ def test_margins_that_never_pass_are_refused() -> None:
     table = noise_table(LAW)
     with pytest.raises(ValueError, match=f"at most {table.reach}, the largest noise, got {table.reach + 1}"):
         table.sample_given_pass(uniforms(2), np.array([0, table.reach + 1]))
+
+
+# --- Draws from bounds in floats: those of the exact table, also where a uniform lies beside a tail.
+
+LAWS_WITH_BOUNDS = [
+    ExponentialPower(1.0, 12),
+    ExponentialPower(2.0, 30),
+    ExponentialPower(2.5, 30),
+    ExponentialPower(4.0, 200),
+    ExponentialPower(2.75, 10_000),
+]
+
+
+class Watched(NoiseBounds):
+    """Counts how often the exact table is asked."""
+
+    asked = 0
+
+    @property
+    def table(self) -> NoiseTable:
+        self.asked += 1
+        return super().table
+
+
+def beside_tails(law: ExponentialPower) -> np.ndarray:
+    """Uniforms at some tails and near them, from one unit to more than a float can tell apart."""
+    tails = law.upper_tail_integers()
+    some = sorted({0, 1, 2, *np.linspace(0, len(tails) - 1, 60).astype(int).tolist()})
+    at = [tail for m in some for tail in (tails[m], ONE - tails[m])]
+    steps = [0, *(sign << power for power in range(0, 128, 5) for sign in (1, -1))]
+    near = [tail + step for tail in at for step in steps]
+    ends = [0, 1, ONE - 1, 2**64 - 1, 2**64, 2**127]
+    return words([value for value in (*near, *ends) if 0 <= value < ONE])
+
+
+def margins_of(law: ExponentialPower) -> list[int]:
+    reach = noise_table(law).reach
+    edge = law.smallest_margin(2.0**-80)
+    inside = [0, 1, 2, -1, law.scale // 3, law.scale, 2 * law.scale, edge - 1, edge, edge + 1, reach - 1, reach]
+    return [*inside, *(1 - margin for margin in inside), -reach - 1, -(10**9)]
+
+
+def differs(bounds: NoiseBounds, law: ExponentialPower, rows: np.ndarray) -> bool:
+    """Whether any draw of these uniforms is not that of the exact table."""
+    table = noise_table(law)
+    if not np.array_equal(bounds.sample(rows), table.sample(rows)):
+        return True
+    for margin in margins_of(law):
+        margins = np.full(len(rows), margin)
+        if not np.array_equal(bounds.passes(rows, margins), table.passes(rows, margins)):
+            return True
+        if not np.array_equal(bounds.sample_given_pass(rows, margins), table.sample_given_pass(rows, margins)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
+def test_each_draw_is_that_of_the_table(law: ExponentialPower) -> None:
+    bounds = Watched(law)
+    assert not differs(bounds, law, beside_tails(law))
+    assert bounds.asked > 0
+    assert not differs(bounds, law, uniforms(5_000))
+
+
+@pytest.mark.parametrize("law", LAWS_WITH_BOUNDS, ids=repr)
+def test_bounds_hold_and_are_sorted(law: ExponentialPower) -> None:
+    bounds, tails = NoiseBounds(law), law.upper_tail_integers()
+    last = len(bounds._low) // 2
+    of_table = [*reversed(tails[:last]), *(ONE - tail for tail in tails[:last])]
+    for low, tail, high in zip(bounds._low.tolist(), of_table, bounds._high.tolist(), strict=True):
+        assert int(low * 2.0**128) < tail < int(high * 2.0**128)
+    for low_word, tail, high_word in zip(bounds._low_words, of_table, bounds._high_words, strict=True):
+        assert int(low_word) <= tail >> 64 <= int(high_word)
+    for column in (bounds._low, bounds._high, bounds._low_words, bounds._high_words):
+        assert (column[1:] >= column[:-1]).all()
+
+
+@pytest.mark.parametrize(("name", "factor"), [("_low", 1 + 1e-9), ("_high", 1 - 1e-9)])
+def test_bounds_that_do_not_hold_are_found(name: str, factor: float) -> None:
+    """The twin that must fail: one bound lies on the wrong side of its tails."""
+    law = LAWS_WITH_BOUNDS[2]
+    bounds = NoiseBounds(law)
+    wrong = getattr(bounds, name) * factor
+    setattr(bounds, name, wrong)
+    assert differs(bounds, law, beside_tails(law))
+
+
+def test_hardly_any_draw_needs_the_table() -> None:
+    """Expected are 0.05 of 10^6 draws; more than 5 have a probability below 1e-10."""
+    law = LAWS_WITH_BOUNDS[-1]
+    bounds = Watched(law)
+    for _ in range(10):
+        rows = uniforms(100_000)
+        bounds.sample(rows)
+        bounds.passes(rows, np.arange(-50_000, 50_000))
+    assert bounds.asked <= 5
+
+
+def test_far_margins_never_need_the_table() -> None:
+    """Items with very many users, and with hardly any: whatever their sums, a word decides."""
+    bounds = Watched(LAWS_WITH_BOUNDS[-1])
+    rows = uniforms(10_000)
+    assert bounds.passes(rows, np.full(len(rows), -(10**9))).all()
+    assert not bounds.passes(rows, np.full(len(rows), 10**9)).any()
+    assert bounds.asked == 0
+
+
+def test_a_margin_beyond_the_reach_is_refused_as_by_the_table() -> None:
+    bounds = NoiseBounds(LAWS_WITH_BOUNDS[1])
+    reach = bounds.table.reach
+    with pytest.raises(ValueError, match=f"at most {reach}, the largest noise, got {reach + 1}"):
+        bounds.sample_given_pass(uniforms(2), np.array([0, reach + 1]))

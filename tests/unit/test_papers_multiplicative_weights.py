@@ -1,12 +1,15 @@
-"""Linear queries: the lemmas with noise chosen by hand, small databases one by one, hostile arguments."""
+"""Multiplicative weights, small databases and the exponential mechanism: lemmas, laws, accuracy."""
 
 from __future__ import annotations
 
+import fractions
+import itertools
 import math
 
 import numpy as np
 import pytest
 
+from dp_transforms.mechanisms.papers.exponential_mechanism import ExponentialMechanism
 from dp_transforms.mechanisms.papers.multiplicative_weights import (
     OfflineMultiplicativeWeights,
     OnlineMultiplicativeWeights,
@@ -14,7 +17,14 @@ from dp_transforms.mechanisms.papers.multiplicative_weights import (
 )
 from dp_transforms.mechanisms.papers.noise_source import Halted
 from dp_transforms.mechanisms.papers.query import LinearQuery
-from dp_transforms.mechanisms.papers.synthetic_data import MultiplicativeWeights, SmallDatabase, SyntheticData
+from dp_transforms.mechanisms.papers.synthetic_data import (
+    MultiplicativeWeights,
+    SmallDatabase,
+    SyntheticData,
+    small_database_records_needed,
+    small_database_size,
+)
+from tests.helpers.branching import attained_epsilon, exact_law
 from tests.helpers.linear_queries import ChosenNoise, random_queries
 
 # --- The lemma of multiplicative weights
@@ -201,3 +211,115 @@ def test_queries_that_do_not_fit_are_refused_and_cost_nothing(query: LinearQuery
     with pytest.raises(ValueError, match=r"a weight for each|grid"):
         online.ask(query)
     assert online.updates == 0
+
+
+# --- The small database: its candidates, their scores, and how many records it needs.
+
+# --- The small database
+
+
+def test_every_database_of_the_size_is_a_candidate_once_and_scored_exactly() -> None:
+    random = np.random.default_rng(5)
+    for universe, size, grid in ((1, 3, 1), (2, 4, 1), (3, 3, 4), (4, 2, 8)):
+        queries = random_queries(random, 3, universe, grid)
+        histogram = random.integers(0, 5, universe)
+        records = int(histogram.sum()) + 1
+        small = SmallDatabase(histogram, queries, records=records, size=size, epsilon=1.0)
+        expected = []
+        for bag in itertools.combinations_with_replacement(range(universe), size):
+            database = np.bincount(bag, minlength=universe)
+            errors = [
+                abs(
+                    fractions.Fraction(query.answer(histogram), records * grid)
+                    - fractions.Fraction(query.answer(database), size * grid)
+                )
+                for query in queries
+            ]
+            expected.append(-max(errors) * size * records * grid)
+        assert sorted(small._scores()) == sorted(expected)
+        assert len(expected) == math.comb(universe + size - 1, size)
+
+
+@pytest.mark.parametrize(("queries", "accuracy"), [(1, 0.3), (2, 0.4), (3, 0.35), (6, 0.45)])
+def test_some_small_database_is_good(queries: int, accuracy: float) -> None:
+    """The sampling lemma, for all databases of 7 records over 3 values. It has room: Hoeffding and a union bound."""
+    size = small_database_size(queries, accuracy)
+    assert size == math.ceil(math.log(2 * queries) / (2 * accuracy**2)) >= 1
+    pool = [LinearQuery(weights) for weights in itertools.product((0, 1), repeat=3) if 0 < sum(weights) < 3][:queries]
+    for bag in itertools.combinations_with_replacement(range(3), 7):
+        histogram = np.bincount(bag, minlength=3)
+        small = SmallDatabase(histogram, pool, records=7, size=size, epsilon=1.0)
+        assert -max(small._scores()) <= accuracy * 7 * size
+
+
+def test_records_needed_by_the_small_database_are_enough_and_fewest() -> None:
+    records, size = small_database_records_needed(accuracy=0.5, beta=0.1, epsilon=1.0, universe=3, queries=4)
+    queries = [LinearQuery([1, 0, 0]), LinearQuery([0, 1, 0]), LinearQuery([0, 0, 1]), LinearQuery([1, 1, 0])]
+
+    def accuracy(records: int, size: int) -> float:
+        return SmallDatabase([records, 0, 0], queries, records=records, size=size, epsilon=1.0).accuracy(0.1)
+
+    assert accuracy(records, size) <= 0.5
+    assert all(accuracy(records - 1, other) > 0.5 for other in range(1, 60))
+    best, candidates = math.sqrt(math.log(8) / (2 * size)), math.comb(size + 2, size)
+    assert accuracy(records, size) == pytest.approx(best + 2 * math.log(candidates / 0.1) / records)
+
+
+# --- The exponential mechanism: its weights against the formula, its guarantee at its worst, hostile arguments.
+
+
+def _exponential(x: fractions.Fraction) -> fractions.Fraction:
+    """exp(x) for -64 <= x <= 0: the series of exp(x / 64) in integers of 400 bits, to the power 64."""
+    one = 1 << 400
+    term = total = one
+    for k in range(1, 120):
+        term = term * x.numerator // (x.denominator * 64 * k)
+        total += term
+    for _ in range(6):
+        total = total * total // one
+    return fractions.Fraction(total, one)
+
+
+@pytest.mark.parametrize("monotonic", [False, True])
+@pytest.mark.parametrize(("scores", "epsilon", "sensitivity"), [([0, 3, -5, 3], 0.7, 2), ([10, 0, 40], 1.5, 3)])
+def test_weights_are_those_of_the_formula_to_more_than_a_hundred_bits(
+    scores: list[int], epsilon: float, sensitivity: int, monotonic: bool
+) -> None:
+    mechanism = ExponentialMechanism(scores, epsilon, sensitivity, monotonic=monotonic)
+    rate = fractions.Fraction(epsilon) / (sensitivity if monotonic else 2 * sensitivity)
+    exact = [_exponential(rate * (score - max(scores))) for score in scores]
+    drawn = [fractions.Fraction(weight, sum(mechanism.weights)) for weight in mechanism.weights]
+    distance = sum(abs(one - two / sum(exact)) for one, two in zip(drawn, exact, strict=True)) / 2
+    assert distance < fractions.Fraction(1, 2**127)
+    assert mechanism.probabilities == pytest.approx([float(weight) for weight in drawn], rel=1e-15)
+
+
+@pytest.mark.parametrize("monotonic", [False, True])
+def test_epsilon_is_attained_by_the_worst_neighbours_and_never_exceeded(monotonic: bool) -> None:
+    """All pairs of scores of three candidates that neighbours may have."""
+    moves = (0, 1, 2) if monotonic else (-2, -1, 0, 1, 2)
+    attained = []
+    for base in ([0, 0, 0], [9, 0, 0], [40, 0, 1]):
+        for move in itertools.product(moves, repeat=3):
+            laws = [
+                exact_law(ExponentialMechanism(scores, 1.0, 2, monotonic=monotonic).choose)
+                for scores in (base, [b + m for b, m in zip(base, move, strict=True)])
+            ]
+            attained.append(attained_epsilon(*laws))
+    assert 0.95 < max(attained) <= 1 + 1e-12
+
+
+def test_the_accuracy_is_that_of_the_theorem_and_true() -> None:
+    for scores, epsilon, beta in itertools.product(([0] * 50 + [30], [5, 4, 3, 2, 1, 0]), (0.5, 2.0), (0.01, 0.3)):
+        mechanism = ExponentialMechanism(scores, epsilon, 2)
+        lowest = max(scores) - mechanism.accuracy(beta)
+        pairs = zip(scores, mechanism.probabilities, strict=True)
+        assert sum(probability for score, probability in pairs if score <= lowest) <= beta
+    assert ExponentialMechanism([0, 1, 2, 3, 4], 1.0, 1).accuracy(0.1) == pytest.approx(2 * math.log(50))
+
+
+def test_extremes() -> None:
+    assert ExponentialMechanism([7], 1.0, 1).probabilities == [1.0]
+    assert ExponentialMechanism([10**30, 0], 1.0, 1).weights[1] == 0
+    assert ExponentialMechanism([10**30, 0], 1e-300, 1).probabilities == [0.5, 0.5]
+    assert ExponentialMechanism([1, 0], 1e300, 1).weights[1] == 0

@@ -1,4 +1,4 @@
-"""Looks in rounds over blocks: the numbers of a plan (docs/guarantee.md, "Rounds")."""
+"""Plans with looks in rounds, and the candidates of their rounds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pathlib
 import re
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dp_transforms import Plan, WindowSchedule
@@ -15,9 +16,14 @@ from dp_transforms.accounting.purse.open_threshold import smallest_open_threshol
 from dp_transforms.accounting.purse.price_list import make_price_list
 from dp_transforms.mechanisms.exponential_power import ExponentialPower
 from dp_transforms.mechanisms.priced_weights import PURSE_UNITS, stated_users
+from dp_transforms.monitor.item_table import ItemTable
+from dp_transforms.monitor.named_items import WINDOWS_AT_ONCE, NamedItems
+from dp_transforms.monitor.round_candidates import Candidates, WindowBlocks
 from dp_transforms.plan.records import Rounds
 from dp_transforms.plan.rounds import rounds_suit, terms_of_round
 from tests.helpers.rounds_runs import SCHEDULE, calibrated
+from tests.helpers.small_runs import SECRET
+from tests.helpers.trials import trial_of
 
 REFERENCES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "rounds_reference_values.json").read_text())
 
@@ -198,3 +204,49 @@ def test_fewer_users_are_needed_than_in_one_round_once_a_block_is_named() -> Non
 
 def _days(window_seconds: int) -> WindowSchedule:
     return WindowSchedule.fixed("2026-01-01", "2026-01-31", window_seconds)
+
+
+# --- What a round draws for, where one number does not hold all windows of a block.
+
+_ITEMS, _SECOND = 5, 30  # windows of the second block
+
+Cells = set[tuple[int, str]]
+
+
+@pytest.mark.parametrize("share", [0, 0.02, 0.5, 1])
+@pytest.mark.parametrize("windows", [WINDOWS_AT_ONCE - 1, WINDOWS_AT_ONCE, WINDOWS_AT_ONCE + 1, 200])
+def test_what_is_left_out_is_told_and_read_again(windows: int, share: float) -> None:
+    """Of two blocks, by two shards of items, and however it is cut into messages."""
+    draws, keys = np.random.default_rng(windows), trial_of(calibrated()).stream_keys(SECRET)
+    schedule = WindowSchedule.fixed(0, 10 * (windows + _SECOND), 10)
+    of_windows = WindowBlocks(schedule, 10 * windows, 0, windows + _SECOND)
+    table, _ = ItemTable.of_labels(pa.array([*map(str, range(_ITEMS))]), keys.hash_items)
+    blocks, ones = np.repeat([0, windows], _ITEMS), np.ones(2 * _ITEMS, dtype=np.int64)
+    in_blocks = NamedItems(blocks, np.tile(np.arange(_ITEMS), 2), ones, ones, table)
+    whole = Candidates.of_names(of_windows, in_blocks, NamedItems.none())
+    everything = {(window, str(item)) for window in range(windows + _SECOND) for item in range(_ITEMS)}
+    assert _drawn(whole) == everything
+    left_out: Cells = set()
+    told = list[NamedItems]()
+    for shard in range(2):
+        of_shard = whole.of_shard(shard, 2)
+        at, items = map(np.concatenate, zip(*of_shard.cells(7), strict=True))
+        rows = np.flatnonzero(draws.random(len(at)) < share)
+        of_shard.leave_out(at[rows], items[rows])
+        left_out |= _named(of_shard.table, at[rows], items[rows])
+        told += of_shard.told_left_out().halves() or [of_shard.told_left_out()]
+    after = Candidates.of_names(of_windows, in_blocks, NamedItems.of_messages([each.to_bytes() for each in told]))
+    assert _drawn(after) == everything - left_out
+    assert after.drawn == len(everything) - len(left_out)
+    joined = NamedItems.merge(told)
+    assert _named(joined.table, *joined.left_out()) == left_out
+    assert len(joined) <= _ITEMS * (1 + -(-windows // WINDOWS_AT_ONCE))
+
+
+def _drawn(candidates: Candidates) -> Cells:
+    return set().union(*(_named(candidates.table, *cells) for cells in candidates.cells(50)))
+
+
+def _named(table: ItemTable, windows: np.ndarray, items: np.ndarray) -> Cells:
+    labels = table.labels.to_pylist()
+    return {(window, labels[item]) for window, item in zip(windows.tolist(), items.tolist(), strict=True)}
